@@ -1,0 +1,81 @@
+# Needs Python 3.11 or 3.12, Java 17 or later, and make. Everything else is fetched by `make setup`.
+# make demo     see it work
+# make test     prove that it works
+
+UV_VERSION := 0.13.7
+PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1 && echo $$p && break; \
+	done)
+JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
+JAVA_MAJOR_MIN := 17
+RECORDS ?= 1000000
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
+
+# $(call retry,COMMAND): package registries fail now and then; what has arrived is kept.
+define retry
+	@for pause in 2 5 10 20 0; do \
+		$(1) && exit 0; \
+		[ $$pause = 0 ] || { echo "setup: failed, trying again in $$pause s" >&2; sleep $$pause; }; \
+	done; exit 1
+endef
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test check demo bench fmt lock clean require-python require-java
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
+
+test: setup ## all checks, then all tests
+	@$(MAKE) --no-print-directory check
+	$(BIN)/pytest
+
+check: setup ## format, lint, types, import contracts; rewrites nothing
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: setup ## a broker, a topic, a killed process, and the proof that every record is there once
+	$(BIN)/penstock demo
+
+bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
+	$(BIN)/penstock bench ingest --records $(RECORDS) --json
+	$(BIN)/penstock bench startup --commits 10000 --json
+
+fmt: setup ## rewrite the format and what lint can mend
+	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests
+
+lock: setup ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
+	$(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header \
+		--group dev --quiet -o requirements.lock pyproject.toml
+
+clean: ## remove the virtual environment and caches; jars and broker data in the user's cache stay
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
+		artifacts spark-warehouse metastore_db derby.log dist build
+
+$(STAMP): | require-python require-java
+	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(call retry,$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION))
+	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock)
+	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .)
+	$(BIN)/python -m penstock.engine.jars
+	@rm -f $(VENV)/.set-up-* && touch $@
+	@echo "setup: done, try $(BIN)/penstock --help"
+
+require-python:
+	@[ -n "$(PYTHON)" ] || { \
+		echo "setup: Python 3.11 (or 3.12) was not found: install it with its venv module, or name it: make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; }
+
+require-java:
+	@major=$$($(JAVA) -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' | head -n 1); \
+	[ "$${major:-0}" -ge $(JAVA_MAJOR_MIN) ] || { \
+		echo "setup: Java $(JAVA_MAJOR_MIN) or later is needed, $(JAVA) is $${major:-not there}:" \
+			"install a Java $(JAVA_MAJOR_MIN) runtime and put it on PATH, or set JAVA_HOME to it" >&2; \
+		exit 1; }

@@ -1,0 +1,1 @@
+"""Penstock: Kafka topics into tables, every record once, on Spark."""

@@ -1,0 +1,63 @@
+"""`bench ingest`: a JSON topic into a Delta table by day, us against Structured Streaming, in turn, medians."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.bench.cpu import Spent
+from penstock.bench.ingest_sides import BASELINE_NAME, SIDES, WARM_UP_TOPIC_SUFFIX
+from penstock.bench.result import BenchResult, median
+from penstock.embedded.broker import Cluster
+from penstock.embedded.sample import Sample, create_topic, produce_sample
+from penstock.errors import TransientError
+
+PARTITIONS = 4
+WARM_UP_RECORDS = 20_000
+_SIDE_SECONDS_MAX = 900
+_TOPIC = "web_requests"
+
+Say = Callable[[str], None]
+
+
+def bench_ingest(records: int, rounds: int, say: Say) -> BenchResult:
+    """Produce the records once, then let both sides ingest them `rounds` times, in turn."""
+    spent: dict[str, list[Spent]] = {side: [] for side in SIDES}
+    memory: dict[str, int] = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        root = Path(folder)
+        with Cluster.start(root / "kafka") as cluster:
+            say(f"producing {records:,} records")
+            _fill(cluster.bootstrap, _TOPIC, records)
+            _fill(cluster.bootstrap, _TOPIC + WARM_UP_TOPIC_SUFFIX, min(records, WARM_UP_RECORDS))
+            for number in range(1, rounds + 1):
+                for side in SIDES:
+                    measured = _run_side(side, cluster.bootstrap, records, root / f"{side}-{number}")
+                    spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
+                    memory[side] = max(memory.get(side, 0), sum(measured["memory_bytes"].values()))
+                    say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
+    return BenchResult(
+        "ingest",
+        records,
+        median(spent["penstock"]),
+        BASELINE_NAME,
+        median(spent["baseline"]),
+        {"memory_mib": {side: round(size / 2**20) for side, size in memory.items()}, "rounds": rounds},
+    )
+
+
+def _fill(bootstrap: str, topic: str, records: int) -> None:
+    create_topic(bootstrap, topic, PARTITIONS)
+    produce_sample(bootstrap, topic, Sample(records), PARTITIONS)
+
+
+def _run_side(side: str, bootstrap: str, records: int, folder: Path) -> dict[str, float | dict[str, int]]:
+    command = [sys.executable, "-m", "penstock.bench.ingest_sides", side, bootstrap, _TOPIC, str(records), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_SIDE_SECONDS_MAX, check=False)
+    if done.returncode:
+        raise TransientError(f"the {side} side of the benchmark failed", detail=done.stderr[-1500:])
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))

@@ -1,0 +1,112 @@
+"""The two sides of `bench ingest`, each run in a process of its own: one ingestion, measured after a warm-up.
+
+    python -m penstock.bench.ingest_sides SIDE BOOTSTRAP TOPIC RECORDS FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from penstock.bench.cpu import Meter
+from penstock.embedded.sample import job_file
+from penstock.engine.events import Silence
+from penstock.engine.jars import JarSet
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.pipeline import Pipeline
+from penstock.engine.session import open_spark
+from penstock.job import load_job
+from penstock.job.spec import KafkaLogSpec, Limits, SparkSpec
+from penstock.log.source import source_options
+
+BASELINE_NAME = "Spark Structured Streaming from_json to Delta, availableNow"
+WARM_UP_TOPIC_SUFFIX = "-warm-up"
+_DELTA_SETTINGS = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+_SCHEMA = (
+    "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method STRING, session_id STRING, status INT, "
+    "url STRING, uuid STRING"
+)
+
+Side = Callable[[SparkSession, str, str, Path], None]
+
+
+def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
+    """Our way: the loop of `run --once`."""
+    job_path = folder / "job.yaml"
+    job_path.write_text(job_file(bootstrap, topic, str(folder / "table")))
+    job = load_job(job_path)
+    Loop(lambda: Pipeline(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=Silence()).run()
+
+
+def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
+    """The way of a good Spark engineer: one streaming query, everything that is there, fetch settings as ours."""
+    tuning = {
+        key: setting
+        for key, setting in source_options_of_tuning(bootstrap).items()
+        if key.startswith("kafka.") and key not in ("kafka.isolation.level", "kafka.bootstrap.servers")
+    }
+    records = (
+        spark.readStream.format("kafka")
+        .options(**tuning)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .load()
+    )
+    rows = (
+        records.select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("record"), "partition", "offset")
+        .select("record.*", "partition", "offset")
+        .withColumn("date", F.to_date(F.col("meta.producer.timestamp").cast("timestamp")))
+    )
+    query = (
+        rows.writeStream.format("delta")
+        .partitionBy("date")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "table"))
+    )
+    query.awaitTermination()
+
+
+def source_options_of_tuning(bootstrap: str) -> dict[str, str]:
+    """The fetch settings of our own source, so that neither side is slowed by Kafka's defaults."""
+    return source_options(KafkaLogSpec(bootstrap, ("any",)), [], 1, False)
+
+
+SIDES: dict[str, Side] = {"penstock": penstock, "baseline": baseline}
+
+
+def main(arguments: list[str]) -> None:
+    side, bootstrap, topic, records, folder = arguments
+    spark = open_spark(
+        SparkSpec(conf=_DELTA_SETTINGS), Limits(), name=f"bench {side}", jar_sets=(JarSet.KAFKA_SOURCE, JarSet.DELTA)
+    )
+    for part in ("warm-up", "measured"):
+        (Path(folder) / part).mkdir(parents=True)
+    SIDES[side](spark, bootstrap, topic + WARM_UP_TOPIC_SUFFIX, Path(folder) / "warm-up")
+    meter = Meter()
+    SIDES[side](spark, bootstrap, topic, Path(folder) / "measured")
+    spent = meter.spent()
+    rows = spark.read.format("delta").load(str(Path(folder) / "measured" / "table")).count()
+    if rows != int(records):
+        raise SystemExit(f"{side} wrote {rows} rows of {records}")
+    tree = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    memory = {"python" if "python" in each.name() else "jvm": 0 for each in tree}
+    for each in tree:
+        memory["python" if "python" in each.name() else "jvm"] += each.memory_info().rss
+    print(json.dumps({"wall_s": spent.wall_s, "cpu_s": spent.cpu_s, "memory_bytes": memory}))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

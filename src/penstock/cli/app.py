@@ -1,0 +1,32 @@
+"""The `penstock` command: the verbs put together, and errors turned into text and exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from penstock.cli import broker
+from penstock.errors import PenstockError
+
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="penstock",
+    help="Kafka topics into tables, every record once.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(broker.app, name="broker")
+
+
+def main() -> None:
+    """Runs the command line; an error of ours ends it with its text and the exit code of its branch."""
+    try:
+        app()
+    except PenstockError as error:
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(EXIT_INTERRUPTED) from None

@@ -1,0 +1,74 @@
+"""`penstock broker`: a real Kafka on this machine, for development."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.embedded.broker import Cluster, default_folder
+from penstock.errors import UserError
+
+app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True)
+
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--folder", help="Where its data are (a folder of the user's cache unless given).", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command()
+def start(
+    folder: Folder = None,
+    brokers: Annotated[int, typer.Option("--brokers", help="1, or 3 to form a cluster.")] = 1,
+    json: Json = False,
+) -> None:
+    """Start Kafka and leave it running; data of an earlier run are kept."""
+    chosen = folder or default_folder()
+    _print(Cluster.start(chosen, brokers), chosen, json)
+
+
+@app.command()
+def status(folder: Folder = None, json: Json = False) -> None:
+    """Say whether it runs, and where."""
+    chosen = folder or default_folder()
+    _print(Cluster.open(chosen), chosen, json)
+
+
+@app.command()
+def stop(folder: Folder = None, json: Json = False) -> None:
+    """Stop it; the data stay."""
+    chosen = folder or default_folder()
+    cluster = Cluster.open(chosen)
+    if cluster is None:
+        raise UserError(
+            "no embedded broker was ever started here",
+            detail=str(chosen.absolute()),
+            hint="name the folder that it was started with: --folder",
+        )
+    cluster.stop()
+    _print(cluster, chosen, json)
+
+
+def _print(cluster: Cluster | None, folder: Path, json: bool) -> None:
+    brokers = () if cluster is None else cluster.status()
+    running = sum(one.running for one in brokers)
+    if json:
+        content = {
+            "running": running > 0,
+            "bootstrap": cluster.bootstrap if cluster is not None and running else None,
+            "cluster_id": cluster.layout.cluster_id if cluster is not None else None,
+            "folder": str(folder.absolute()),
+            "brokers": [{"number": one.number, "port": one.port, "pid": one.pid} for one in brokers],
+        }
+        typer.echo(json_text.dumps(content))
+    elif cluster is None or not running:
+        typer.echo(f"stopped ({folder.absolute()})")
+    else:
+        typer.echo(f"running, {running} of {len(brokers)} brokers ({folder.absolute()})")
+        typer.echo(f"bootstrap: {cluster.bootstrap}")

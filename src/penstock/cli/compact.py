@@ -1,0 +1,64 @@
+"""`penstock compact`: merge the small files of a job's table."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.maintenance import environment, existing_table
+from penstock.job import load_job
+from penstock.job.quantities import QuantityError, parse_size
+from penstock.tables.delta.compact import CompactReport, Progress
+from penstock.tables.delta.compact import compact as compact_table
+
+
+def compact(
+    job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
+    target_size: Annotated[
+        str | None,
+        typer.Option(
+            "--target-size",
+            help="Merge files below this size, as 128MiB; the job's min_bytes_per_file unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Merge small files; rows and positions stay, and the job may run meanwhile."""
+    spec = load_job(job)
+    target_bytes = spec.flush.min_bytes_per_file if target_size is None else _size(target_size)
+    table = existing_table(spec.table, spec.name, environment())
+    report = compact_table(table, target_bytes, _progress(json))
+    typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}) if json else _sentence(report))
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except QuantityError as error:
+        raise typer.BadParameter(str(error), param_hint="--target-size") from error
+    if size <= 0:
+        raise typer.BadParameter("must be more than 0", param_hint="--target-size")
+    return size
+
+
+def _progress(json: bool) -> Progress | None:
+    if json or not sys.stderr.isatty():
+        return None
+    return lambda done, total: typer.echo(f"{done} of {total} groups", err=True)
+
+
+def _sentence(report: CompactReport) -> str:
+    if not report.files_removed:
+        told = "nothing to compact"
+    else:
+        told = (
+            f"{report.files_removed} files became {report.files_added}, {report.rows} rows, "
+            f"{report.size_bytes_before} bytes became {report.size_bytes_after}"
+        )
+    return f"{told}; {report.dropped} groups left to another writer" if report.dropped else told

@@ -1,0 +1,187 @@
+"""`penstock quarantine`: look at the records that could not be written, and write them once they fit."""
+
+from __future__ import annotations
+
+import base64
+import json as json_text
+import os
+import re
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from penstock.engine.replay import ReplayReport, replay
+from penstock.errors import UserError
+from penstock.failpoints import ENVIRONMENT_NAME, armed, nowhere
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
+from penstock.tables.delta.library import MissingTableError
+from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.quarantine_rows import Listing, find_rows, list_rows
+from penstock.watch.lines import JsonLines
+
+app = typer.Typer(help="Records that could not be written: look at them, replay them.", no_args_is_help=True)
+
+Job = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+LIMIT = 20
+_PLACE = re.compile(r"(?P<topic>[^/]+)/(?P<partition>\d+)/(?P<offset>\d+)")
+_ERROR_CHARACTERS_MAX = 100
+
+
+@app.command("list")
+def list_(
+    job: Job,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many rows, the newest first.")] = LIMIT,
+    json: Json = False,
+) -> None:
+    """List the newest quarantined records, and how many there are of each kind of error."""
+    spec = load_job(job)
+    table = _open(spec)
+    listing = Listing() if table is None else list_rows(table, limit)
+    if json:
+        typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=_text_of))
+    elif not listing.rows:
+        typer.echo(_nothing(spec))
+    else:
+        _print_listing(listing)
+
+
+@app.command()
+def show(
+    job: Job,
+    place: Annotated[str, typer.Argument(help="TOPIC/PARTITION/OFFSET, as `list` shows it.", show_default=False)],
+    raw: Annotated[bool, typer.Option("--raw", help="Write the value's bytes and nothing else.")] = False,
+    json: Json = False,
+) -> None:
+    """Show one quarantined record with all that is known of it."""
+    spec = load_job(job)
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise UserError(f"{place} is no place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234")
+    table = _open(spec)
+    if table is None:
+        # With --raw standard output is for the record's bytes alone.
+        typer.echo(_nothing(spec), err=raw or json)
+        return
+    rows = find_rows(table, found["topic"], int(found["partition"]), int(found["offset"]))
+    if not rows:
+        raise UserError(f"{place} is not in quarantine", hint="`penstock quarantine list` shows what is")
+    if raw:
+        sys.stdout.buffer.write(rows[0]["value"] or b"")
+        sys.stdout.buffer.flush()
+    elif json:
+        typer.echo(json_text.dumps([_json_row(row) for row in rows]))
+    else:
+        typer.echo("\n\n".join(_shown_row(row) for row in rows))
+
+
+@app.command("replay")
+def replay_(
+    job: Job,
+    where_error: Annotated[str, typer.Option("--where-error", help="Only records whose error has this text.")] = "",
+    json: Json = False,
+) -> None:
+    """Decode quarantined records with the job as it is now: those that fit land in the table, once; the others stay."""
+    spec = load_job(job)
+    failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""))
+    environment = Environment(reach=failpoint.reach if failpoint else nowhere)
+    if _open(spec) is None:
+        report = ReplayReport()
+    else:
+        report = replay(spec, JsonLines(spec.name, sys.stderr), error_contains=where_error, environment=environment)
+    if json:
+        typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}))
+    else:
+        typer.echo(_told(spec, report))
+
+
+def _open(job: JobSpec) -> Table | None:
+    try:
+        return open_table(quarantine_spec(job), job.name)
+    except MissingTableError:
+        return None
+
+
+def _nothing(job: JobSpec) -> str:
+    return f"the quarantine of {job.name} is empty ({job.table.quarantine_path})"
+
+
+def _print_listing(listing: Listing) -> None:
+    for entry in listing.newest:
+        size = "null" if entry.size_bytes is None else f"{entry.size_bytes} B"
+        place = f"{entry.topic}/{entry.partition}/{entry.offset}"
+        error = (
+            entry.error if len(entry.error) <= _ERROR_CHARACTERS_MAX else f"{entry.error[:_ERROR_CHARACTERS_MAX]}..."
+        )
+        typer.echo(f"{place}  {_text_of(entry.quarantined_at)}  {size}  {error}")
+    typer.echo(f"\n{listing.rows} in quarantine, {len(listing.newest)} shown. By kind of error:")
+    for kind, count in listing.kinds.items():
+        typer.echo(f"{count:>8}  {kind}")
+
+
+def _told(job: JobSpec, report: ReplayReport) -> str:
+    lines = [f"{report.replayed} replayed, {report.remaining} remain in quarantine ({job.name})"]
+    if report.finished:
+        lines.append(f"{report.finished} of an earlier replay that was cut off were taken out of quarantine")
+    if report.still_bad:
+        lines.append(f"{report.still_bad} still do not fit")
+    if report.filtered:
+        lines.append(f"{report.filtered} fit, but the job's filter drops them: they stay in quarantine")
+    return "\n".join(lines)
+
+
+def _shown_row(row: dict[str, Any]) -> str:
+    return "\n".join(f"{name}: {_shown(content)}" for name, content in row.items())
+
+
+def _shown(content: object) -> str:
+    match content:
+        case None:
+            return "null"
+        case bytes():
+            text = _utf8(content)
+            return f"({len(content)} B, hex) {content.hex()}" if text is None else f"({len(content)} B) {text}"
+        case datetime():
+            return _text_of(content)
+        case list():
+            return ", ".join(f"{header['key']} = {_shown(header['value'])}" for header in content) or "none"
+        case _:
+            return str(content)
+
+
+def _json_row(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: _json_value(content) for name, content in row.items()}
+
+
+def _json_value(content: Any) -> Any:
+    """Bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
+    match content:
+        case bytes():
+            text = _utf8(content)
+            return {"text": text} if text is not None else {"base64": base64.b64encode(content).decode()}
+        case datetime():
+            return _text_of(content)
+        case list():
+            return [_json_value(each) for each in content]
+        case dict():
+            return _json_row(content)
+        case _:
+            return content
+
+
+def _utf8(content: bytes) -> str | None:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _text_of(instant: datetime) -> str:
+    return instant.isoformat(timespec="milliseconds").replace("+00:00", "Z")

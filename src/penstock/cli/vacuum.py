@@ -1,0 +1,59 @@
+"""`penstock vacuum`: delete the files that no commit of a job's tables names or can name."""
+
+from __future__ import annotations
+
+import json as json_text
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.cli.maintenance import environment, existing_table
+from penstock.job import load_job
+from penstock.tables.delta.library import MissingTableError
+from penstock.tables.delta.table import open_table
+from penstock.tables.delta.vacuum import VacuumReport
+from penstock.tables.delta.vacuum import vacuum as vacuum_tables
+from penstock.tables.quarantine import quarantine_spec
+
+
+def vacuum(
+    job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; delete nothing.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Delete dead files of the table and its quarantine; the job may run meanwhile."""
+    spec = load_job(job)
+    around = environment()
+    table = existing_table(spec.table, spec.name, around)
+    try:
+        quarantine = open_table(quarantine_spec(spec), spec.name, around)
+    except MissingTableError:
+        quarantine = None
+    report = vacuum_tables(table, quarantine, dry_run=dry_run)
+    if json:
+        typer.echo(json_text.dumps({"job": spec.name, **_record(report)}))
+    else:
+        _print(report)
+
+
+def _record(report: VacuumReport) -> dict[str, object]:
+    return {
+        "dry_run": report.dry_run,
+        "deleted": [
+            {"table": each.table_url, "path": each.path, "size_bytes": each.size_bytes, "reason": each.reason}
+            for each in report.deleted
+        ],
+        "size_bytes": sum(each.size_bytes for each in report.deleted),
+        "kept": dict(report.kept),
+    }
+
+
+def _print(report: VacuumReport) -> None:
+    for each in report.deleted:
+        typer.echo(f"{each.table_url}/{each.path}: {each.reason}")
+    size_bytes = sum(each.size_bytes for each in report.deleted)
+    word = "would go" if report.dry_run else "deleted"
+    typer.echo(f"{len(report.deleted)} files {word}, {size_bytes} bytes")
+    for reason, count in sorted(report.kept.items()):
+        typer.echo(f"{count} kept: {reason}")

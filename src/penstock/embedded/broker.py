@@ -1,0 +1,214 @@
+"""A real Kafka on this machine, from its jars: for development, the demo and the tests.
+
+A cluster lives in a folder: data, settings, logs and a state file. It runs detached, so that any process that knows
+the folder can look at it, stop it and start it again with its data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.embedded import kafka, process
+from penstock.embedded.layout import Broker, Layout, Security, is_free, new_brokers
+from penstock.embedded.state import ProcessId, State, read_state, write_state
+from penstock.engine.filelock import exclusive
+from penstock.engine.home import home
+from penstock.errors import TransientError, UserError
+
+READY_SECONDS_MAX = 120.0
+STOP_SECONDS_MAX = 15.0
+LOCK_SECONDS_MAX = 300.0
+_POLL_SECONDS = 0.1
+_METADATA_SECONDS_MAX = 5.0
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def default_folder() -> Path:
+    """Where `penstock broker` keeps its cluster unless told otherwise."""
+    return home() / "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """A broker, and its process if it runs."""
+
+    number: int
+    port: int
+    pid: int | None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is alive."""
+        return self.pid is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One or three brokers below one folder; as a context it stops them at the end."""
+
+    folder: Path
+    layout: Layout
+
+    @classmethod
+    def start(
+        cls,
+        folder: Path,
+        brokers: int = 1,
+        settings: Mapping[str, str] = _NOTHING,
+        *,
+        sasl_users: Mapping[str, str] = _NOTHING,
+        authorize: bool = False,
+    ) -> Cluster:
+        """Starts a cluster, or starts it again with the data of the folder; returns once it answers.
+
+        `settings` are Kafka's own and win over ours. `sasl_users` (name to password) add a SASL_PLAINTEXT listener;
+        with `authorize` its users may do only what an ACL grants, while the plain listener may do everything.
+        """
+        folder = folder.absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            known = read_state(folder)
+            if known is not None and any(map(process.is_running, known.processes.values())):
+                raise UserError(
+                    "an embedded broker runs in this folder already",
+                    detail=f"{folder}, bootstrap {known.layout.bootstrap}",
+                    hint="stop it first (`penstock broker stop`) or choose another folder",
+                )
+            layout = _layout(known, brokers, sasl=bool(sasl_users), folder=folder)
+            kafka.prepare(layout, folder, Security(sasl_users, authorize), settings)
+            cluster = cls(folder, layout)
+            write_state(folder, State(layout, {}))
+            try:
+                for broker in layout.brokers:
+                    cluster._spawn(broker)
+                cluster.wait_ready()
+            except BaseException:
+                cluster._stop_all()
+                raise
+        return cluster
+
+    @classmethod
+    def open(cls, folder: Path) -> Cluster | None:
+        """The cluster that was started in the folder, running or not; None if there never was one."""
+        state = read_state(folder.absolute())
+        return None if state is None else cls(folder.absolute(), state.layout)
+
+    @property
+    def bootstrap(self) -> str:
+        """The plain listeners, for `bootstrap.servers`."""
+        return self.layout.bootstrap
+
+    @property
+    def sasl_bootstrap(self) -> str:
+        """The listeners that ask for a user and a password."""
+        return self.layout.sasl_bootstrap
+
+    def status(self) -> tuple[BrokerStatus, ...]:
+        """Every broker, and which of them run."""
+        running = {number: one.pid for number, one in self._processes().items() if process.is_running(one)}
+        return tuple(BrokerStatus(one.number, one.port, running.get(one.number)) for one in self.layout.brokers)
+
+    def stop(self) -> None:
+        """Stops all brokers, by force those that do not end in time; the data stays."""
+        with _locked(self.folder):
+            self._stop_all()
+
+    def kill(self, number: int = 1) -> None:
+        """Ends one broker at once, without a word to the others."""
+        known = self._processes().get(self.layout.broker(number).number)
+        if known is not None:
+            process.kill(known)
+
+    def restart(self, number: int = 1) -> None:
+        """Starts one broker again on its ports and data, after a clean stop if it still runs."""
+        broker = self.layout.broker(number)
+        with _locked(self.folder):
+            known = self._processes().get(number)
+            if known is not None:
+                process.stop([known], grace_seconds=STOP_SECONDS_MAX)
+            self._spawn(broker)
+            self.wait_ready()
+
+    def wait_ready(self, seconds_max: float = READY_SECONDS_MAX) -> None:
+        """Returns once every broker whose process was started and not killed answers a metadata request."""
+        deadline = time.monotonic() + seconds_max
+        expected = {one.number for one in self.status() if one.running}
+        while not self._answers(expected):
+            self._check_alive(expected)
+            if time.monotonic() >= deadline:
+                raise TransientError(
+                    f"the embedded broker did not answer within {seconds_max:g} s",
+                    detail=kafka.last_lines(self.layout.brokers[0], self.folder),
+                    hint=f"its logs are below {self.folder}",
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _answers(self, expected: set[int]) -> bool:
+        """Whether each expected broker itself names all of them: then it also serves them."""
+        for number in expected:
+            admin = AdminClient({"bootstrap.servers": self.layout.broker(number).address, "log_level": 0})
+            try:
+                metadata = admin.list_topics(timeout=_METADATA_SECONDS_MAX)
+            except KafkaException:
+                return False
+            if not expected <= set(metadata.brokers):
+                return False
+        return True
+
+    def _check_alive(self, expected: set[int]) -> None:
+        for one in self.status():
+            if one.number in expected and not one.running:
+                raise TransientError(
+                    f"embedded broker {one.number} ended while it started",
+                    detail=kafka.last_lines(self.layout.broker(one.number), self.folder),
+                    hint=f"its logs are below {self.folder}",
+                )
+
+    def _spawn(self, broker: Broker) -> None:
+        started = process.spawn(kafka.server_command(broker, self.folder), kafka.output_file(broker, self.folder))
+        write_state(self.folder, State(self.layout, {**self._processes(), broker.number: started}))
+
+    def _stop_all(self) -> None:
+        process.stop(list(self._processes().values()), grace_seconds=STOP_SECONDS_MAX)
+        write_state(self.folder, State(self.layout, {}))
+
+    def _processes(self) -> Mapping[int, ProcessId]:
+        state = read_state(self.folder)
+        return {} if state is None or state.layout != self.layout else state.processes
+
+
+def _locked(folder: Path) -> AbstractContextManager[None]:
+    return exclusive(folder / ".lock", wait_seconds_max=LOCK_SECONDS_MAX)
+
+
+def _layout(known: State | None, brokers: int, *, sasl: bool, folder: Path) -> Layout:
+    """The layout of the folder, on other ports if its own are taken, or a new one."""
+    if known is None:
+        return Layout(kafka.new_cluster_id(), new_brokers(brokers, sasl=sasl))
+    had_sasl = known.layout.brokers[0].sasl_port is not None
+    if len(known.layout.brokers) != brokers:
+        raise UserError(
+            f"the folder holds a cluster of {len(known.layout.brokers)}, not of {brokers}",
+            detail=str(folder),
+            hint="choose another folder, or delete this one with its data",
+        )
+    if had_sasl == sasl and all(map(is_free, known.layout.ports)):
+        return known.layout
+    return Layout(known.layout.cluster_id, new_brokers(brokers, sasl=sasl))

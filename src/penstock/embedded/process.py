@@ -1,0 +1,73 @@
+"""Processes that outlive the one that started them, known by number and time of start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from penstock.embedded.state import ProcessId
+
+# Boot time, from which the time of start is worked out, moves when the clock is set.
+_STARTED_TOLERANCE_SECONDS = 5.0
+_KILL_SECONDS_MAX = 30.0
+
+
+def spawn(command: Sequence[str], output: Path) -> ProcessId:
+    """Starts a process in a session of its own, its output in a file."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    pid = os.posix_spawn(
+        command[0],
+        list(command),
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(output), flags, 0o644),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+    return ProcessId(pid, psutil.Process(pid).create_time())
+
+
+def is_running(process: ProcessId) -> bool:
+    """Whether this very process still runs; a stranger with its number does not count."""
+    return _find(process) is not None
+
+
+def stop(processes: Sequence[ProcessId], *, grace_seconds: float) -> None:
+    """Asks the processes to end, and ends those that have not within the grace."""
+    found = [one for one in map(_find, processes) if one is not None]
+    for one in found:
+        _send(one, signal.SIGTERM)
+    _, left = psutil.wait_procs(found, timeout=grace_seconds)
+    for one in left:
+        _send(one, signal.SIGKILL)
+    psutil.wait_procs(left, timeout=_KILL_SECONDS_MAX)
+
+
+def kill(process: ProcessId) -> None:
+    """Ends the process at once, as a power cut would."""
+    found = _find(process)
+    if found is not None:
+        _send(found, signal.SIGKILL)
+        psutil.wait_procs([found], timeout=_KILL_SECONDS_MAX)
+
+
+def _find(process: ProcessId) -> psutil.Process | None:
+    try:
+        found = psutil.Process(process.pid)
+        same = abs(found.create_time() - process.started_at) < _STARTED_TOLERANCE_SECONDS
+        return found if same and found.status() != psutil.STATUS_ZOMBIE else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    try:
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return

@@ -1,0 +1,123 @@
+"""Sample data: a topic of web requests, some of them bad, the same for the same seed."""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+_METHODS = ("GET", "GET", "GET", "POST", "PUT", "DELETE")
+_STATUSES = (200, 200, 200, 200, 201, 204, 301, 404, 500)
+_PATHS = ("home", "cart", "search", "account/orders", "products/1842", "api/v2/sessions", "static/app.js")
+_FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
+_FLUSH_SECONDS_MAX = 120.0
+
+BAD_VALUES: tuple[tuple[str, bytes], ...] = (
+    ("truncated JSON", b'{"method": "GET", "status": 200, "url": "https://shop.exa'),
+    ("a text in an integer column", b'{"method": "GET", "status": "teapot", "url": "https://shop.example/tea"}'),
+    ("not UTF-8", b'{"method": "GET", "url": "https://shop.example/\xff\xfe"}'),
+    ("an integer beyond 64 bits", b'{"method": "GET", "status": 99999999999999999999999}'),
+    ("empty value", b""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How much of what: every `bad_every`th record is one of `BAD_VALUES`; 0 means none."""
+
+    records: int
+    days: int = 3
+    bad_every: int = 0
+    seed: int = 20260301
+
+    @property
+    def bad_records(self) -> int:
+        return self.records // self.bad_every if self.bad_every else 0
+
+
+def web_requests(sample: Sample) -> Iterator[bytes]:
+    """The values, in order."""
+    chance = random.Random(sample.seed)
+    step = timedelta(days=sample.days) / max(sample.records, 1)
+    for number in range(sample.records):
+        if sample.bad_every and (number + 1) % sample.bad_every == 0:
+            yield BAD_VALUES[(number // sample.bad_every) % len(BAD_VALUES)][1]
+        else:
+            yield _request(chance, _FIRST_DAY + number * step)
+
+
+def _request(chance: random.Random, at: datetime) -> bytes:
+    session, unique = (uuid.UUID(int=chance.getrandbits(128), version=4) for _ in range(2))
+    return (
+        f'{{"meta": {{"producer": {{"timestamp": "{at.isoformat(timespec="microseconds")}"}}}}, '
+        f'"method": "{chance.choice(_METHODS)}", "session_id": "{session}", "status": {chance.choice(_STATUSES)}, '
+        f'"url": "https://shop.example/{chance.choice(_PATHS)}", "uuid": "{unique}"}}'
+    ).encode()
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int, settings: dict[str, str] | None = None) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1, config=settings or {})]).values():
+        future.result(30)
+
+
+def produce_sample(
+    bootstrap: str, topic: str, sample: Sample, partitions: int, progress: Callable[[int], None] | None = None
+) -> None:
+    """Spread the sample over the partitions in turn and wait until the broker has all of it."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": "true",
+            "linger.ms": "50",
+            "batch.size": "1000000",
+            "queue.buffering.max.messages": "200000",
+            "compression.type": "lz4",
+        }
+    )
+    for number, value in enumerate(web_requests(sample)):
+        while True:
+            try:
+                producer.produce(topic, value, partition=number % partitions)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if number % 10_000 == 0:
+            producer.poll(0)
+            if progress is not None:
+                progress(number)
+    left = producer.flush(_FLUSH_SECONDS_MAX)
+    if left:
+        raise TimeoutError(f"{left} records did not reach the broker within {_FLUSH_SECONDS_MAX} s")
+
+
+JOB_FILE = """\
+job: web-requests
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}], start: earliest}}
+decode: json
+schema:
+  meta: {{producer: {{timestamp: string}}}}
+  method: string
+  session_id: string
+  status: int
+  url: string
+  uuid: string
+columns: {{date: day(meta.producer.timestamp), partition: kafka.partition, offset: kafka.offset}}
+table:
+  delta: {{path: {table}, partition_by: [date]}}
+flush: {{allowed_latency: {allowed_latency}, min_bytes_per_file: 128MiB, max_messages_per_batch: {max_messages}}}
+on: {{bad_record: quarantine, gap: fail, new_column: {new_column}}}
+"""
+
+
+def job_file(bootstrap: str, topic: str, table: str, **changes: str) -> str:
+    """The text of a job file for the sample topic."""
+    known = {"allowed_latency": "60s", "max_messages": "100000", "new_column": "add"} | changes
+    return JOB_FILE.format(bootstrap=bootstrap, topic=topic, table=json.dumps(table), **known)

@@ -1,0 +1,109 @@
+"""The loop of a job: rounds for ever or up to the present end, with bounded retries and a clean stop."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.engine.events import Listener
+from penstock.engine.pipeline import Round
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.log.offsets import Partition
+from penstock.plan import BeyondEndError
+
+POLL_SECONDS = 0.5
+"""How often the log is asked for new records while nothing is due."""
+_RETRY_SECONDS = 0.5
+_RETRY_SECONDS_MAX = 30.0
+
+
+class Rounds(Protocol):
+    """What the loop turns: a pipeline."""
+
+    def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> Round: ...
+
+    def present_ends(self) -> dict[Partition, int]: ...
+
+
+@dataclass(slots=True)
+class Stop:
+    """A request to stop, made by a signal: the batch under way is finished, no other is begun."""
+
+    requested: threading.Event = field(default_factory=threading.Event)
+
+    def request(self) -> None:
+        self.requested.set()
+
+    def wait(self, seconds: float) -> bool:
+        return self.requested.wait(seconds)
+
+    def __bool__(self) -> bool:
+        return self.requested.is_set()
+
+
+@dataclass(slots=True)
+class Retries:
+    """How many transient errors in a row a loop bears, with growing pauses that chance spreads."""
+
+    failures_max: int
+    chance: random.Random = field(default_factory=random.Random)
+    failures: int = 0
+
+    def pause_seconds(self, error: PenstockError) -> float:
+        """Count a failure and return how long to wait; raises the error once the bound is passed."""
+        self.failures += 1
+        if self.failures > self.failures_max:
+            raise error
+        longest = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2**self.failures)
+        return self.chance.uniform(_RETRY_SECONDS, longest)
+
+    def succeed(self) -> None:
+        self.failures = 0
+
+
+class Loop:
+    """Turns rounds until it is stopped, or until the ends that `once` saw first are reached."""
+
+    def __init__(
+        self, open_rounds: Callable[[], Rounds], once: bool, stop: Stop, retries: Retries, listener: Listener
+    ) -> None:
+        self._open_rounds = open_rounds
+        self._once = once
+        self._stop = stop
+        self._retries = retries
+        self._listener = listener
+        self._rounds: Rounds | None = None
+        self._ends: dict[Partition, int] | None = None
+
+    def run(self) -> None:
+        while not self._stop:
+            try:
+                finished, pause = self._turn()
+                self._retries.succeed()
+            except (TransientError, OutcomeUnknownError, BeyondEndError) as error:
+                if self._stop:
+                    return
+                finished, pause = False, self._retries.pause_seconds(error)
+                self._listener.event(
+                    "retrying", reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)
+                )
+            if finished:
+                return
+            if pause:
+                self._stop.wait(pause)
+
+    def _turn(self) -> tuple[bool, float]:
+        """One round: whether the work is done, and how long to pause before the next."""
+        if self._rounds is None:
+            self._rounds = self._open_rounds()
+        if self._once and self._ends is None:
+            self._ends = self._rounds.present_ends()
+        result = self._rounds.round(flush_now=self._once, ends=self._ends)
+        if result.wait is None:
+            return False, 0.0
+        return (True, 0.0) if self._once and result.caught_up else (False, POLL_SECONDS)
+
+

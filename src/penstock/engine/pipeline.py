@@ -1,0 +1,404 @@
+"""One round of a job: claim, plan, write, commit, mirror. Nothing is kept between rounds but caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.claims import Claims, StaticClaims
+from penstock.engine.events import Listener, Silence
+from penstock.engine.reports import Written, gather
+from penstock.errors import FencedError, PenstockError, TransientError, UserError
+from penstock.failpoints import Failpoint
+from penstock.flow.compile import visible_schema, write_batch
+from penstock.flow.manifest import PartitionKey, TaskReport
+from penstock.flow.new_fields import addable
+from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.sql import output_schema
+from penstock.flow.task import Flow, NamedSlice
+from penstock.flow.write import WriteOptions
+from penstock.job.spec import BadRecordPolicy, JobSpec, NewColumnPolicy, RecreatedPolicy
+from penstock.log.kafka import KafkaLog
+from penstock.log.mirror import mirror
+from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.log.source import read_batch, source_error
+from penstock.plan import BeyondEndError, Lane, Terms, Wait, plan
+from penstock.tables.delta.keys import topic_fingerprint
+from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.delta.state import TableState
+from penstock.tables.delta.table import Environment, Outcome, Table, new_batch_id, open_or_create
+from penstock.tables.quarantine import Quarantine
+
+RECORD_BYTES_ASSUMED = 100.0
+"""Parquet bytes per record before the first commit has taught the real size."""
+
+
+class TopicRecreatedError(UserError):
+    """The topic was deleted and created again; the table's positions belong to the old one."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic} was recreated",
+            detail="the table's positions belong to the earlier topic of this name",
+            hint="set `on.recreated: restart` to read the new topic from its beginning, or write to a new table",
+        )
+        self.topic = topic
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What a round did: a batch's outcome, or a wait."""
+
+    outcome: Outcome | None = None
+    wait: Wait | None = None
+    caught_up: bool = False
+
+
+@dataclass(slots=True)
+class Seen:
+    """Caches of a process: losing them costs time, never a record."""
+
+    waiting_since: dict[Partition, float] = field(default_factory=dict)
+    record_bytes: float = RECORD_BYTES_ASSUMED
+    compacted: dict[str, bool | None] = field(default_factory=dict)
+    ended: set[Partition] = field(default_factory=set)
+    """Partitions that were read to their end at least once, so that newer records arrived since."""
+
+
+class Pipeline:
+    """The five steps of one job over its log and table."""
+
+    def __init__(
+        self,
+        job: JobSpec,
+        spark: SparkSession,
+        environment: Environment | None = None,
+        listener: Listener | None = None,
+        failpoint: Failpoint | None = None,
+        claims: Claims | None = None,
+    ) -> None:
+        self.job = job
+        self.spark = spark
+        self.log = KafkaLog(job.log)
+        self.environment = environment or Environment()
+        self.listener = listener or Silence()
+        self.failpoint = failpoint
+        self.claims = claims or StaticClaims()
+        self.seen = Seen()
+        self.table = self._open_table()
+        self.quarantine = Quarantine(job, self.table, self.environment)
+        self.quarantine.finish_replay()
+        self._learn_record_bytes()
+
+    def close(self) -> None:
+        self.log.close()
+
+    def round(self, flush_now: bool = False, ends: Mapping[Partition, int] | None = None) -> Round:
+        """Carry one batch through, or say how long to wait. `ends` bounds the partitions, as `run --once` does."""
+        tokens = self.claim()
+        bounds = self.log.bounds(tokens)
+        state = self.start(tokens, bounds)
+        self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in tokens})
+        planned = self.plan(tokens, state, bounds, flush_now, ends)
+        if isinstance(planned, Wait):
+            return Round(wait=planned, caught_up=planned.until is None)
+        self.reach("planned")
+        written = self.write(planned)
+        if written is None:
+            return Round()
+        self.reach("staged")
+        outcome = self.commit(planned, tokens, written)
+        self.mirror(outcome)
+        return Round(outcome=outcome)
+
+    def present_ends(self) -> dict[Partition, int]:
+        """Where the log ends now, for a run that stops there."""
+        return {each: bounds.end for each, bounds in self.log.bounds(self.log.partitions()).items()}
+
+    # claim
+
+    def claim(self) -> dict[Partition, int]:
+        """The partitions of this process with their tokens."""
+        partitions = self.log.partitions()
+        return self.claims.held(partitions, self.table.state(partitions).tokens)
+
+    def start(self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> TableState:
+        """Commit where new partitions begin, before anything of them is read (RULES P1, P3)."""
+        state = self.table.state(tokens)
+        new = [each for each in tokens if state.of(each).position is None]
+        if not new:
+            return state
+        offsets = self._first_offsets(new, state, bounds)
+        parts = tuple(StartPart(each, offsets[each], tokens[each]) for each in new)
+        outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), parts))
+        self.reach("started")
+        for part in outcome.accepted:
+            if isinstance(part, StartPart):
+                self.listener.event("partition started", partition=str(part.partition), offset=part.offset)
+        return self.table.state(tokens)
+
+    def _first_offsets(
+        self, new: Sequence[Partition], state: TableState, bounds: Mapping[Partition, Bounds]
+    ) -> dict[Partition, int]:
+        """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
+        job_began = any(fingerprint is not None for fingerprint in state.fingerprints.values())
+        fresh = []
+        for partition in new:
+            known = state.fingerprints.get(partition.topic)
+            if known is not None and known != topic_fingerprint(partition.topic_id):
+                if self.job.on.recreated is RecreatedPolicy.FAIL:
+                    raise TopicRecreatedError(partition.topic)
+            elif known is None and not (job_began and self.job.log.topic_pattern):
+                fresh.append(partition)
+        resolved = self.log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
+        return {each: resolved.get(each, bounds[each].first) for each in new}
+
+    # plan
+
+    def plan(
+        self,
+        tokens: Mapping[Partition, int],
+        state: TableState,
+        bounds: Mapping[Partition, Bounds],
+        flush_now: bool,
+        ends: Mapping[Partition, int] | None,
+    ) -> Batch | Wait:
+        now = self.environment.now()
+        lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
+        terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
+        planned = plan(lanes, terms, new_batch_id())
+        if isinstance(planned, Batch):
+            self.listener.event("batch planned", batch=planned.id, offsets=planned.offsets, slices=len(planned.slices))
+        return planned
+
+    def _lane(
+        self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Mapping[Partition, int] | None
+    ) -> Lane:
+        position = state.of(partition).position
+        if position is None:
+            raise TransientError(f"{partition} has no position yet")
+        if position > bounds.end:
+            raise BeyondEndError(partition, position, bounds.end)
+        if ends is not None:
+            bounds = Bounds(min(bounds.first, bounds.end), max(position, min(bounds.end, ends.get(partition, position))))
+        if position == bounds.end:
+            self.seen.ended.add(partition)
+            self.seen.waiting_since.pop(partition, None)
+            return Lane(partition, position, bounds, None)
+        if partition in self.seen.ended:
+            self.seen.waiting_since.setdefault(partition, now)
+        return Lane(partition, position, bounds, self.seen.waiting_since.get(partition))
+
+    # write
+
+    def write(self, batch: Batch) -> Written | None:
+        """Run the batch's Spark job. None if the table first had to take new columns: the batch is planned again."""
+        started_at = self.environment.now()
+        decoded, visible, target = self.schemas()
+        flow = self.flow(batch, decoded, target)
+        records = read_batch(self.spark, self.job.log, batch.slices, self.spark.sparkContext.defaultParallelism, True)
+        reports = self.run_flow(records, flow, visible)
+        written = gather(batch, reports, started_at, target)
+        self._check_reports(batch, written)
+        return None if self.added_columns(written) else written
+
+    def _check_reports(self, batch: Batch, written: Written) -> None:
+        if written.first_error and self.job.on.bad_record is BadRecordPolicy.FAIL:
+            raise UserError(
+                f"a record cannot be written: {written.first_error}",
+                hint="mend the schema, or set `on.bad_record: quarantine`",
+            )
+        for piece in batch.slices:
+            missing = piece.end - piece.read_from - written.counts_of(piece).read
+            if missing < 0:
+                raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
+            if missing and not self._holes_allowed(piece.partition.topic):
+                raise UserError(
+                    f"{piece.partition} has {missing} offsets without a record between {piece.read_from} and {piece.end}",
+                    detail="the topic is not compacted, and the job does not say that it is written in transactions",
+                    hint="set `log.kafka.transactional: true` if its producers use transactions; otherwise data is missing",
+                )
+
+    def _holes_allowed(self, topic: str) -> bool:
+        if self.job.log.transactional:
+            return True
+        if topic not in self.seen.compacted:
+            self.seen.compacted[topic] = self.log.compacted(topic)
+        return self.seen.compacted[topic] is not False
+
+    def schemas(self) -> tuple[pa.Schema, pa.Schema, pa.Schema]:
+        """What is decoded, what stands before `sql:`, and the table's columns, which others may have extended."""
+        target = self.table.schema
+        decoded = self.job.schema
+        if self.job.sql is None or not self.job.sql.select:
+            known = {name.lower() for name in [*decoded.names, *self.job.columns]}
+            if self.job.decode.format == "json":
+                decoded = pa.schema([*decoded, *(each for each in target if each.name.lower() not in known)])
+        return decoded, visible_schema(self.job, decoded), target
+
+    def flow(self, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
+        return Flow(
+            batch_id=batch.id,
+            decode=self.job.decode,
+            decoded=decoded,
+            columns=self.job.columns,
+            on=self.job.on,
+            table=write_options(self.job, target),
+            quarantine=quarantine_options(self.job),
+            slices=named_slices(batch.slices),
+            failpoint=self.failpoint,
+        )
+
+    def run_flow(self, records: DataFrame, flow: Flow, visible: pa.Schema) -> Sequence[TaskReport]:
+        try:
+            return write_batch(records, flow, self.job.sql, visible)
+        except (PySparkException, Py4JError) as error:
+            raise source_error(error) or TransientError(
+                "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
+            ) from error
+
+    def added_columns(self, written: Written) -> bool:
+        """Give the table the fields that records brought; those that cannot be columns are told and left out."""
+        if self.job.on.new_column is not NewColumnPolicy.ADD or not written.new_fields:
+            return False
+        columns = addable(written.new_fields, self.table.schema.names)
+        ignored = sorted(written.new_fields.keys() - set(columns.names))
+        if ignored:
+            self.listener.event("fields left out", fields=ignored, reason="they cannot be names of new columns")
+        if not len(columns):
+            return False
+        self.table.add_columns(columns)
+        self.listener.event("columns added", columns=columns.names)
+        return True
+
+    # commit
+
+    def commit(self, batch: Batch, tokens: Mapping[Partition, int], written: Written) -> Outcome:
+        """The one act that makes rows visible and moves positions; a refused partition means another owner."""
+        self._check_identity(batch)
+        parts = tuple(
+            SlicePart(
+                piece,
+                tokens[piece.partition],
+                written.counts_of(piece),
+                written.files_of(piece),
+                written.quarantine_files_of(piece),
+            )
+            for piece in batch.slices
+        )
+        outcome = self.table.commit(Proposal(self.job.name, batch.id, parts, written.staged_at), written.schema)
+        self.reach("committed")
+        if outcome.version is not None:
+            self._learn(written)
+            self.quarantine.append(outcome.accepted)
+            self.reach("quarantined")
+            self._tell(batch, outcome, written)
+        if outcome.refused:
+            first = outcome.refused[0]
+            raise FencedError(
+                f"the table refused {len(outcome.refused)} of {len(parts)} slices: {first.partition}: {first.reason}",
+                detail="another process works on this job",
+                hint="stop the other process; with `claims: static` a job has one process",
+            )
+        return outcome
+
+    def _check_identity(self, batch: Batch) -> None:
+        """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""
+        ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
+        for piece in batch.slices:
+            now = ids.get(piece.partition.topic)
+            if now != piece.partition.topic_id:
+                raise TransientError(f"topic {piece.partition.topic} was deleted or recreated while a batch was written")
+
+    def _tell(self, batch: Batch, outcome: Outcome, written: Written) -> None:
+        total = written.total
+        self.listener.event(
+            "batch committed",
+            batch=batch.id,
+            version=outcome.version,
+            read=total.read,
+            written=total.written,
+            quarantined=total.quarantined,
+            filtered=total.filtered,
+            files=len(written.files),
+            size_bytes=written.size_bytes,
+            seconds=round(self.environment.now() - written.staged_at, 3),
+        )
+
+    # mirror
+
+    def mirror(self, outcome: Outcome) -> None:
+        """Show the table's positions in the consumer group; best effort, never read back (RULES P5)."""
+        partitions = [part.partition for part in outcome.accepted]
+        state = self.table.state(partitions)
+        positions = {each: state.of(each).position or 0 for each in partitions}
+        try:
+            report = mirror(self.log, self.job.log.group, positions)
+        except PenstockError as error:
+            self.listener.event("mirror failed", reason=error.primary)
+            return
+        for partition, reason in report.refused.items():
+            self.listener.event("mirror refused", partition=str(partition), reason=reason)
+        self.reach("mirrored")
+
+    # what the steps share
+
+    def reach(self, step: str) -> None:
+        self.environment.reach(step)
+
+    def _open_table(self) -> Table:
+        visible = visible_schema(self.job, self.job.schema)
+        schema = output_schema(self.spark, visible, self.job.sql) if self.job.sql else visible
+        policy = self.job.on.new_column
+        if self.job.sql and self.job.sql.select:
+            policy = NewColumnPolicy.ADD
+        return open_or_create(self.job.table, self.job.name, schema, policy, self.environment)
+
+    def _learn(self, written: Written) -> None:
+        if written.total.written:
+            self.seen.record_bytes = written.size_bytes / written.total.written
+
+    def _learn_record_bytes(self) -> None:
+        """Take the size of a record from the newest commit that has one."""
+        for record in self.table.handle.history(20):
+            ours = record.get("penstock")
+            if isinstance(ours, dict) and ours.get("rows"):
+                self.seen.record_bytes = ours["size_bytes"] / ours["rows"]
+                return
+
+
+def write_options(job: JobSpec, schema: pa.Schema) -> WriteOptions:
+    return WriteOptions(
+        table_url=job.table.path,
+        storage_options=dict(job.table.storage_options),
+        schema=schema,
+        partition_by=job.table.partition_by,
+        open_writers_max=job.limits.open_writers_max,
+        row_group_bytes_max=job.limits.row_group_bytes_max,
+        row_group_rows_max=job.flush.max_messages_per_batch,
+    )
+
+
+def quarantine_options(job: JobSpec) -> WriteOptions:
+    return replace(
+        write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, partition_by=(), open_writers_max=1
+    )
+
+
+def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:
+    return {
+        (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
+        for each in slices
+    }
+
+
+def _last_cause(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if "Error" in line or "Exception" in line]
+    return (causes or lines or ["no message"])[-1][:500]
+

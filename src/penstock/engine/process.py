@@ -1,0 +1,123 @@
+"""One process: a Spark session, a loop per job, and signals that stop them cleanly within a bound."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+
+from pyspark.sql import SparkSession
+
+from penstock.engine.events import Listener
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.pipeline import Pipeline
+from penstock.engine.session import open_spark
+from penstock.errors import PenstockError
+from penstock.failpoints import Failpoint, nowhere
+from penstock.job.spec import JobSpec
+from penstock.tables.delta.table import Environment
+
+_JOIN_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class JobThread:
+    """The loop of one job in its own thread, and what it ended with."""
+
+    job: JobSpec
+    thread: threading.Thread
+    error: list[BaseException] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    once: bool = False
+    failpoint: Failpoint | None = None
+
+
+def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener], options: RunOptions) -> None:
+    """Run jobs until they end, a signal stops them, or each has failed; then raise the first failure.
+
+    One job's failure does not stop the others.
+    """
+    spark = open_spark(jobs[0].spark, jobs[0].limits, name="penstock " + " ".join(job.name for job in jobs))
+    stop = Stop()
+    threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
+    shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
+    try:
+        with shutdown.on_signals():
+            while any(each.thread.is_alive() for each in threads):
+                for each in threads:
+                    each.thread.join(_JOIN_SECONDS)
+    finally:
+        shutdown.cancel_timer()
+        spark.stop()
+    for each in threads:
+        if each.error:
+            raise each.error[0]
+
+
+def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
+    reach = options.failpoint.reach if options.failpoint else nowhere
+
+    def pipeline() -> Pipeline:
+        return Pipeline(job, spark, Environment(reach=reach), listener, options.failpoint)
+
+    loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
+    started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))
+
+    def body() -> None:
+        listener.event("job started", once=options.once)
+        try:
+            loop.run()
+            listener.event("job stopped")
+        except PenstockError as error:
+            listener.event("job failed", error=type(error).__name__, reason=error.primary, detail=error.detail)
+            started.error.append(error)
+        except BaseException as error:  # the top of a thread: a bug must reach the process's exit code
+            listener.event("job crashed", error=type(error).__name__, reason=str(error))
+            started.error.append(error)
+
+    started.thread = threading.Thread(name=f"job {job.name}", target=body, daemon=True)
+    started.thread.start()
+    return started
+
+
+class _Shutdown:
+    """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it."""
+
+    def __init__(self, stop: Stop, spark: SparkSession, seconds_max: float) -> None:
+        self._stop = stop
+        self._spark = spark
+        self._timer = threading.Timer(seconds_max, self._abandon)
+        self._timer.daemon = True
+        self._previous: dict[signal.Signals, object] = {}
+
+    def on_signals(self) -> _Shutdown:
+        return self
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._previous[number] = signal.signal(number, self._signalled)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def cancel_timer(self) -> None:
+        self._timer.cancel()
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        if self._stop:
+            self._abandon()
+            return
+        self._stop.request()
+        self._timer.start()
+
+    def _abandon(self) -> None:
+        """Nothing of the batch is committed or only all of it: staged files wait for vacuum."""
+        self._spark.sparkContext.cancelAllJobs()
+
+

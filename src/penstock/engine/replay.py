@@ -1,0 +1,296 @@
+"""Replay: quarantined records through the job as it is now; those that fit land once, the others stay (RULES Q2).
+
+A run has a number and four steps, each of which can be the last before a crash:
+
+    1. finish     what an earlier run owes: its rows are taken out of quarantine
+    2. stage      a bounded set of quarantined records goes through the job's flow
+    3. commit     the rows that fit, with the run's number and offsets; refused if another run came first
+    4. remove     the same offsets from quarantine, with the same number
+
+After a crash behind 2 there are staged files that no commit names. Behind 3, step 1 of whoever comes next removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+from penstock.engine.events import Listener
+from penstock.engine.pipeline import Pipeline
+from penstock.engine.reports import Written, gather
+from penstock.engine.session import open_spark
+from penstock.errors import InvariantError, TransientError
+from penstock.flow.manifest import Counts, TaskReport
+from penstock.flow.ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.flow.task import Flow, NamedSlice
+from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.log.offsets import Batch, Partition
+from penstock.tables.delta.keys import replay_key, total_key
+from penstock.tables.delta.table import Change, Environment, SchemaMovedError, Table, new_batch_id
+from penstock.tables.quarantine_rows import active_files, count_rows, partitions_of, read_file
+from penstock.tables.replayed import ReplayRun, find_run, finish_replay, remove_run, run_number, run_record
+
+RUN_ROWS_MAX = 50_000
+RUN_BYTES_MAX = 32 * 1024 * 1024
+"""Of one run's records; passed by at most one row group."""
+PASSES_MAX = 20
+"""How often a pass over the quarantine begins anew because a rival or a new column came between."""
+_KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_PAUSE_SECONDS_MAX = 1.0
+
+
+class OvertakenError(TransientError):
+    """Another replay committed first: what was read of the quarantine may be in the table by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What a replay did: rows finished for an earlier run, rows of its own, and what stays in quarantine."""
+
+    runs: int = 0
+    finished: int = 0
+    replayed: int = 0
+    still_bad: int = 0
+    filtered: int = 0
+    """Records that would be rows, but that the job's filter drops: they stay, so that the counts stay true (I3)."""
+    remaining: int = 0
+    """Rows in quarantine afterwards, those that were not chosen included."""
+
+
+def replay(
+    job: JobSpec,
+    listener: Listener | None = None,
+    *,
+    error_contains: str = "",
+    environment: Environment | None = None,
+    spark: SparkSession | None = None,
+) -> ReplayReport:
+    """Decode the quarantined records of a job again; `error_contains` chooses by the text of the error.
+
+    Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
+    """
+    session = spark or open_spark(job.spark, job.limits, name=f"penstock replay {job.name}")
+    try:
+        pipeline = Pipeline(job, session, environment, listener)
+        try:
+            return _Replay(pipeline, error_contains).run()
+        finally:
+            pipeline.close()
+    finally:
+        if spark is None:
+            session.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The records of one run; a topic has one life among them."""
+
+    rows: pa.Table
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(slots=True)
+class _Gathering:
+    """Pieces of the quarantine on their way into a chunk."""
+
+    pieces: list[pa.Table] = field(default_factory=list)
+    lives: dict[str, str] = field(default_factory=dict)
+
+    def takes(self, piece: pa.Table, lives: dict[str, str]) -> bool:
+        rows = piece.num_rows + sum(each.num_rows for each in self.pieces)
+        size_bytes = sum(each.nbytes for each in self.pieces)
+        one_life = all(self.lives.get(topic, topic_id) == topic_id for topic, topic_id in lives.items())
+        return not self.pieces or (rows <= RUN_ROWS_MAX and size_bytes < RUN_BYTES_MAX and one_life)
+
+    def add(self, piece: pa.Table, lives: dict[str, str]) -> None:
+        self.pieces.append(piece)
+        self.lives |= lives
+
+    def chunk(self) -> _Chunk:
+        rows = pa.concat_tables(self.pieces)
+        return _Chunk(rows.select(_KAFKA_COLUMNS), tuple(partitions_of(rows)))
+
+
+class _Replay:
+    """One call of `replay`."""
+
+    def __init__(self, pipeline: Pipeline, error_contains: str) -> None:
+        self._pipeline = pipeline
+        self._error_contains = error_contains
+        self._data = pipeline.table
+        self._runs = 0
+        self._finished = 0
+        self._replayed = 0
+        self._left = Counts()
+
+    def run(self) -> ReplayReport:
+        quarantine = self._pipeline.quarantine.table()
+        if quarantine is None:
+            return ReplayReport()
+        for _ in range(PASSES_MAX):
+            try:
+                self._pass(quarantine)
+                return self._report(quarantine)
+            except (OvertakenError, SchemaMovedError) as error:
+                self._pipeline.listener.event("replay begins anew", reason=error.primary)
+                self._pause()
+        raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {self._data.job} came first")
+
+    def _pass(self, quarantine: Table) -> None:
+        """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
+        self._left = Counts()
+        self._data.refresh()
+        number = run_number(self._data)
+        self._finish(quarantine)
+        for chunk in self._chunks(quarantine):
+            if self._carry(quarantine, chunk, number + 1):
+                number += 1
+
+    def _finish(self, quarantine: Table) -> None:
+        quarantine.refresh()
+        removed = finish_replay(self._data, quarantine)
+        if removed:
+            self._finished += removed
+            self._pipeline.listener.event("replay finished", run=run_number(self._data), rows=removed)
+
+    def _carry(self, quarantine: Table, chunk: _Chunk, number: int) -> bool:
+        """One run; whether it committed anything."""
+        batch_id = new_batch_id()
+        written, run = self._stage(chunk, batch_id, number)
+        total = written.total
+        if run.rows:
+            self._pipeline.reach("replay_staged")
+            self._commit(run, written)
+            self._pipeline.reach("replay_committed")
+            remove_run(quarantine, run)
+            self._runs += 1
+            self._replayed += run.rows
+            self._pipeline.listener.event("replay committed", run=number, rows=run.rows, still_bad=total.quarantined)
+        self._left += Counts(quarantined=total.quarantined, filtered=total.filtered)
+        return run.rows > 0
+
+    # stage
+
+    def _chunks(self, quarantine: Table) -> Iterator[_Chunk]:
+        """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
+        gathering = _Gathering()
+        for file in active_files(quarantine):
+            for rows in read_file(quarantine, file):
+                for piece, lives in _pieces(self._chosen(rows)):
+                    if not gathering.takes(piece, lives):
+                        yield gathering.chunk()
+                        gathering = _Gathering()
+                    gathering.add(piece, lives)
+        if gathering.pieces:
+            yield gathering.chunk()
+
+    def _chosen(self, rows: pa.Table) -> pa.Table:
+        if not self._error_contains:
+            return rows
+        return rows.filter(pc.match_substring(rows.column("error"), self._error_contains))
+
+    def _stage(self, chunk: _Chunk, batch_id: str, number: int) -> tuple[Written, ReplayRun]:
+        """Write the rows that fit; anew if records brought columns that the table had to take first."""
+        for _ in range(PASSES_MAX):
+            staged_at = self._pipeline.environment.now()
+            decoded, visible, target = self._pipeline.schemas()
+            flow = self._flow(chunk, batch_id, number, decoded, target)
+            records = self._pipeline.spark.createDataFrame(chunk.rows)
+            reports = self._pipeline.run_flow(records, flow, visible)
+            written = gather(Batch(batch_id, ()), reports, staged_at, target)
+            if not self._pipeline.added_columns(written):
+                run = ReplayRun(number, batch_id, _replayed(chunk, reports))
+                _check(chunk, run, written)
+                return written, run
+        raise TransientError(f"the columns of {self._data.spec.path} changed {PASSES_MAX} times during a replay")
+
+    def _flow(self, chunk: _Chunk, batch_id: str, number: int, decoded: pa.Schema, target: pa.Schema) -> Flow:
+        flow = self._pipeline.flow(Batch(batch_id, ()), decoded, target)
+        if flow.on.new_column is NewColumnPolicy.FAIL:
+            # A record that would stop the job stays where it is and stops nothing.
+            flow = replace(flow, on=replace(flow.on, new_column=NewColumnPolicy.QUARANTINE))
+        slices = {(each.topic, each.number): NamedSlice(each.topic_id, 0, 0) for each in chunk.partitions}
+        return replace(flow, slices=slices, replay_run=number)
+
+    # commit
+
+    def _commit(self, run: ReplayRun, written: Written) -> None:
+        def decide() -> Change | None:
+            if run_number(self._data) != run.number - 1:
+                return None
+            self._check_schema(written.schema)
+            return Change(
+                actions=[self._data.add_action(each) for each in written.files],
+                transactions={replay_key(self._data.job): run.number, **self._totals(run)},
+                metadata=run_record(self._data.job, run, written.files),
+            )
+
+        if self._data.swap(decide):
+            return
+        landed = find_run(self._data, run.number)
+        if landed is None or landed.batch_id != run.batch_id:
+            raise OvertakenError(f"another replay committed run {run.number} first")
+
+    def _totals(self, run: ReplayRun) -> dict[str, int]:
+        keys = {each: total_key(self._data.job, each, "replayed") for each in run.offsets}
+        return {
+            key: (self._data.transaction(key) or 0) + count_of(run.offsets[partition])
+            for partition, key in keys.items()
+        }
+
+    def _check_schema(self, written_with: pa.Schema) -> None:
+        there = {each.name: each.type for each in self._data.schema}
+        if any(there.get(each.name) != each.type for each in written_with):
+            raise SchemaMovedError(f"the columns of {self._data.spec.path} changed during a replay")
+
+    # what the steps share
+
+    def _report(self, quarantine: Table) -> ReplayReport:
+        quarantine.refresh()
+        return ReplayReport(
+            runs=self._runs,
+            finished=self._finished,
+            replayed=self._replayed,
+            still_bad=self._left.quarantined,
+            filtered=self._left.filtered,
+            remaining=count_rows(quarantine),
+        )
+
+    def _pause(self) -> None:
+        environment = self._pipeline.environment
+        environment.sleep(environment.chance.uniform(0, _PAUSE_SECONDS_MAX))
+
+
+def _pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, dict[str, str]]]:
+    """Rows cut so that a piece fits into a run and has one life per topic."""
+    lives = rows.select(["topic", "topic_id"]).group_by(["topic", "topic_id"]).aggregate([]).to_pylist()
+    for life in lives:
+        same = pc.and_(
+            pc.equal(rows.column("topic"), life["topic"]), pc.equal(rows.column("topic_id"), life["topic_id"])
+        )
+        mine = rows if len(lives) == 1 else rows.filter(same)
+        for start in range(0, mine.num_rows, RUN_ROWS_MAX):
+            yield mine.slice(start, RUN_ROWS_MAX), {life["topic"]: life["topic_id"]}
+
+
+def _replayed(chunk: _Chunk, reports: Sequence[TaskReport]) -> dict[Partition, Ranges]:
+    found: dict[tuple[str, int], list[int]] = {}
+    for report in reports:
+        for key, ranges in report.replayed.items():
+            found.setdefault(key, []).extend(offsets_of(ranges))
+    by_key = {(each.topic, each.number): each for each in chunk.partitions}
+    return {by_key[key]: ranges_of(offsets) for key, offsets in found.items()}
+
+
+def _check(chunk: _Chunk, run: ReplayRun, written: Written) -> None:
+    """An offset that is in quarantine twice would be in the table twice: rather no replay at all."""
+    if written.total.read != chunk.rows.num_rows or written.total.written != run.rows:
+        raise InvariantError(
+            f"replay run {run.number} read {written.total.read} of {chunk.rows.num_rows} records "
+            f"and wrote {written.total.written} rows of {run.rows} offsets",
+            hint="is an offset in quarantine twice? compare (topic_id, partition, offset)",
+        )

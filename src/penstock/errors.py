@@ -1,0 +1,64 @@
+"""Every error that Penstock raises, grouped by what the caller does next.
+
+    PenstockError
+    ├── UserError             fix the job, the topic or the permissions       exit 2
+    │   └── JobFileError      all faults of a job file together
+    ├── TransientError        try again, with a bound                         exit 75
+    ├── FencedError           another process owns the partition: stop        exit 4
+    ├── OutcomeUnknownError   the act may have happened: read back first      exit 75
+    └── InvariantError        a bug or a damaged table: crash                 exit 70
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PenstockError(Exception):
+    """The root: a primary line, the detail behind it, and a hint that a person can act on."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, primary: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(primary)
+        self.primary = primary
+        self.detail = detail
+        self.hint = hint
+
+    def __str__(self) -> str:
+        lines = [self.primary]
+        if self.detail:
+            lines.append(f"  detail: {self.detail}")
+        if self.hint:
+            lines.append(f"  hint: {self.hint}")
+        return "\n".join(lines)
+
+
+class UserError(PenstockError):
+    """Something that a person must change: retrying does not help."""
+
+    exit_code = 2
+
+
+class TransientError(PenstockError):
+    """Something outside that may be well again in a moment."""
+
+    exit_code = 75
+
+
+class FencedError(PenstockError):
+    """Another process has moved the position or holds a newer token: this one must stop."""
+
+    exit_code = 4
+
+
+class OutcomeUnknownError(PenstockError):
+    """The act may or may not have happened; the table has to be read back before anything else."""
+
+    exit_code = 75
+
+
+class InvariantError(PenstockError):
+    """What must hold does not: a bug of ours, or a table that somebody damaged."""
+
+    exit_code = 70

@@ -1,0 +1,69 @@
+"""Named steps at which a fault test can kill, stop or fail this process.
+
+Every step of the write and commit paths calls `reach(step)`. In production nothing is armed and the call does nothing.
+A test arms one through the environment of the process: `PENSTOCK_FAILPOINT=committed:kill`, or `checked:stop:2` for
+the second time that the step is reached.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.errors import TransientError, UserError
+
+Reach = Callable[[str], None]
+
+ENVIRONMENT_NAME = "PENSTOCK_FAILPOINT"
+
+BATCH_STEPS = ("planned", "writing", "staged", "checked", "committed", "quarantined", "mirrored")
+START_STEPS = ("created", "started")
+COMPACT_STEPS = ("compact_staged", "compact_checked", "compact_committed")
+VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
+REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
+STEPS = BATCH_STEPS + START_STEPS + COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS
+
+Action = Literal["kill", "stop", "error"]
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def nowhere(step: str) -> None:
+    """The `Reach` of a process in which nothing is armed."""
+
+
+@dataclass(slots=True)
+class Failpoint:
+    """One armed step; `driver_pid` is the process that suffers, also when a Spark worker reaches the step."""
+
+    step: str
+    action: Action
+    on_visit: int = 1
+    driver_pid: int = field(default_factory=os.getpid)
+    visits: int = 0
+
+    def reach(self, step: str) -> None:
+        if step != self.step:
+            return
+        self.visits += 1
+        if self.visits != self.on_visit:
+            return
+        if self.action == "error":
+            raise TransientError(f"failpoint {step}")
+        os.kill(self.driver_pid, _SIGNALS[self.action])
+
+
+def armed(environment: str) -> Failpoint | None:
+    """Read the text of the environment variable; an empty text arms nothing."""
+    if not environment:
+        return None
+    step, _, rest = environment.partition(":")
+    action, _, visit = rest.partition(":")
+    if step not in STEPS or action not in ("kill", "stop", "error"):
+        raise UserError(
+            f"{ENVIRONMENT_NAME}={environment} names no step and action",
+            hint=f"steps: {', '.join(STEPS)}; actions: kill, stop, error",
+        )
+    return Failpoint(step, "kill" if action == "kill" else "stop" if action == "stop" else "error", int(visit or 1))

@@ -1,0 +1,93 @@
+"""What Arrow's JSON reader is asked to read for each type of a schema, and the kernels that make the type of it."""
+
+from __future__ import annotations
+
+import base64
+
+import pyarrow as pa
+
+from penstock.errors import UserError
+from penstock.flow.decode.leaves import DECIMAL_READ_DIGITS
+from penstock.flow.decode.times import UTC_MICROS, timestamps
+
+_PLAIN = (
+    pa.string(),
+    pa.bool_(),
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.float32(),
+    pa.float64(),
+)
+_AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """Raises `UserError` for a type that JSON records cannot be decoded to."""
+    if not len(schema):
+        raise UserError("the schema has no fields", hint="name at least one field of the records")
+    for field in schema:
+        _check_type(field.name, field.type)
+
+
+def _check_type(path: str, kind: pa.DataType) -> None:
+    if pa.types.is_struct(kind) and kind.num_fields:
+        for index in range(kind.num_fields):
+            child = kind.field(index)
+            _check_type(f"{path}.{child.name}", child.type)
+    elif pa.types.is_list(kind):
+        _check_type(f"{path}[]", kind.value_type)
+    elif pa.types.is_map(kind) and kind.key_type == pa.string():
+        _check_type(f"{path}.*", kind.item_type)
+    elif kind not in _PLAIN + _AS_TEXT and not pa.types.is_decimal128(kind):
+        raise UserError(f"{path}: JSON records cannot be decoded to {kind}")
+
+
+def has_map(kind: pa.DataType) -> bool:
+    """Whether the type is or holds a map, which Arrow's JSON reader does not know."""
+    if pa.types.is_struct(kind):
+        return any(has_map(kind.field(index).type) for index in range(kind.num_fields))
+    return pa.types.is_map(kind) or (pa.types.is_list(kind) and has_map(kind.value_type))
+
+
+def read_type(kind: pa.DataType) -> pa.DataType:
+    """The type to ask the JSON reader for; `fit` makes `kind` of it."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return pa.struct([pa.field(field.name, read_type(field.type)) for field in fields])
+    if pa.types.is_list(kind):
+        return pa.list_(read_type(kind.value_type))
+    if pa.types.is_decimal(kind):
+        return pa.decimal256(DECIMAL_READ_DIGITS, kind.scale)
+    return pa.string() if kind in _AS_TEXT else kind
+
+
+def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The array as `kind`; a struct may hold children that `kind` lacks. Raises `pa.ArrowInvalid`."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        children = [fit(array.field(field.name), field.type) for field in fields]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=_null_mask(array))
+    if pa.types.is_list(kind):
+        items = fit(array.values, kind.value_type)
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=_null_mask(array))
+    if pa.types.is_timestamp(kind):
+        return timestamps(array)
+    if pa.types.is_binary(kind):
+        return _unbase64(array)
+    return array.cast(kind)
+
+
+def _null_mask(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _unbase64(array: pa.Array) -> pa.Array:
+    try:
+        values = [None if text is None else base64.b64decode(text, validate=True) for text in array.to_pylist()]
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    return pa.array(values, pa.binary())

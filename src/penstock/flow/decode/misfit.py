@@ -1,0 +1,69 @@
+"""The word of the exact path: why a record cannot be a row."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.flow.decode.json_text import JsonNumber, JsonObject
+
+_SHOWN_CHARACTERS_MAX = 60
+_PATH_CHARACTERS_MAX = 120
+_KINDS: dict[type, str] = {
+    type(None): "null",
+    bool: "boolean",
+    JsonNumber: "number",
+    str: "string",
+    list: "array",
+    JsonObject: "object",
+}
+
+
+class MisfitError(Exception):
+    """A problem and the place where it is; the place grows outwards as the error leaves structs, lists and maps."""
+
+    def __init__(self, problem: str, *, unknown_field: bool = False) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.unknown_field = unknown_field
+        self._path = ""
+
+    def inside(self, name: str) -> MisfitError:
+        """The same error, seen from outside of the field `name`."""
+        joint = "." if self._path and not self._path.startswith("[") else ""
+        self._path = f"{name}{joint}{self._path}"
+        return self
+
+    @property
+    def path(self) -> str:
+        return clipped(self._path, _PATH_CHARACTERS_MAX)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}" if self._path else self.problem
+
+
+def expected(wanted: object, value: Any) -> MisfitError:
+    return MisfitError(f"expected {wanted}, found {shown(value)}")
+
+
+def kind_of(value: Any) -> str:
+    return _KINDS[type(value)]
+
+
+def shown(value: Any) -> str:
+    """The kind of a value and, if it is short to say, the value."""
+    kind = kind_of(value)
+    if isinstance(value, bool):
+        return f"{kind} {str(value).lower()}"
+    if isinstance(value, JsonNumber):
+        return f"{kind} {clipped(value, _SHOWN_CHARACTERS_MAX)}"
+    if isinstance(value, str):
+        start = json.dumps(value[:_SHOWN_CHARACTERS_MAX], ensure_ascii=False)
+        return f"{kind} {clipped(start, _SHOWN_CHARACTERS_MAX)}"
+    return kind
+
+
+def clipped(text: str, characters_max: int) -> str:
+    """At most so many characters, all of which a string column can hold."""
+    short = text if len(text) <= characters_max else text[: characters_max - 1] + "…"
+    return short.encode(errors="backslashreplace").decode()

@@ -1,0 +1,96 @@
+"""What a Spark task tells the driver about its work: the staged files and the counts, as one JSON text per task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.flow.ranges import Ranges
+
+PartitionKey = tuple[str, int]
+"""(topic, partition number): inside a batch a topic has one life, so the topic id is the driver's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the records that were read: `read = written + quarantined + filtered + skipped` (I3)."""
+
+    read: int = 0
+    written: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.read + other.read,
+            self.written + other.written,
+            self.quarantined + other.quarantined,
+            self.filtered + other.filtered,
+            self.skipped + other.skipped,
+        )
+
+    @property
+    def conserved(self) -> bool:
+        return self.read == self.written + self.quarantined + self.filtered + self.skipped
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A Parquet file that is written and not yet committed. It belongs to one partition (RULES C4)."""
+
+    topic: str
+    partition: int
+    path: str
+    """Relative to the root of its table."""
+    rows: int
+    size_bytes: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    stats: str = ""
+    """Delta statistics as JSON text."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """The result of one Spark task."""
+
+    counts: Mapping[PartitionKey, Counts] = field(default_factory=dict)
+    files: tuple[StagedFile, ...] = ()
+    quarantine_files: tuple[StagedFile, ...] = ()
+    new_fields: Mapping[str, str] = field(default_factory=dict)
+    """Fields of records that the schema lacks, packed by `flow.new_fields`."""
+    first_error: str = ""
+    replayed: Mapping[PartitionKey, Ranges] = field(default_factory=dict)
+    """Of a replay: the offsets that became rows."""
+
+
+def encode_report(report: TaskReport) -> str:
+    return json.dumps(
+        {
+            "v": 1,
+            "counts": [[topic, number, asdict(counts)] for (topic, number), counts in report.counts.items()],
+            "files": [asdict(each) for each in report.files],
+            "quarantine_files": [asdict(each) for each in report.quarantine_files],
+            "new_fields": dict(report.new_fields),
+            "first_error": report.first_error,
+            "replayed": [[topic, number, ranges] for (topic, number), ranges in report.replayed.items()],
+        }
+    )
+
+
+def decode_report(text: str) -> TaskReport:
+    body: dict[str, Any] = json.loads(text)
+    if body["v"] != 1:
+        raise ValueError(f"task report of version {body['v']}")
+    return TaskReport(
+        counts={(topic, number): Counts(**counts) for topic, number, counts in body["counts"]},
+        files=tuple(StagedFile(**each) for each in body["files"]),
+        quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
+        new_fields=body["new_fields"],
+        first_error=body["first_error"],
+        replayed={
+            (topic, number): tuple((start, end) for start, end in ranges) for topic, number, ranges in body["replayed"]
+        },
+    )

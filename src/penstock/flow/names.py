@@ -1,0 +1,100 @@
+"""The names of files that Penstock writes into a table: what vacuum must know is in the name (RULES C1, C7).
+
+A name is a kind letter, fields and a random id with dots between them: topic ids hold `-` and `_`, never a dot, and a
+name that began with `_` would be hidden from Hadoop readers. None ends in `.parquet`: a plain glob sees no staged file.
+
+    s.<topic id>.p<partition>.<start>.<end>.<unique>.pq    staged rows of the slice [start, end)
+    c.<version max>.<unique>.pq                            compacted rows
+    r.<run>.<unique>.pq                                    rows replayed from quarantine
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+SUFFIX = ".pq"
+
+_WORD = r"[A-Za-z0-9_-]+"
+_NUMBER = r"0|[1-9][0-9]*"
+_UNIQUE = r"[0-9a-f]{32}"
+_STAGED = re.compile(
+    rf"s\.(?P<topic_id>{_WORD})\.p(?P<partition>{_NUMBER})\.(?P<start>{_NUMBER})\.(?P<end>{_NUMBER})"
+    rf"\.(?P<unique>{_UNIQUE})\.pq"
+)
+_COMPACTED = re.compile(rf"c\.(?P<version_max>{_NUMBER})\.(?P<unique>{_UNIQUE})\.pq")
+_REPLAYED = re.compile(rf"r\.(?P<run>{_WORD})\.(?P<unique>{_UNIQUE})\.pq")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedName:
+    """A staged file of the slice `[start, end)`."""
+
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    unique: str
+
+
+@dataclass(frozen=True, slots=True)
+class CompactedName:
+    """A compaction's output; its commit can land as table version `version_max` at the latest."""
+
+    version_max: int
+    unique: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedName:
+    """An output of one replay run of the quarantine."""
+
+    run: str
+    unique: str
+
+
+def staged_name(topic_id: str, partition: int, start: int, end: int, unique: str) -> str:
+    """The name of a staged file; `unique` is the hex of a fresh uuid4, another one for every file of every attempt."""
+    return _checked(_STAGED, f"s.{topic_id}.p{partition}.{start}.{end}.{unique}{SUFFIX}")
+
+
+def compacted_name(version_max: int, unique: str) -> str:
+    """The name of a compaction's output."""
+    return _checked(_COMPACTED, f"c.{version_max}.{unique}{SUFFIX}")
+
+
+def replayed_name(run: str, unique: str) -> str:
+    """The name of a replay's output."""
+    return _checked(_REPLAYED, f"r.{run}.{unique}{SUFFIX}")
+
+
+def parse_staged_name(path: str) -> StagedName | None:
+    """What the name says, whatever folder it lies in; `None` if it is not a staged name."""
+    found = _STAGED.fullmatch(_last_part(path))
+    if found is None:
+        return None
+    return StagedName(
+        found["topic_id"], int(found["partition"]), int(found["start"]), int(found["end"]), found["unique"]
+    )
+
+
+def parse_compacted_name(path: str) -> CompactedName | None:
+    """What the name says; `None` if it is not a compaction's output."""
+    found = _COMPACTED.fullmatch(_last_part(path))
+    return None if found is None else CompactedName(int(found["version_max"]), found["unique"])
+
+
+def parse_replayed_name(path: str) -> ReplayedName | None:
+    """What the name says; `None` if it is not a replay's output."""
+    found = _REPLAYED.fullmatch(_last_part(path))
+    return None if found is None else ReplayedName(found["run"], found["unique"])
+
+
+def _last_part(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
+
+
+def _checked(shape: re.Pattern[str], name: str) -> str:
+    if shape.fullmatch(name) is None:
+        raise ValueError(f"not a file name of ours: {name}")
+    return name

@@ -1,0 +1,170 @@
+"""Partition values: rows apart by them, their text in the Delta log, and folders for readers that look at paths."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import string
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import UserError
+
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+FOLDER_BYTES_MAX = 255
+"""Where file systems end a name."""
+
+RUN_ROWS_MIN = 256
+"""Rows that lie together are cut out as they are; shorter runs on average are gathered value by value."""
+
+Values = tuple[str | None, ...]
+
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-_.")
+
+
+def check_partition_type(name: str, kind: pa.DataType) -> None:
+    """Refuse a column that cannot partition a table."""
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        raise UserError(f"column {name} cannot partition a table", detail=f"its type is {kind}")
+
+
+def partition_value(scalar: pa.Scalar) -> str | None:
+    """The text of a value in the log, `None` for null.
+
+    The empty string is null too: deltalake reads it as null and Spark as '', so a table that held it would differ from
+    reader to reader. -0.0 is 0.0: they are one value to every engine that groups or compares.
+    """
+    value = _python_value(scalar)
+    match value:
+        case None | "":
+            return None
+        case bool():
+            return "true" if value else "false"
+        case int() | str():
+            return str(value)
+        case float():
+            return _float_text(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime.datetime():
+            return _timestamp_text(value)
+        case datetime.date():
+            return value.isoformat()
+    raise UserError("a value cannot name a partition", detail=f"its type is {scalar.type}")
+
+
+def split_by_values(rows: pa.RecordBatch, columns: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.RecordBatch]]:
+    """The rows of each combination of the columns' values, in their order; one combination may come in pieces."""
+    if all(_is_constant(column) for column in columns):
+        yield _values_at(columns, 0), rows
+        return
+    codes = _codes(columns)
+    runs = pc.run_end_encode(codes)
+    if len(runs.values) * RUN_ROWS_MIN <= rows.num_rows:
+        for start, end in _spans(runs):
+            yield _values_at(columns, start), _cut(rows, start, end)
+        return
+    order = pc.array_sort_indices(codes)
+    for start, end in _spans(pc.run_end_encode(codes.take(order))):
+        chosen = order.slice(start, end - start)
+        yield _values_at(columns, chosen[0].as_py()), rows.take(chosen)
+
+
+def partition_folder(values: Mapping[str, str | None]) -> str:
+    """The folder `a=1/b=x/` of a file, or '' where the table has no partitions or a value is too long for a name.
+
+    The log alone decides a file's values; but Polars' own Delta reader takes them from the path. Where no path has them
+    it reads null, and where only some have it fails: with a value too long for a name, Polars needs `use_pyarrow`.
+    """
+    parts = [f"{_escaped(name)}={_folder_text(value)}" for name, value in values.items()]
+    if any(len(part) > FOLDER_BYTES_MAX for part in parts):
+        return ""
+    return "".join(part + "/" for part in parts)
+
+
+def _values_at(columns: Sequence[pa.Array], row: int) -> Values:
+    return tuple(partition_value(column[row]) for column in columns)
+
+
+def _is_constant(column: pa.Array) -> bool:
+    if column.null_count:
+        return bool(column.null_count == len(column))
+    if pa.types.is_floating(column.type):
+        # Minimum and maximum pass over NaN.
+        return False
+    ends = pc.min_max(column)
+    return bool(ends["min"] == ends["max"])
+
+
+def _codes(columns: Sequence[pa.Array]) -> pa.Array:
+    """A number per row, the same for equal combinations and for no others."""
+    codes = _codes_of(columns[0])
+    for column in columns[1:]:
+        own = _codes_of(column)
+        both = pc.add(pc.multiply(codes, pc.add(pc.max(own), 1)), own)
+        # Dense again, so that the product over many columns cannot overflow.
+        codes = _codes_of(both)
+    return codes
+
+
+def _codes_of(column: pa.Array) -> pa.Array:
+    return column.dictionary_encode(null_encoding="encode").indices.cast(pa.int64())
+
+
+def _spans(runs: pa.RunEndEncodedArray) -> Iterator[tuple[int, int]]:
+    start = 0
+    for end in runs.run_ends.to_pylist():
+        yield start, end
+        start = end
+
+
+def _cut(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:
+    piece = rows.slice(start, end - start)
+    if 2 * piece.num_rows >= rows.num_rows:
+        return piece
+    # A slice keeps the memory of all rows alive for as long as it waits for its row group; a copy only its own.
+    return piece.take(pa.array(range(piece.num_rows), pa.int64()))
+
+
+def _python_value(scalar: pa.Scalar) -> object:
+    try:
+        if pa.types.is_timestamp(scalar.type):
+            return scalar.cast(pa.timestamp("us", scalar.type.tz)).as_py()
+        return scalar.as_py()
+    except (OverflowError, ValueError) as error:
+        raise UserError(
+            "a partition value is outside the years 1 to 9999",
+            detail=f"{scalar.type}: {error}",
+            hint="filter such records, or partition by another column",
+        ) from error
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value + 0.0)
+
+
+def _timestamp_text(value: datetime.datetime) -> str:
+    if value.tzinfo is None:
+        # deltalake refuses the `T` here, and Spark reads a value without a zone as it stands.
+        return value.isoformat(sep=" ", timespec="microseconds")
+    return value.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _folder_text(value: str | None) -> str:
+    if value is None:
+        return NULL_FOLDER
+    escaped = _escaped(value)
+    return "%5F" + escaped[1:] if escaped == NULL_FOLDER else escaped
+
+
+def _escaped(text: str) -> str:
+    return "".join(
+        letter if letter in _PLAIN else "".join(f"%{byte:02X}" for byte in letter.encode()) for letter in text
+    )

@@ -1,0 +1,48 @@
+"""The shape of a quarantined record: where it came from, its bytes, and why it could not be written."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pyarrow as pa
+
+from penstock.flow.rows import BadRows
+
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+        ("error", pa.string()),
+        ("batch", pa.string()),
+        ("quarantined_at", pa.timestamp("us", "UTC")),
+    ]
+)
+
+
+def quarantine_rows(bad: BadRows, topic_id: str, batch_id: str, now: datetime) -> pa.RecordBatch:
+    """Bad rows in the columns of the quarantine table."""
+    count = len(bad.errors)
+    known = {
+        "topic_id": pa.repeat(topic_id, count),
+        "error": bad.errors,
+        "batch": pa.repeat(batch_id, count),
+        "quarantined_at": pa.array([now] * count, pa.timestamp("us", "UTC")),
+    }
+    there = set(bad.kafka.schema.names)
+    arrays = []
+    for field in QUARANTINE_SCHEMA:
+        if field.name in known:
+            arrays.append(known[field.name].cast(field.type))
+        elif field.name in there:
+            arrays.append(bad.kafka.column(field.name).cast(field.type))
+        else:
+            arrays.append(pa.nulls(count, field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA)

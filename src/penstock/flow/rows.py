@@ -1,0 +1,68 @@
+"""What passes between the stages of a task: decoded rows beside the Kafka rows that they came from, and bad rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.errors import InvariantError
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedRows:
+    """Good rows in offset order: row `i` of `columns` was decoded from row `i` of `kafka`."""
+
+    columns: pa.RecordBatch
+    kafka: pa.RecordBatch
+
+    def __post_init__(self) -> None:
+        if self.columns.num_rows != self.kafka.num_rows:
+            raise InvariantError(f"{self.columns.num_rows} decoded rows stand beside {self.kafka.num_rows} Kafka rows")
+
+    def take(self, rows: Sequence[int]) -> DecodedRows:
+        """The named rows, in the order given; the same value if that is all of them."""
+        return DecodedRows(take(self.columns, rows), take(self.kafka, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """Kafka rows as they came, each with one sentence (`errors`) that says why it cannot be a row."""
+
+    kafka: pa.RecordBatch
+    errors: pa.Array
+
+    def __post_init__(self) -> None:
+        if len(self.errors) != self.kafka.num_rows:
+            raise InvariantError(f"{len(self.errors)} errors stand beside {self.kafka.num_rows} bad rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """What became of one batch: `len(rows) + len(bad) + filtered` is the number of rows that came in."""
+
+    rows: DecodedRows
+    bad: BadRows
+    filtered: int
+    new_fields: dict[str, pa.DataType]
+
+
+def bad_rows(kafka: pa.RecordBatch, errors: Mapping[int, str]) -> BadRows:
+    """The rows of `kafka` that `errors` names by their number, in offset order."""
+    numbers = sorted(errors)
+    return BadRows(take(kafka, numbers), pa.array([errors[number] for number in numbers], pa.string()))
+
+
+def rows_without(count: int, dropped: Mapping[int, str]) -> Sequence[int]:
+    """The numbers below `count` that are not dropped: a `range` if none is."""
+    return [number for number in range(count) if number not in dropped] if dropped else range(count)
+
+
+def take(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
+    """The named rows, ascending; no copy if they are all rows or none."""
+    if len(rows) == batch.num_rows:
+        return batch
+    if not rows:
+        return batch.slice(0, 0)
+    return batch.take(pa.array(rows, pa.int64()))

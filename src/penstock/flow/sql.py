@@ -1,0 +1,186 @@
+"""The `sql:` stage: Spark's projection and row filter between decoding and writing (RULES P4).
+
+Decoded rows travel through Spark with hidden columns: where they came from, their state, and for bad rows the error
+and the raw record. The predicate becomes a `keep` column and bad rows bypass every expression, so that only the last
+stage writes and counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import IntEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+from penstock.errors import UserError
+from penstock.flow.decode import decoder_for
+from penstock.flow.manifest import PartitionKey
+from penstock.flow.quarantine import HEADERS_TYPE
+from penstock.flow.rows import BadRows
+from penstock.flow.task import Batches, Flow, SliceWriter, Stage, by_partition, decode_rows, fit_columns, report_batch
+from penstock.job.spec import SqlSpec
+
+
+class RowState(IntEnum):
+    GOOD = 0
+    BAD = 1
+    NOTE = 2
+    """No record: carries the number of filtered tombstones and new fields, as JSON in the error column."""
+
+
+_PREFIX = "_penstock_"
+_KEEP = f"{_PREFIX}keep"
+HIDDEN = pa.schema(
+    [
+        (f"{_PREFIX}state", pa.int8()),
+        (f"{_PREFIX}topic", pa.string()),
+        (f"{_PREFIX}partition", pa.int32()),
+        (f"{_PREFIX}offset", pa.int64()),
+        (f"{_PREFIX}timestamp", pa.timestamp("us", "UTC")),
+        (f"{_PREFIX}error", pa.string()),
+        (f"{_PREFIX}key", pa.binary()),
+        (f"{_PREFIX}value", pa.binary()),
+        (f"{_PREFIX}headers", HEADERS_TYPE),
+    ]
+)
+_FORBIDDEN_NODES = ("Aggregate", "Generate", "Join", "Window", "Distinct", "Sort", "Union", "Expand")
+
+
+def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
+    """Turn Kafka records into rows of the hidden and the visible columns."""
+    schema = pa.schema([*HIDDEN, *visible])
+
+    def run(batches: Batches) -> Batches:
+        decoder = decoder_for(flow.decode, flow.decoded, flow.on)
+        for batch in batches:
+            for key, part in by_partition(batch):
+                ready = decode_rows(decoder, flow.columns, part)
+                yield fit_columns(_good(ready.rows, ready.kafka), schema)
+                for bad in ready.bad:
+                    if len(bad.errors):
+                        yield fit_columns(_bad(bad), schema)
+                if ready.filtered or ready.new_fields:
+                    note = json.dumps({"filtered": ready.filtered, "new_fields": dict(ready.new_fields)})
+                    yield fit_columns(_note(key, note), schema)
+
+    return run
+
+
+def write_stage(flow: Flow) -> Stage:
+    """Write what Spark kept, quarantine what was bad, count everything."""
+
+    def run(batches: Batches) -> Batches:
+        writer = SliceWriter(flow)
+        try:
+            for batch in batches:
+                for key, part in _by_partition_hidden(batch):
+                    _take(writer, key, part)
+            yield report_batch(writer.finish())
+        except BaseException:
+            writer.abandon()
+            raise
+
+    return run
+
+
+def project(decoded: DataFrame, sql: SqlSpec) -> DataFrame:
+    """Apply the job's expressions to the good rows; hidden columns and bad rows pass through."""
+    good = F.col(f"{_PREFIX}state") == RowState.GOOD
+    hidden = [F.col(name) for name in HIDDEN.names]
+    try:
+        shown = [F.when(good, column).alias(name) for name, column in _outputs(decoded, sql)]
+        keep = F.coalesce(F.expr(sql.where), F.lit(False)) if sql.where else F.lit(True)
+        result = decoded.select(*hidden, F.when(good, keep).otherwise(True).alias(_KEEP), *shown)
+        _refuse_shuffles(result)
+    except (AnalysisException, ParseException) as error:
+        raise UserError(
+            "the `sql:` stage of the job does not fit its columns",
+            detail=str(error).split("\n")[0],
+            hint="`sql:` is a projection and a row filter over the decoded and computed columns",
+        ) from error
+    return result
+
+
+def output_schema(spark: SparkSession, visible: pa.Schema, sql: SqlSpec) -> pa.Schema:
+    """The columns that the projection gives, as Spark types them."""
+    empty = spark.createDataFrame([], from_arrow_schema(pa.schema([*HIDDEN, *visible])))
+    shown = project(empty, sql).drop(*HIDDEN.names, _KEEP)
+    return to_arrow_schema(shown.schema, timezone="UTC")
+
+
+def _outputs(decoded: DataFrame, sql: SqlSpec) -> Iterator[tuple[str, Column]]:
+    visible = [name for name in decoded.columns if not name.startswith(_PREFIX)]
+    for text in sql.select or ("*",):
+        if text.strip() == "*":
+            yield from ((name, F.col(f"`{name}`")) for name in visible)
+        else:
+            yield decoded.selectExpr(text).columns[0], F.expr(text)
+
+
+def _refuse_shuffles(frame: DataFrame) -> None:
+    """A projection has no node that groups, joins or multiplies rows."""
+    plan = str(frame._jdf.queryExecution().analyzed().toString())  # type: ignore[operator]
+    found = [node for node in _FORBIDDEN_NODES if any(line.lstrip(" +-:").startswith(node) for line in plan.split("\n"))]
+    if found:
+        raise UserError(
+            f"the `sql:` stage needs {', '.join(found)}",
+            detail="it would group, join or multiply records, so that they could no longer be counted one by one",
+            hint="keep to expressions of one record; do the rest when reading the table",
+        )
+
+
+def _good(rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.RecordBatch:
+    arrays = [
+        pa.repeat(pa.scalar(int(RowState.GOOD), pa.int8()), rows.num_rows),
+        *(kafka.column(name) for name in ("topic", "partition", "offset", "timestamp")),
+    ]
+    names = [f"{_PREFIX}{name}" for name in ("state", "topic", "partition", "offset", "timestamp")]
+    return pa.RecordBatch.from_arrays([*arrays, *rows.columns], names=[*names, *rows.schema.names])
+
+
+def _bad(bad: BadRows) -> pa.RecordBatch:
+    state = pa.repeat(pa.scalar(int(RowState.BAD), pa.int8()), len(bad.errors))
+    there = [name for name in bad.kafka.schema.names if f"{_PREFIX}{name}" in HIDDEN.names]
+    return pa.RecordBatch.from_arrays(
+        [state, bad.errors, *(bad.kafka.column(name) for name in there)],
+        names=[f"{_PREFIX}state", f"{_PREFIX}error", *(f"{_PREFIX}{name}" for name in there)],
+    )
+
+
+def _note(key: PartitionKey, text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
+        [pa.array([int(RowState.NOTE)], pa.int8()), pa.array([key[0]]), pa.array([key[1]], pa.int32()), pa.array([text])],
+        names=[f"{_PREFIX}state", f"{_PREFIX}topic", f"{_PREFIX}partition", f"{_PREFIX}error"],
+    )
+
+
+def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+    renamed = batch.rename_columns(
+        [name.removeprefix(_PREFIX) if name in HIDDEN.names else f"={name}" for name in batch.schema.names]
+    )
+    for key, part in by_partition(renamed):
+        yield key, part
+
+
+def _take(writer: SliceWriter, key: PartitionKey, part: pa.RecordBatch) -> None:
+    state = part.column("state")
+    good = part.filter(pc.equal(state, RowState.GOOD))
+    kept = good.filter(good.column(f"={_KEEP}"))
+    writer.filter(key, good.num_rows - kept.num_rows)
+    names = [name for name in kept.schema.names if name.startswith("=") and name != f"={_KEEP}"]
+    rows = kept.select(names).rename_columns([name[1:] for name in names])
+    writer.write(key, rows, kept.column("offset"))
+    bad = part.filter(pc.equal(state, RowState.BAD))
+    if bad.num_rows:
+        kafka = bad.select(["topic", "partition", "offset", "timestamp", "key", "value", "headers"])
+        writer.quarantine(key, BadRows(kafka, bad.column("error")))
+    for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
+        said = json.loads(note)
+        writer.filter(key, said["filtered"])
+        writer.note_fields(said["new_fields"])

@@ -1,0 +1,174 @@
+"""Delta statistics of a file, taken from the footer that the Parquet writer has made anyway.
+
+A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+STRING_POINTS_MAX = 32
+_LAST_CODE_POINT = "\U0010ffff"
+_DAY_ZERO = date(1970, 1, 1)
+_DAY_NUMBER_MIN = (date.min - _DAY_ZERO).days
+_DAY_NUMBER_MAX = (date.max - _DAY_ZERO).days
+_DAY_MILLISECONDS = 86_400_000
+
+Path = tuple[str, ...]
+Bound = int | float | str | Decimal
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column outside lists and maps: `number` is its place in the Parquet file."""
+
+    path: Path
+    number: int
+    kind: pa.DataType
+
+
+def indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, ...]:
+    """The first leaves of a file's schema, as many as get statistics; a list or a map counts as one and gets none."""
+    found: list[Leaf] = []
+    number = 0
+    for path, kind in islice(_columns(schema, ()), indexed_columns_max):
+        if not pa.types.is_nested(kind):
+            found.append(Leaf(path, number, kind))
+        number += _leaf_count(kind)
+    return tuple(found)
+
+
+def nan_paths(rows: pa.Table | pa.RecordBatch, leaves: Iterable[Leaf]) -> set[Path]:
+    """The float leaves in which these rows hold a NaN: the footer does not tell, and Spark sorts NaN above all."""
+    found: set[Path] = set()
+    for leaf in leaves:
+        if pa.types.is_floating(leaf.kind):
+            column = rows.column(leaf.path[0])
+            for name in leaf.path[1:]:
+                column = pc.struct_field(column, [name])
+            if pc.any(pc.is_nan(column)).as_py():
+                found.add(leaf.path)
+    return found
+
+
+def delta_stats(footer: pq.FileMetaData, leaves: Iterable[Leaf], with_nan: frozenset[Path] = frozenset()) -> str:
+    """The statistics of a file as the JSON text of its add action."""
+    minimums: dict[str, Any] = {}
+    maximums: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+    for leaf in leaves:
+        columns = [group.column(leaf.number).statistics for group in groups if group.num_rows]
+        if any(each is None or not each.has_null_count for each in columns):
+            continue
+        _place(nulls, leaf.path, sum(each.null_count for each in columns))
+        bounds = _bounds(leaf, columns)
+        if bounds is None:
+            continue
+        low, high = bounds
+        if low is not None:
+            _place(minimums, leaf.path, low)
+        if high is not None and leaf.path not in with_nan:
+            _place(maximums, leaf.path, high)
+    return _json({"numRecords": footer.num_rows, "minValues": minimums, "maxValues": maximums, "nullCount": nulls})
+
+
+def _columns(fields: Iterable[pa.Field], above: Path) -> Iterator[tuple[Path, pa.DataType]]:
+    for field in fields:
+        if pa.types.is_struct(field.type):
+            yield from _columns(field.type, (*above, field.name))
+        else:
+            yield (*above, field.name), field.type
+
+
+def _leaf_count(kind: pa.DataType) -> int:
+    if not pa.types.is_nested(kind):
+        return 1
+    return sum(_leaf_count(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _bounds(leaf: Leaf, columns: list[Any]) -> tuple[Bound | None, Bound | None] | None:
+    """The least and the greatest value as JSON wants them, either missing; `None` if the footer cannot tell."""
+    text = _spelling(leaf.kind)
+    with_values = [each for each in columns if each.num_values]
+    if text is None or not with_values or not all(each.has_min_max for each in with_values):
+        return None
+    raw = _raw_values if pa.types.is_temporal(leaf.kind) else _values
+    try:
+        lows, highs = zip(*map(raw, with_values), strict=True)
+    except UnicodeDecodeError:
+        return None
+    return text(min(lows), False), text(max(highs), True)
+
+
+def _values(column: Any) -> tuple[Any, Any]:
+    return column.min, column.max
+
+
+def _raw_values(column: Any) -> tuple[Any, Any]:
+    # As numbers: Python's dates end at year 9999, Parquet's do not.
+    return column.min_raw, column.max_raw
+
+
+def _spelling(kind: pa.DataType) -> Callable[[Any, bool], Bound | None] | None:
+    """How a bound of this type is written, given whether it is the upper one; `None` for types without bounds."""
+    if pa.types.is_signed_integer(kind) or pa.types.is_decimal(kind):
+        return lambda value, upper: value
+    if pa.types.is_floating(kind):
+        return lambda value, upper: value if math.isfinite(value) else None
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _string_bound
+    if pa.types.is_date32(kind):
+        return _date_bound
+    if pa.types.is_timestamp(kind):
+        # The writer stores microseconds, whatever unit the rows had.
+        zone = "Z" if kind.tz is not None else ""
+        return lambda value, upper: _timestamp_bound(value, upper, zone)
+    return None
+
+
+def _string_bound(value: str, upper: bool) -> str | None:
+    if len(value) <= STRING_POINTS_MAX:
+        return value
+    if not upper:
+        return value[:STRING_POINTS_MAX]
+    # Greater than every string with this beginning, unless the cut falls just before the last code point itself.
+    return None if value[STRING_POINTS_MAX] == _LAST_CODE_POINT else value[:STRING_POINTS_MAX] + _LAST_CODE_POINT
+
+
+def _date_bound(value: int, upper: bool) -> str | None:
+    if not _DAY_NUMBER_MIN <= value <= _DAY_NUMBER_MAX:
+        return None
+    return (_DAY_ZERO + timedelta(days=value)).isoformat()
+
+
+def _timestamp_bound(value: int, upper: bool, zone: str) -> str | None:
+    milliseconds = -(-value // 1_000) if upper else value // 1_000
+    if not _DAY_NUMBER_MIN <= milliseconds // _DAY_MILLISECONDS <= _DAY_NUMBER_MAX:
+        return None
+    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
+    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
+
+
+def _place(tree: dict[str, Any], path: Path, value: Bound) -> None:
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _json(value: Any) -> str:
+    """JSON with decimals as exact numbers, which the standard encoder would round or quote."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)

@@ -1,0 +1,234 @@
+"""What one Spark task does with its records: decode, compute columns, write staged files, count.
+
+Without `sql:` the whole way is one `mapInArrow` (`fused_stage`). With it, Spark's projection stands between
+`decode_stage` and `write_stage`; hidden columns carry what the last stage needs to write and count (RULES P4).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.failpoints import Failpoint
+from penstock.flow.columns import compute
+from penstock.flow.decode import Decoder, decoder_for
+from penstock.flow.manifest import Counts, PartitionKey, StagedFile, TaskReport, encode_report
+from penstock.flow.names import replayed_name, staged_name
+from penstock.flow.new_fields import merge, pack, unpack
+from penstock.flow.quarantine import quarantine_rows
+from penstock.flow.ranges import ranges_of
+from penstock.flow.rows import BadRows, DecodedRows
+from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.job.expressions import Expression
+from penstock.job.spec import DecodeSpec, Policies
+
+Batches = Iterator[pa.RecordBatch]
+Stage = Callable[[Batches], Batches]
+
+REPORT_SCHEMA = pa.schema([("report", pa.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSlice:
+    """What the names of staged files tell about a partition of the batch."""
+
+    topic_id: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Everything that a task needs to know; it travels to the workers."""
+
+    batch_id: str
+    decode: DecodeSpec
+    decoded: pa.Schema
+    columns: Mapping[str, Expression]
+    on: Policies
+    table: WriteOptions
+    quarantine: WriteOptions
+    slices: Mapping[PartitionKey, NamedSlice]
+    failpoint: Failpoint | None = None
+    replay_run: int | None = None
+    """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """The writers and counts of one partition inside a task."""
+
+    rows: StagedWriter
+    bad: StagedWriter
+    counts: Counts = field(default_factory=Counts)
+    replayed: set[int] = field(default_factory=set)
+
+
+class SliceWriter:
+    """The last stage: writes good and bad rows of each partition to staged files, and counts them."""
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._lanes: dict[PartitionKey, _Lane] = {}
+        self._new_fields: dict[str, str] = {}
+        self._first_error = ""
+
+    def write(self, key: PartitionKey, rows: pa.RecordBatch, offsets: pa.Array) -> None:
+        lane = self._lane(key)
+        lane.rows.write(fit_columns(rows, self._flow.table.schema))
+        lane.counts += Counts(read=rows.num_rows, written=rows.num_rows)
+        if self._flow.replay_run is not None:
+            lane.replayed.update(offsets.to_pylist())
+        if self._flow.failpoint is not None:
+            self._flow.failpoint.reach("writing")
+
+    def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
+        count = len(bad.errors)
+        if not count:
+            return
+        lane = self._lane(key)
+        if self._flow.replay_run is None:
+            topic_id = self._flow.slices[key].topic_id
+            lane.bad.write(quarantine_rows(bad, topic_id, self._flow.batch_id, datetime.now(UTC)))
+        lane.counts += Counts(read=count, quarantined=count)
+        if not self._first_error:
+            offset = bad.kafka.column("offset")[0].as_py()
+            self._first_error = f"{key[0]}/{key[1]} offset {offset}: {bad.errors[0].as_py()}"
+
+    def filter(self, key: PartitionKey, count: int) -> None:
+        if count:
+            self._lane(key).counts += Counts(read=count, filtered=count)
+
+    def note_fields(self, fields: Mapping[str, str]) -> None:
+        if fields:
+            self._new_fields = pack(merge([unpack(self._new_fields), unpack(fields)]))
+
+    def finish(self) -> TaskReport:
+        return TaskReport(
+            counts={key: lane.counts for key, lane in self._lanes.items()},
+            files=self._finished(lane.rows for lane in self._lanes.values()),
+            quarantine_files=self._finished(lane.bad for lane in self._lanes.values()),
+            new_fields=self._new_fields,
+            first_error=self._first_error,
+            replayed={key: ranges_of(lane.replayed) for key, lane in self._lanes.items() if lane.replayed},
+        )
+
+    def abandon(self) -> None:
+        for lane in self._lanes.values():
+            lane.rows.abandon()
+            lane.bad.abandon()
+
+    @staticmethod
+    def _finished(writers: Iterator[StagedWriter]) -> tuple[StagedFile, ...]:
+        return tuple(file for writer in writers for file in writer.finish())
+
+    def _lane(self, key: PartitionKey) -> _Lane:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = _Lane(
+                StagedWriter(self._flow.table, lambda: self._name(key), *key),
+                StagedWriter(self._flow.quarantine, lambda: self._name(key), *key),
+            )
+            self._lanes[key] = lane
+        return lane
+
+    def _name(self, key: PartitionKey) -> str:
+        if self._flow.replay_run is not None:
+            return replayed_name(str(self._flow.replay_run), uuid.uuid4().hex)
+        piece = self._flow.slices[key]
+        return staged_name(piece.topic_id, key[1], piece.start, piece.end, uuid.uuid4().hex)
+
+
+def fused_stage(flow: Flow) -> Stage:
+    """Decode, compute and write in one pass over Arrow batches."""
+
+    def run(batches: Batches) -> Batches:
+        decoder = decoder_for(flow.decode, flow.decoded, flow.on)
+        writer = SliceWriter(flow)
+        try:
+            for batch in batches:
+                for key, part in by_partition(batch):
+                    ready = decode_rows(decoder, flow.columns, part)
+                    writer.write(key, ready.rows, ready.kafka.column("offset"))
+                    for bad in ready.bad:
+                        writer.quarantine(key, bad)
+                    writer.filter(key, ready.filtered)
+                    writer.note_fields(ready.new_fields)
+            yield report_batch(writer.finish())
+        except BaseException:
+            writer.abandon()
+            raise
+
+    return run
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyRows:
+    """Decoded rows with their computed columns, and what could not become a row."""
+
+    rows: pa.RecordBatch
+    kafka: pa.RecordBatch
+    bad: tuple[BadRows, ...]
+    filtered: int
+    new_fields: Mapping[str, str]
+
+
+def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> ReadyRows:
+    """Decode one batch of one partition and compute its columns."""
+    decoded = decoder.decode(batch)
+    computed = compute(decoded.rows, columns)
+    return ReadyRows(
+        rows=_joined(computed.rows, computed.columns),
+        kafka=computed.rows.kafka,
+        bad=(decoded.bad, computed.bad),
+        filtered=decoded.filtered,
+        new_fields=pack(decoded.new_fields),
+    )
+
+
+def _joined(rows: DecodedRows, computed: pa.RecordBatch) -> pa.RecordBatch:
+    if not computed.num_columns:
+        return rows.columns
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns.columns, *computed.columns], schema=pa.schema([*rows.columns.schema, *computed.schema])
+    )
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+    """Split a batch by topic and partition; a batch of Spark's Kafka source always has just one."""
+    if not batch.num_rows:
+        return
+    topics, numbers = batch.column("topic"), batch.column("partition")
+    span = pc.min_max(numbers)
+    if span["min"] == span["max"] and pc.count_distinct(topics).as_py() == 1:
+        yield (topics[0].as_py(), numbers[0].as_py()), batch
+        return
+    pairs = pa.table({"topic": topics, "partition": numbers}).group_by(["topic", "partition"]).aggregate([])
+    for pair in pairs.to_pylist():
+        mine = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
+        yield (pair["topic"], pair["partition"]), batch.filter(mine)
+
+
+def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Put the columns in the table's order and types; a column that the rows lack is null."""
+    if rows.schema.equals(schema):
+        return rows
+    there = {name: index for index, name in enumerate(rows.schema.names)}
+    arrays = []
+    for column in schema:
+        index = there.get(column.name)
+        if index is None:
+            arrays.append(pa.nulls(rows.num_rows, column.type))
+        else:
+            array = rows.column(index)
+            arrays.append(array if array.type.equals(column.type) else array.cast(column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def report_batch(report: TaskReport) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)])], schema=REPORT_SCHEMA)

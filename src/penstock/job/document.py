@@ -1,0 +1,237 @@
+"""A YAML text as plain values that remember where each of them stands in the file.
+
+Plain scalars follow YAML 1.2's core: `on`, `off`, `yes`, `no`, `12:30` and dates stay texts.
+Mapping keys are always texts, as written.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from penstock.job.faults import Finding, KeyPath, Place
+from penstock.job.references import resolve
+
+Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value]"
+
+NESTING_MAX = 40
+NODES_MAX = 20_000
+DIGITS_MAX = 30
+
+
+@dataclass(slots=True)
+class Document:
+    """The values of a file, the places of its keys and values, and what was wrong on this level."""
+
+    values: dict[str, Value] = field(default_factory=dict)
+    key_places: dict[KeyPath, Place] = field(default_factory=dict)
+    value_places: dict[KeyPath, Place] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+    def has(self, *key: str | int) -> bool:
+        """Whether the file states this key, rightly or wrongly."""
+        return tuple(key) in self.value_places
+
+    def place(self, finding: Finding) -> Place:
+        """The place of a finding; what the file does not state is placed at the nearest key above it."""
+        key = finding.key
+        if finding.place is not None:
+            return finding.place
+        if not finding.on_key and key in self.value_places:
+            return self.value_places[key]
+        while key and key not in self.key_places:
+            key = key[:-1]
+        return self.key_places.get(key) or self.value_places.get((), Place(1, 1))
+
+
+class DocumentError(ValueError):
+    """The text is no YAML; nothing more can be said about the file."""
+
+    def __init__(self, message: str, place: Place) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+
+
+class _Loader(yaml.SafeLoader):
+    """A safe loader that guesses only what YAML 1.2 does."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the library's own attribute
+
+
+_TAG = "tag:yaml.org,2002:"
+_Loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    f"{_TAG}float",
+    re.compile(r"^[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)$"),
+    list("-+.0123456789"),
+)
+
+
+def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
+    """Read one YAML document; raises `DocumentError` if it is not one mapping in valid YAML."""
+    _check_nesting(text)
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_fault(error) from None
+    if root is None:
+        raise DocumentError("the file is empty", Place(1, 1))
+    if not isinstance(root, MappingNode):
+        raise DocumentError("a job file is a mapping of keys such as job, log and table", _place(root))
+    document = Document()
+    document.values = _Converter(document, env, folder).mapping(root, ())
+    return document
+
+
+def _check_nesting(text: str) -> None:
+    """Look at the events before the nodes are built, since building them recurses."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.CollectionStartEvent):
+                depth += 1
+                if depth > NESTING_MAX:
+                    raise DocumentError(f"more than {NESTING_MAX} levels inside each other", _place(event))
+            elif isinstance(event, yaml.CollectionEndEvent):
+                depth -= 1
+    except yaml.MarkedYAMLError as error:
+        raise _syntax_fault(error) from None
+    except yaml.reader.ReaderError as error:
+        raise DocumentError(
+            f"the character {error.character:#x} is not allowed", _place_of(text, error.position)
+        ) from None
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, DocumentError):
+            raise
+        # The scanner hands an escape such as "\UFFFFFFFF" to chr() unchecked.
+        raise DocumentError("not valid YAML: an escape names no character", Place(1, 1)) from None
+
+
+def _syntax_fault(error: yaml.MarkedYAMLError) -> DocumentError:
+    mark = error.problem_mark or error.context_mark
+    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+    problem = error.problem or error.context or "cannot be read"
+    return DocumentError(f"not valid YAML: {problem}", place)
+
+
+def _place(item: Node | yaml.Event) -> Place:
+    mark = item.start_mark
+    return Place(mark.line + 1, mark.column + 1) if mark is not None else Place(1, 1)
+
+
+def _place_of(text: str, position: int) -> Place:
+    before = text[:position]
+    return Place(before.count("\n") + 1, position - before.rfind("\n"))
+
+
+class _Converter:
+    """Nodes to values; whatever is wrong is noted and left out."""
+
+    def __init__(self, document: Document, env: Mapping[str, str], folder: Path) -> None:
+        self._document = document
+        self._env = env
+        self._folder = folder
+        self._nodes_left = NODES_MAX
+
+    def mapping(self, node: MappingNode, at: KeyPath) -> dict[str, Value]:
+        self._document.value_places[at] = _place(node)
+        values: dict[str, Value] = {}
+        for key_node, value_node in node.value:
+            key = self._key(key_node, at)
+            if key is None:
+                continue
+            path = (*at, key)
+            if path in self._document.key_places:
+                first = self._document.key_places[path].line
+                self._note_at(path, _place(key_node), f"given twice, first in line {first}")
+                continue
+            self._document.key_places[path] = _place(key_node)
+            value = self._value(value_node, path)
+            if value is not None:
+                values[key] = value
+        return values
+
+    def _key(self, node: Node, at: KeyPath) -> str | None:
+        if not isinstance(node, ScalarNode):
+            self._note_at(at, _place(node), "a key must be a text")
+            return None
+        if not _is_encodable(node.value):
+            self._note_at(at, _place(node), "a key holds half a surrogate pair, which is no character")
+            return None
+        if "${" in node.value:
+            self._note_at((*at, node.value), _place(node), "references stand in values, not in keys")
+            return None
+        return str(node.value)
+
+    def _value(self, node: Node, at: KeyPath) -> Value | None:
+        self._document.value_places[at] = _place(node)
+        self._nodes_left -= 1
+        # Aliases repeat nodes without end: both bounds hold for the unfolded tree.
+        if len(at) > NESTING_MAX or self._nodes_left < 0:
+            if len(at) > NESTING_MAX or self._nodes_left == -1:
+                self._note(at, "too large: aliases repeat too much, or it goes too deep")
+            return None
+        if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
+            return self.mapping(node, at)
+        if isinstance(node, SequenceNode) and node.tag == f"{_TAG}seq":
+            items = [self._value(item, (*at, index)) for index, item in enumerate(node.value)]
+            kept = [item for item in items if item is not None]
+            return kept if len(kept) == len(items) else None
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, at)
+        self._note(at, f"the YAML tag {node.tag.removeprefix(_TAG)} is not understood", "remove the tag")
+        return None
+
+    def _scalar(self, node: ScalarNode, at: KeyPath) -> Value | None:
+        match node.tag.removeprefix(_TAG):
+            case "str":
+                return self._text(node.value, at)
+            case "null":
+                self._note(at, "has no value", "give it one, or remove the key")
+            case "bool" if node.value.lower() in ("true", "false"):
+                return bool(node.value.lower() == "true")
+            case "int" | "float" as kind:
+                return self._number(kind, node.value, at)
+            case tag:
+                self._note(at, f"the YAML tag {tag} is not understood", "remove the tag")
+        return None
+
+    def _number(self, kind: str, text: str, at: KeyPath) -> int | float | None:
+        try:
+            number = int(text) if kind == "int" and len(text) <= DIGITS_MAX else float(text)
+        except ValueError:
+            self._note(at, "the YAML tag does not fit the value", "remove the tag")
+            return None
+        if isinstance(number, float) and (kind == "int" or not math.isfinite(number)):
+            self._note(at, "the number is too large")
+            return None
+        return number
+
+    def _text(self, text: str, at: KeyPath) -> str | None:
+        if not _is_encodable(text):
+            self._note(at, "holds half a surrogate pair, which is no character")
+            return None
+        filled, faults = resolve(text, self._env, self._folder)
+        for fault in faults:
+            self._note(at, fault.message, fault.hint)
+        return None if faults else filled
+
+    def _note(self, at: KeyPath, message: str, hint: str = "") -> None:
+        self._document.findings.append(Finding(at, message, hint))
+
+    def _note_at(self, at: KeyPath, place: Place, message: str) -> None:
+        self._document.findings.append(Finding(at, message, place=place))
+
+
+def _is_encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,257 @@
+"""A job file to a `JobSpec`: read, check everything, then build; nothing is built from a file with a fault."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.job.border import FlushSection, JobFile, KafkaSection, SecuritySection, read_border
+from penstock.job.column_checks import Output, columns_before_sql, read_columns, read_sql
+from penstock.job.document import Document, DocumentError, read_document
+from penstock.job.expressions import Expression
+from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
+from penstock.job.kafka_checks import kafka_findings, start_offsets
+from penstock.job.schema import parse_schema
+from penstock.job.spec import (
+    DecodeSpec,
+    DeltaTableSpec,
+    FlushPolicy,
+    JobSpec,
+    KafkaLogSpec,
+    KafkaSecurity,
+    Limits,
+    NewColumnPolicy,
+    Policies,
+    Secret,
+    SparkSpec,
+    SqlSpec,
+)
+from penstock.job.table_checks import delta_findings, quarantine_path, table_path
+
+FILE_BYTES_MAX = 1024 * 1024
+ARROW_BATCH_BYTES_MAX = 1024 * 1024 * 1024
+RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
+
+_JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
+_SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
+
+
+def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
+    """Read a job file; raises `JobFileError` with every fault that it has.
+
+    `env` answers `${env:NAME}`; the process environment by default.
+    """
+    text = _read_text(path)
+    folder = path.absolute().parent
+    try:
+        document = read_document(text, os.environ if env is None else env, folder)
+    except DocumentError as fault:
+        raise JobFileError([_file_fault(path, fault.message, place=fault.place)]) from None
+    file, findings = read_border(document)
+    parts, further = _read_parts(file, document, folder)
+    faults = [_fault(path, document, finding) for finding in [*document.findings, *findings, *further]]
+    if faults:
+        raise JobFileError(sorted(dict.fromkeys(faults), key=lambda fault: (fault.line or 0, fault.column or 0)))
+    return _build(file, parts, path, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What was read from the texts inside the file."""
+
+    schema: pa.Schema | None
+    columns: dict[str, Expression]
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise JobFileError([_file_fault(path, "there is no such file")]) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a file name"
+        raise JobFileError([_file_fault(path, f"cannot be read: {reason}")]) from None
+    if len(content) > FILE_BYTES_MAX:
+        raise JobFileError([_file_fault(path, "larger than 1 MiB: this is no job file")])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        place = Place(before.count(b"\n") + 1, error.start - before.rfind(b"\n"))
+        raise JobFileError([_file_fault(path, "not UTF-8 from here on", place=place)]) from None
+
+
+def _file_fault(path: Path, message: str, place: Place | None = None) -> Fault:
+    return Fault(str(path), place.line if place else None, place.column if place else None, "", message)
+
+
+def _fault(path: Path, document: Document, finding: Finding) -> Fault:
+    place = document.place(finding)
+    return Fault(str(path), place.line, place.column, key_text(finding.key), finding.message, finding.hint)
+
+
+def _read_parts(file: JobFile, document: Document, folder: Path) -> tuple[_Parts, list[Finding]]:
+    schema, findings = _read_schema(file, document)
+    columns, further = read_columns(file.columns or {}, schema)
+    findings += further
+    output: Output | None = columns_before_sql(schema, columns, file.columns or ())
+    if output is not None and file.sql is not None:
+        output, further = read_sql(file.sql, output)
+        findings += further
+    if _is_unreadable(document, file):
+        output = None
+    findings += _job_findings(file, document)
+    if file.log is not None and file.log.kafka is not None:
+        findings += kafka_findings(file.log.kafka, document)
+    if file.table is not None and file.table.delta is not None:
+        findings += delta_findings(file.table.delta, output, folder)
+    return _Parts(schema, columns), findings
+
+
+def _is_unreadable(document: Document, file: JobFile) -> bool:
+    """Whether the output columns are unknown because a section that makes them could not be read."""
+    lost_columns = document.has("columns") and file.columns is None
+    lost_select = document.has("sql", "select") and (file.sql is None or file.sql.select is None)
+    return lost_columns or lost_select or (document.has("sql") and file.sql is None)
+
+
+def _read_schema(file: JobFile, document: Document) -> tuple[pa.Schema | None, list[Finding]]:
+    format_stated = file.decode.format if file.decode is not None else None
+    if format_stated == "raw":
+        if document.has("schema"):
+            return RAW_SCHEMA, [
+                Finding(("schema",), "contradicts decode: raw, whose one field is value (binary)", on_key=True)
+            ]
+        return RAW_SCHEMA, []
+    if file.schema_ is not None:
+        return parse_schema(file.schema_, ("schema",))
+    if format_stated == "json" and not document.has("schema"):
+        return None, [Finding(("schema",), "required key is missing: decode json needs the fields and their types")]
+    return None, []
+
+
+def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
+    if file.job is not None and not _JOB_NAME.fullmatch(file.job):
+        yield Finding(("job",), f"{shown(file.job)} is no job name", "a-z, 0-9, . _ - up to 64 characters")
+    if file.on is not None and file.on.new_column is NewColumnPolicy.ADD and document.has("sql", "select"):
+        hint = "remove it, or remove sql.select"
+        yield Finding(("on", "new_column"), "add contradicts sql.select, which states the columns", hint)
+    flush = file.flush or FlushSection()
+    if (flush.min_bytes_per_file or 0) > (flush.max_bytes_per_batch or flush.min_bytes_per_file or 0):
+        yield Finding(("flush", "min_bytes_per_file"), "more than max_bytes_per_batch: no batch could fill a file")
+    if file.limits is not None and (file.limits.arrow_batch_bytes or 0) > ARROW_BATCH_BYTES_MAX:
+        yield Finding(("limits", "arrow_batch_bytes"), "more than 1GiB: Spark cannot hand that over in one piece")
+    for name in (file.spark.conf if file.spark is not None else None) or {}:
+        if not name.startswith("spark."):
+            yield Finding(("spark", "conf", name), "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
+
+
+def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
+    log, decode, table = file.log, file.decode, file.table
+    # The checks have refused files without these; the type checker has not seen it.
+    assert log and log.kafka and decode and decode.format and table and table.delta and table.delta.path and file.job
+    delta = table.delta
+    return JobSpec(
+        name=file.job,
+        log=_kafka_log(log.kafka, file.job, folder),
+        decode=replace(DecodeSpec(decode.format), **_stated(payload=decode.payload)),
+        schema=parts.schema,
+        columns=parts.columns,
+        table=DeltaTableSpec(
+            path=table_path(delta.path or "", folder),
+            partition_by=tuple(delta.partition_by or ()),
+            quarantine_path=quarantine_path(delta, folder),
+            storage_options=_hiding(delta.storage),
+            properties=dict(delta.properties or {}),
+        ),
+        sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
+        flush=_flush(file),
+        on=_policies(file),
+        limits=_limits(file),
+        spark=_spark(file),
+        path=path.absolute(),
+    )
+
+
+def _stated(**values: Any) -> dict[str, Any]:
+    """Only what the file states: every default is written once, in the spec."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:
+    """Settings whose names speak of secrets, hidden from print also where they stand in plain text."""
+    return {name: Secret(value) if _SECRET_NAME.search(name) else value for name, value in (settings or {}).items()}
+
+
+def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
+    return replace(
+        KafkaLogSpec(kafka.bootstrap or "", tuple(kafka.topics or ()), kafka.topic_pattern, group=kafka.group or job),
+        **_stated(
+            start=start_offsets(kafka),
+            transactional=kafka.transactional,
+            security=_security(kafka.security, folder) if kafka.security is not None else None,
+            client_settings=kafka.client,
+        ),
+    )
+
+
+def _security(security: SecuritySection, folder: Path) -> KafkaSecurity:
+    stated = _stated(**{name: getattr(security, name) for name in type(security).model_fields})
+    for name in stated:
+        if name.endswith("_path"):
+            stated[name] = str(folder / stated[name])
+    return KafkaSecurity(**stated)
+
+
+def _flush(file: JobFile) -> FlushPolicy:
+    flush = file.flush
+    if flush is None:
+        return FlushPolicy()
+    return replace(
+        FlushPolicy(),
+        **_stated(
+            allowed_latency_seconds=flush.allowed_latency,
+            min_bytes_per_file=flush.min_bytes_per_file,
+            max_messages_per_batch=flush.max_messages_per_batch,
+            max_bytes_per_batch=flush.max_bytes_per_batch,
+        ),
+    )
+
+
+def _policies(file: JobFile) -> Policies:
+    on = file.on
+    stated = _stated(**{name: getattr(on, name) for name in type(on).model_fields}) if on is not None else {}
+    if file.sql is not None and file.sql.select and "new_column" not in stated:
+        # The projection states the columns, so a new field of the source is none of them.
+        stated["new_column"] = NewColumnPolicy.IGNORE
+    return replace(Policies(), **stated)
+
+
+def _limits(file: JobFile) -> Limits:
+    limits = file.limits
+    if limits is None:
+        return Limits()
+    return replace(
+        Limits(),
+        **_stated(
+            open_writers_max=limits.open_writers,
+            row_group_bytes_max=limits.row_group_bytes,
+            arrow_batch_bytes_max=limits.arrow_batch_bytes,
+            stage_age_seconds_max=limits.stage_age,
+            transient_retries_max=limits.transient_retries,
+            shutdown_seconds_max=limits.shutdown,
+        ),
+    )
+
+
+def _spark(file: JobFile) -> SparkSpec:
+    if file.spark is None:
+        return SparkSpec()
+    return replace(SparkSpec(conf=_hiding(file.spark.conf)), **_stated(master=file.spark.master))

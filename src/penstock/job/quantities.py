@@ -1,0 +1,45 @@
+"""Durations and sizes as people write them: `60s`, `128MiB`."""
+
+from __future__ import annotations
+
+import re
+
+DURATION_UNITS: dict[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+SIZE_UNITS: dict[str, int] = {
+    "": 1,
+    "B": 1,
+    "kB": 1000,
+    "KB": 1000,
+    "MB": 1000**2,
+    "GB": 1000**3,
+    "TB": 1000**4,
+    "KiB": 1024,
+    "MiB": 1024**2,
+    "GiB": 1024**3,
+    "TiB": 1024**4,
+}
+_QUANTITY = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?\s*([A-Za-z]*)")
+
+
+class QuantityError(ValueError):
+    """The text is no duration or no size."""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of a text such as `500ms`, `60s`, `5m`, `1h` or `2d`."""
+    found = _QUANTITY.fullmatch(text.strip())
+    unit = DURATION_UNITS.get(found[3]) if found else None
+    if found is None or unit is None:
+        raise QuantityError("write a number and one of ms, s, m, h, d, as in 60s")
+    return float(found[1] + (found[2] or "")) * unit
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a text such as `128MiB`, `10MB` or `1024`; a fraction of a byte is dropped."""
+    found = _QUANTITY.fullmatch(text.strip())
+    unit = SIZE_UNITS.get(found[3]) if found else None
+    if found is None or unit is None:
+        raise QuantityError("write bytes, or a number and one of KiB, MiB, GiB, TiB, kB, MB, GB, TB, as in 128MiB")
+    if found[2] is None:
+        return int(found[1]) * unit
+    return int(float(found[1] + found[2]) * unit)

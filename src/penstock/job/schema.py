@@ -1,0 +1,174 @@
+"""The schema language of job files: type names and nested mappings to an Arrow schema.
+
+    string  boolean  byte  short  int  long  float  double  date  timestamp  binary  decimal(p,s)
+    {name: type, ...}        a struct
+    list<type> or [type]     a list
+    map<string,type>         a map
+
+A field whose type cannot be read gets Arrow's null type, so that checks after this one know to stay silent about it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.spec import Secret
+
+NESTING_MAX = 32
+RESERVED_PREFIX = "_penstock"
+_FORBIDDEN = " ,;{}()\n\t="
+
+_PRIMITIVES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "bool": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "binary": pa.binary(),
+}
+_WRITTEN_ELSEWHERE = {
+    "integer": "int",
+    "int32": "int",
+    "int64": "long",
+    "bigint": "long",
+    "smallint": "short",
+    "int16": "short",
+    "tinyint": "byte",
+    "int8": "byte",
+    "float32": "float",
+    "real": "float",
+    "float64": "double",
+    "number": "double",
+    "str": "string",
+    "text": "string",
+    "varchar": "string",
+    "char": "string",
+    "uuid": "string",
+    "bytes": "binary",
+    "datetime": "timestamp",
+    "decimal": "decimal(10,2)",
+    "numeric": "decimal(10,2)",
+    "array": "list<string>",
+    "list": "list<string>",
+    "map": "map<string,string>",
+    "object": "a nested mapping",
+    "struct": "a nested mapping",
+}
+_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,4})\s*,\s*([0-9]{1,4})\s*\)")
+_LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
+_MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
+
+
+class TypeTextError(ValueError):
+    """A text that names no type."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Finding]]:
+    """Read the `schema:` mapping; there is no schema only where nothing of it can be read."""
+    if not isinstance(raw, Mapping):
+        return None, [Finding(at, f"expected a mapping of field names to types, found {kind_of(raw)}")]
+    if not raw:
+        return None, [Finding(at, "a schema needs at least one field")]
+    findings: list[Finding] = []
+    return pa.schema(_fields(raw, at, findings)), findings
+
+
+def name_findings(names: Mapping[str, KeyPath]) -> Iterator[Finding]:
+    """What Delta or we refuse in column names that stand beside each other."""
+    seen: dict[str, str] = {}
+    for name, at in names.items():
+        fault = name_fault(name)
+        if fault:
+            yield Finding(at, fault, on_key=True)
+        if name.casefold() in seen:
+            other = seen[name.casefold()]
+            yield Finding(at, f"the same name as {other}: Delta does not tell upper from lower case", on_key=True)
+        seen.setdefault(name.casefold(), name)
+
+
+def name_fault(name: str) -> str:
+    """Why a column cannot have this name; empty if it can."""
+    if not name:
+        return "a column name cannot be empty"
+    if name.casefold().startswith(RESERVED_PREFIX):
+        return f"names that begin with {RESERVED_PREFIX} are Penstock's own"
+    found = sorted({character for character in name if character in _FORBIDDEN})
+    if found:
+        return f"a Delta column name cannot hold {' '.join(repr(character) for character in found)}"
+    return ""
+
+
+def parse_type(text: str, depth: int = 1) -> pa.DataType:
+    """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `TypeTextError`."""
+    word = text.strip()
+    if depth > NESTING_MAX:
+        raise TypeTextError(f"more than {NESTING_MAX} types inside each other")
+    if word in _PRIMITIVES:
+        return _PRIMITIVES[word]
+    if found := _DECIMAL.fullmatch(word):
+        return _decimal(int(found[1]), int(found[2]))
+    if found := _LIST.fullmatch(word):
+        return pa.list_(parse_type(found[1], depth + 1))
+    if found := _MAP.fullmatch(word):
+        if found[1].strip() != "string":
+            raise TypeTextError("the keys of a map are strings", "write map<string,...>")
+        return pa.map_(pa.string(), parse_type(found[2], depth + 1))
+    raise TypeTextError(f"unknown type {shown(text)}", _type_hint(word))
+
+
+def _type_hint(word: str) -> str:
+    known = _WRITTEN_ELSEWHERE.get(word.casefold().partition("(")[0].partition("<")[0])
+    if known:
+        return f"write {known}"
+    return nearest(word, _PRIMITIVES) or f"types: {', '.join(_PRIMITIVES)}, decimal(p,s), list<T>, map<string,T>"
+
+
+def _decimal(precision: int, scale: int) -> pa.DataType:
+    if not 1 <= precision <= 38 or scale > precision:
+        raise TypeTextError(
+            f"decimal({precision},{scale}) is out of range", "1 to 38 digits, of them 0 to all after the point"
+        )
+    return pa.decimal128(precision, scale)
+
+
+def _fields(raw: Mapping[str, object], at: KeyPath, findings: list[Finding]) -> list[pa.Field]:
+    findings.extend(name_findings({name: (*at, name) for name in raw}))
+    return [pa.field(name, _type(value, (*at, name), findings), nullable=True) for name, value in raw.items()]
+
+
+def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
+    match raw:
+        case str():
+            try:
+                return parse_type(raw)
+            except TypeTextError as fault:
+                hidden = isinstance(raw, Secret)
+                findings.append(
+                    Finding(at, "unknown type '******'") if hidden else Finding(at, fault.message, fault.hint)
+                )
+        case {}:
+            if raw:
+                return pa.struct(_fields(raw, at, findings))
+            findings.append(Finding(at, "a struct needs at least one field"))
+        case [element]:
+            return pa.list_(_type(element, (*at, 0), findings))
+        case list():
+            findings.append(Finding(at, f"a list type has one element type, not {len(raw)}", "write [string]"))
+        case _:
+            findings.append(Finding(at, f"expected a type, found {kind_of(raw)}"))
+    return pa.null()

@@ -1,0 +1,177 @@
+"""The frozen description of a job: what a job file says, checked, with defaults and secrets filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+import pyarrow as pa
+
+from penstock.job.expressions import Expression
+
+
+class Secret(str):
+    """A text that came from a `${env:}` or `${file:}` reference: usable as a string, never printed."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'******'"
+
+
+class StartAt(StrEnum):
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class GapPolicy(StrEnum):
+    FAIL = "fail"
+    RECORD = "record"
+
+
+class RecreatedPolicy(StrEnum):
+    FAIL = "fail"
+    RESTART = "restart"
+
+
+class BadRecordPolicy(StrEnum):
+    QUARANTINE = "quarantine"
+    FAIL = "fail"
+
+
+class TombstonePolicy(StrEnum):
+    FILTER = "filter"
+    ROW = "row"
+    QUARANTINE = "quarantine"
+
+
+class NewColumnPolicy(StrEnum):
+    ADD = "add"
+    QUARANTINE = "quarantine"
+    FAIL = "fail"
+    IGNORE = "ignore"
+
+
+class Payload(StrEnum):
+    """How the bytes of a record are wrapped before the decoder sees them."""
+
+    PLAIN = "plain"
+    GZIP = "gzip"
+    ZSTD = "zstd"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSecurity:
+    """Librdkafka property names and values for authentication and encryption; `log.security` translates for Java."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    sasl_username: str | None = None
+    sasl_password: Secret | None = None
+    ssl_ca_path: str | None = None
+    ssl_certificate_path: str | None = None
+    ssl_key_path: str | None = None
+    ssl_key_password: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaLogSpec:
+    """Which topics of which cluster, and where a topic without a position begins.
+
+    `start` is an instant name or explicit offsets: {topic: {partition: offset}}.
+    Exactly one of `topics` and `topic_pattern` is given.
+    """
+
+    bootstrap: str
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    group: str = ""
+    transactional: bool = False
+    security: KafkaSecurity = field(default_factory=KafkaSecurity)
+    client_settings: Mapping[str, str] = field(default_factory=dict)
+    """Further consumer settings under names that both clients know, such as `fetch.max.bytes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeSpec:
+    format: Literal["json", "raw"]
+    payload: Payload = Payload.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class SqlSpec:
+    """A projection and a row filter over the decoded columns (RULES P4). No `select` keeps every column."""
+
+    select: tuple[str, ...] = ()
+    where: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaTableSpec:
+    path: str
+    partition_by: tuple[str, ...] = ()
+    quarantine_path: str = ""
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushPolicy:
+    """When a batch is due, in the words of seed 004."""
+
+    allowed_latency_seconds: float = 60.0
+    min_bytes_per_file: int = 128 * 1024 * 1024
+    max_messages_per_batch: int = 100_000
+    max_bytes_per_batch: int = 1024 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    bad_record: BadRecordPolicy = BadRecordPolicy.QUARANTINE
+    gap: GapPolicy = GapPolicy.FAIL
+    recreated: RecreatedPolicy = RecreatedPolicy.FAIL
+    tombstone: TombstonePolicy = TombstonePolicy.FILTER
+    new_column: NewColumnPolicy = NewColumnPolicy.ADD
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The named bounds of a run (I6)."""
+
+    open_writers_max: int = 32
+    row_group_bytes_max: int = 32 * 1024 * 1024
+    arrow_batch_bytes_max: int = 16 * 1024 * 1024
+    stage_age_seconds_max: float = 3600.0
+    transient_retries_max: int = 10
+    shutdown_seconds_max: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SparkSpec:
+    master: str = "local[*,4]"
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """One log to one destination."""
+
+    name: str
+    log: KafkaLogSpec
+    decode: DecodeSpec
+    schema: pa.Schema
+    """The decoded fields. For `raw` it is one binary field, `value`."""
+    columns: Mapping[str, Expression]
+    """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
+    table: DeltaTableSpec
+    sql: SqlSpec | None = None
+    claims: Literal["static"] = "static"
+    flush: FlushPolicy = field(default_factory=FlushPolicy)
+    on: Policies = field(default_factory=Policies)
+    limits: Limits = field(default_factory=Limits)
+    spark: SparkSpec = field(default_factory=SparkSpec)
+    path: Path | None = None

@@ -1,0 +1,81 @@
+"""What an error of librdkafka means for the job: mend it, try again, or (outside this module) ignore it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.errors import PenstockError, TransientError, UserError
+
+_PASSING_WORDS = ("transport failure", "disconnected", "timed out", "connection closed", "connection reset")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One error that librdkafka reported, freed from its own types."""
+
+    code: int
+    name: str
+    text: str
+
+
+def fault_of(error: KafkaError | KafkaException) -> Fault:
+    kafka_error: KafkaError = error.args[0] if isinstance(error, KafkaException) else error
+    return Fault(kafka_error.code(), kafka_error.name(), kafka_error.str())
+
+
+def refused_for_good(fault: Fault) -> bool:
+    """Whether the broker (or its certificate) turned this client away, so that waiting longer is useless.
+
+    A broker that dies during the handshake is reported under the same codes and is only away for a while.
+    """
+    if fault.code not in (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED):
+        return False
+    return not any(word in fault.text.lower() for word in _PASSING_WORDS)
+
+
+def error_of(fault: Fault, bootstrap: str, subject: str, connection: Fault | None = None) -> PenstockError:
+    """The error to raise for a failed call about `subject`; `connection` is the last word about the connection."""
+    for candidate in (fault, connection):
+        if candidate is not None and refused_for_good(candidate):
+            return _rejected(candidate, bootstrap)
+    denied = _denied(fault, subject)
+    if denied is not None:
+        return denied
+    reason = connection.text if connection is not None else fault.text
+    return TransientError(
+        f"Kafka at {bootstrap} does not answer about {subject}",
+        detail=f"{reason} ({fault.name})",
+        hint="is the broker up, reachable from here, and spoken to in its security protocol?",
+    )
+
+
+def unknown_topic(topic: str, bootstrap: str, existing: Iterable[str]) -> UserError:
+    """The error for a topic that is not there, with the name that was probably meant."""
+    nearest = difflib.get_close_matches(topic, sorted(existing), n=1, cutoff=0.6)
+    hint = f"did you mean {nearest[0]}?" if nearest else "create the topic, or correct its name in the job file"
+    return UserError(f"topic {topic} does not exist on {bootstrap}", hint=hint)
+
+
+def _rejected(fault: Fault, bootstrap: str) -> UserError:
+    if fault.code == KafkaError._SSL:
+        primary, hint = f"Kafka at {bootstrap}: no secure connection", "check protocol and certificates in the job file"
+    else:
+        primary, hint = f"Kafka at {bootstrap} rejects these credentials", "check mechanism, user name and password"
+    return UserError(primary, detail=fault.text, hint=hint)
+
+
+def _denied(fault: Fault, subject: str) -> UserError | None:
+    match fault.code:
+        case KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return UserError(f"not allowed: {subject}", detail=fault.text, hint="grant Read and Describe on the topic")
+        case KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return UserError(f"not allowed: {subject}", detail=fault.text, hint="grant Read on the consumer group")
+        case KafkaError.CLUSTER_AUTHORIZATION_FAILED:
+            return UserError(f"not allowed: {subject}", detail=fault.text, hint="grant Describe on the cluster")
+        case KafkaError._INVALID_ARG | KafkaError.TOPIC_EXCEPTION:
+            return UserError(f"Kafka does not accept {subject}", detail=fault.text)
+    return None

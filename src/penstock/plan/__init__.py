@@ -1,0 +1,23 @@
+"""Planning: which offsets the next batch holds, decided without clock, network or disk."""
+
+from penstock.plan.planner import (
+    BeyondEndError,
+    GapError,
+    Lane,
+    Terms,
+    Wait,
+    plan,
+    records_per_batch_max,
+    records_per_flush,
+)
+
+__all__ = [
+    "BeyondEndError",
+    "GapError",
+    "Lane",
+    "Terms",
+    "Wait",
+    "plan",
+    "records_per_batch_max",
+    "records_per_flush",
+]

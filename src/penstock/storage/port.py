@@ -1,0 +1,87 @@
+"""The port: what Penstock asks of a folder, whether it lies on a disk or in an object store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import IO, Any, Protocol
+
+from penstock.errors import UserError
+
+
+class NotFoundError(UserError):
+    """There is no object of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of a listing."""
+
+    path: str
+    size_bytes: int
+    modified_at: datetime
+
+
+class Writer(Protocol):
+    """A binary file being written, as pyarrow wants it, that can also be given up."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def write(self, data: Any, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def tell(self) -> int: ...
+
+    def close(self) -> None:
+        """Complete the object; only now is it certain to be whole."""
+
+    def abandon(self) -> None:
+        """Let go without completing; what is written afterwards goes nowhere. Never raises."""
+
+
+class Storage(Protocol):
+    """Objects under one root; every path is relative to it, with `/` between the parts.
+
+    Raises `NotFoundError`, `UserError` (permission, bad path) or `TransientError` (disk full, connection), and
+    `OutcomeUnknownError` where a conditional act may have happened although its answer was lost.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        """Every object below the folder `prefix`, in no order; a missing folder is empty."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """At most `length` bytes from `start`: fewer, or none, where the object ends."""
+
+    def size_bytes(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def put(self, path: str, data: bytes) -> None:
+        """Create or replace, all or nothing."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        """Create, all or nothing; `False` if the name is taken, perhaps by an own attempt whose answer was lost."""
+
+    def rename_if_absent(self, source: str, target: str) -> bool:
+        """Give `source` the free name `target`, all or nothing; `False` if the name is taken.
+
+        Atomic on every store. Where a store has no rename (S3, GCS, Azure) this is a server-side copy and the source
+        stays: the caller deletes it when nobody can need it. A local crash may leave both names.
+        """
+
+    def delete(self, path: str) -> None:
+        """Remove; removing what is not there is no error."""
+
+    def open_writer(self, path: str) -> Writer:
+        """Stream into an object. A local file can be seen half written: use names that nobody reads yet."""
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        """A seekable file for pyarrow."""

@@ -1,0 +1,46 @@
+"""The names of the app transactions by which a Delta table carries positions, tokens and totals.
+
+A name may be written by several commits; the last one counts. Positions are offsets of the next record to read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from penstock.log.offsets import Partition
+
+
+def position_key(job: str, partition: Partition) -> str:
+    return f"{job}/{partition.topic_id}/{partition.number}"
+
+
+def token_key(job: str, partition: Partition) -> str:
+    return f"{position_key(job, partition)}#token"
+
+
+def origin_key(job: str, partition: Partition) -> str:
+    """Where the partition began (RULES P1): the totals count from here."""
+    return f"{position_key(job, partition)}#origin"
+
+
+def total_key(job: str, partition: Partition, total: str) -> str:
+    return f"{position_key(job, partition)}#{total}"
+
+
+def quarantine_key(job: str, partition: Partition) -> str:
+    """The end of the last slice that listed quarantine files (RULES Q1)."""
+    return f"{position_key(job, partition)}#quarantine"
+
+
+def topic_key(job: str, topic: str) -> str:
+    return f"{job}/{topic}#id"
+
+
+def replay_key(job: str) -> str:
+    """The number of the last replay run (RULES Q2)."""
+    return f"{job}#replay"
+
+
+def topic_fingerprint(topic_id: str) -> int:
+    """A positive 63-bit number that stands for a topic id: app transactions hold only numbers (RULES P3)."""
+    return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,50 @@
+"""Where the errors of the Delta library become ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from penstock.errors import PenstockError, TransientError, UserError
+
+
+class MissingTableError(TransientError):
+    """There is no Delta table at the path."""
+
+
+class ConflictError(TransientError):
+    """Another commit took the version that this one wanted."""
+
+
+_NOISE = re.compile(r"\x1b\[[0-9;]*m|\s*↳\s*")
+_REFUSED = ("Permission denied", "PermissionDenied", "AccessDenied", "Forbidden", "403", "NotADirectory", "Read-only")
+_FULL = ("No space left", "StorageFull", "QuotaExceeded", "Disk quota")
+
+
+@contextmanager
+def library_errors(path: str) -> Iterator[None]:
+    """Translate whatever the Delta library raises about the table at `path`."""
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        raise translated(error, path) from error
+
+
+def translated(error: Exception, path: str) -> PenstockError:
+    text = _NOISE.sub(" ", str(error)).strip()
+    if any(mark in text for mark in _REFUSED):
+        return UserError(
+            f"no permission on the table at {path}",
+            detail=text,
+            hint="give the process read and write access to the path, or change `table.delta.path`",
+        )
+    if any(mark in text for mark in _FULL):
+        return TransientError(f"no space left for the table at {path}", detail=text, hint="free space; the job goes on")
+    if isinstance(error, CommitFailedError):
+        return ConflictError(f"another commit came first at {path}", detail=text)
+    if isinstance(error, TableNotFoundError):
+        return MissingTableError(f"no Delta table at {path}", detail=text)
+    return TransientError(f"the table at {path} does not answer", detail=text)

@@ -1,0 +1,222 @@
+"""What a process proposes to a Delta table, and the pure check that accepts or refuses it partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.keys import (
+    origin_key,
+    position_key,
+    quarantine_key,
+    token_key,
+    topic_fingerprint,
+    topic_key,
+    total_key,
+)
+from penstock.tables.delta.state import TOTAL_NAMES, PartitionState, TableState, Totals, slice_totals
+
+
+@dataclass(frozen=True, slots=True)
+class StartPart:
+    """A partition's first position: committed without rows before anything is read (RULES P1)."""
+
+    partition: Partition
+    offset: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePart:
+    """One slice of a batch with its token, counts and staged files."""
+
+    piece: Slice
+    token: int
+    counts: Counts
+    files: tuple[StagedFile, ...] = ()
+    quarantine_files: tuple[StagedFile, ...] = ()
+
+    @property
+    def partition(self) -> Partition:
+        return self.piece.partition
+
+
+@dataclass(frozen=True, slots=True)
+class FencePart:
+    """A token raised over a partition without rows: the first act of a new owner (RULES C5)."""
+
+    partition: Partition
+    token: int
+
+
+Part = StartPart | SlicePart | FencePart
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The parts that one commit shall make true together; `batch_id` recognises it afterwards (RULES C2)."""
+
+    job: str
+    batch_id: str
+    parts: tuple[Part, ...]
+    staged_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the table takes no part of this partition: somebody else moved it, or holds a newer token."""
+
+    partition: Partition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    accepted: tuple[Part, ...]
+    refused: tuple[Refusal, ...]
+
+
+def check(proposal: Proposal, state: TableState) -> Checked:
+    """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
+    accepted: list[Part] = []
+    refused: list[Refusal] = []
+    for part in proposal.parts:
+        reason = _refusal(part, state)
+        if reason is None:
+            accepted.append(part)
+        else:
+            refused.append(Refusal(part.partition, reason))
+    return Checked(tuple(accepted), tuple(refused))
+
+
+def _refusal(part: Part, state: TableState) -> str | None:
+    here = state.of(part.partition)
+    if part.token < here.token:
+        return f"token {part.token} is older than the table's {here.token}"
+    match part:
+        case StartPart():
+            return None if here.position is None else f"already started, position is {here.position}"
+        case SlicePart():
+            if here.position == part.piece.start:
+                return None
+            return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
+        case FencePart():
+            return None
+        case _:
+            assert_never(part)
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What accepted parts do to a table: app transactions, files, and the state afterwards."""
+
+    transactions: Mapping[str, int]
+    files: tuple[StagedFile, ...]
+    metadata: Mapping[str, Any]
+    state: Mapping[Partition, PartitionState] = field(default_factory=dict)
+    fingerprints: Mapping[str, int] = field(default_factory=dict)
+
+
+def effect(proposal: Proposal, accepted: tuple[Part, ...], state: TableState) -> Effect:
+    """Work out the commit of the accepted parts on top of a state."""
+    transactions: dict[str, int] = {}
+    after: dict[Partition, PartitionState] = {}
+    fingerprints: dict[str, int] = {}
+    for part in accepted:
+        before = state.of(part.partition)
+        after[part.partition] = _after(part, before)
+        transactions |= _changes(proposal.job, part.partition, before, after[part.partition])
+        if isinstance(part, StartPart):
+            fingerprint = topic_fingerprint(part.partition.topic_id)
+            fingerprints[part.partition.topic] = fingerprint
+            transactions[topic_key(proposal.job, part.partition.topic)] = fingerprint
+    slices = [part for part in accepted if isinstance(part, SlicePart)]
+    return Effect(
+        transactions=transactions,
+        files=tuple(file for part in slices for file in part.files),
+        metadata=_metadata(proposal, accepted),
+        state=after,
+        fingerprints=fingerprints,
+    )
+
+
+def _after(part: Part, before: PartitionState) -> PartitionState:
+    match part:
+        case StartPart():
+            return PartitionState(position=part.offset, origin=part.offset, token=part.token)
+        case SlicePart():
+            return PartitionState(
+                position=part.piece.end,
+                origin=before.origin,
+                token=part.token,
+                totals=before.totals + slice_totals(part.piece, part.counts),
+                quarantine_mark=part.piece.end if part.quarantine_files else before.quarantine_mark,
+            )
+        case FencePart():
+            return PartitionState(before.position, before.origin, part.token, before.totals, before.quarantine_mark)
+        case _:
+            assert_never(part)
+
+
+def _changes(job: str, partition: Partition, before: PartitionState, after: PartitionState) -> dict[str, int]:
+    """The app transactions that turn one state into the next. The position is always there: it makes rivals collide."""
+    changes: dict[str, int] = {token_key(job, partition): after.token}
+    if after.position is not None:
+        changes[position_key(job, partition)] = after.position
+    if after.origin is not None and after.origin != before.origin:
+        changes[origin_key(job, partition)] = after.origin
+    if after.quarantine_mark is not None and after.quarantine_mark != before.quarantine_mark:
+        changes[quarantine_key(job, partition)] = after.quarantine_mark
+    for name in TOTAL_NAMES:
+        total = getattr(after.totals, name)
+        if total != getattr(before.totals, name):
+            changes[total_key(job, partition, name)] = total
+    return changes
+
+
+def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
+    """What `history` shows of the commit. The library names the operation; the streaming fields are ours."""
+    slices = [part for part in accepted if isinstance(part, SlicePart)]
+    return {
+        "queryId": proposal.job,
+        "outputMode": "Append",
+        "penstock": {
+            "v": 1,
+            "kind": "batch" if slices else "start" if isinstance(accepted[0], StartPart) else "fence",
+            "job": proposal.job,
+            "batch": proposal.batch_id,
+            "slices": [_slice_record(part) for part in slices],
+            "starts": [
+                {**_partition_record(part.partition), "offset": part.offset}
+                for part in accepted
+                if isinstance(part, StartPart)
+            ],
+            "rows": sum(file.rows for part in slices for file in part.files),
+            "size_bytes": sum(file.size_bytes for part in slices for file in part.files),
+        },
+    }
+
+
+def _partition_record(partition: Partition) -> dict[str, Any]:
+    return {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number}
+
+
+def _slice_record(part: SlicePart) -> dict[str, Any]:
+    added = slice_totals(part.piece, part.counts)
+    return {
+        **_partition_record(part.partition),
+        "start": part.piece.start,
+        "end": part.piece.end,
+        "token": part.token,
+        **{name: getattr(added, name) for name in TOTAL_NAMES if getattr(added, name)},
+        "quarantine": [{"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes, "stats": file.stats}
+                       for file in part.quarantine_files],
+    }
+
+
+def totals_of_record(record: Mapping[str, Any]) -> Totals:
+    """Read the counts of a slice back from commit metadata."""
+    return Totals(**{name: int(record.get(name, 0)) for name in TOTAL_NAMES})

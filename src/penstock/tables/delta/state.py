@@ -1,0 +1,104 @@
+"""What a Delta table says about a job: positions, tokens and totals, all as of one version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+
+from deltalake import DeltaTable
+
+from penstock.flow.manifest import Counts
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.keys import origin_key, position_key, quarantine_key, token_key, topic_key, total_key
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts since the origin: `position - origin = read + holes + gap + given_up` (RULES C6)."""
+
+    read: int = 0
+    written: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    skipped: int = 0
+    holes: int = 0
+    gap: int = 0
+    given_up: int = 0
+    replayed: int = 0
+    """Of the quarantined, those that a replay has written since."""
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
+
+    @property
+    def offsets(self) -> int:
+        return self.read + self.holes + self.gap + self.given_up
+
+    @property
+    def conserved(self) -> bool:
+        return self.read == self.written + self.quarantined + self.filtered + self.skipped
+
+
+TOTAL_NAMES = tuple(each.name for each in fields(Totals))
+
+
+def slice_totals(piece: Slice, counts: Counts) -> Totals:
+    """What one slice adds; offsets that are neither read nor a gap had no record."""
+    return Totals(
+        read=counts.read,
+        written=counts.written,
+        quarantined=counts.quarantined,
+        filtered=counts.filtered,
+        skipped=counts.skipped,
+        holes=piece.end - piece.read_from - counts.read,
+        gap=piece.gap,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """What the table holds of one partition. `position` is None until the start is committed (RULES P1)."""
+
+    position: int | None = None
+    origin: int | None = None
+    token: int = 0
+    totals: Totals = field(default_factory=Totals)
+    quarantine_mark: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    version: int
+    partitions: Mapping[Partition, PartitionState]
+    fingerprints: Mapping[str, int | None]
+    """Per topic, the fingerprint of the topic id that the positions belong to; None for a topic never seen."""
+
+    def of(self, partition: Partition) -> PartitionState:
+        return self.partitions.get(partition, PartitionState())
+
+    @property
+    def tokens(self) -> dict[Partition, int]:
+        return {partition: state.token for partition, state in self.partitions.items()}
+
+
+def read_state(handle: DeltaTable, job: str, partitions: Iterable[Partition]) -> TableState:
+    """Read the state of these partitions from the very version that the handle has loaded."""
+    wanted = tuple(partitions)
+    return TableState(
+        version=handle.version(),
+        partitions={each: _read_partition(handle, job, each) for each in wanted},
+        fingerprints={each.topic: handle.transaction_version(topic_key(job, each.topic)) for each in wanted},
+    )
+
+
+def _read_partition(handle: DeltaTable, job: str, partition: Partition) -> PartitionState:
+    position = handle.transaction_version(position_key(job, partition))
+    if position is None:
+        return PartitionState(token=handle.transaction_version(token_key(job, partition)) or 0)
+    return PartitionState(
+        position=position,
+        origin=handle.transaction_version(origin_key(job, partition)),
+        token=handle.transaction_version(token_key(job, partition)) or 0,
+        totals=Totals(*(handle.transaction_version(total_key(job, partition, name)) or 0 for name in TOTAL_NAMES)),
+        quarantine_mark=handle.transaction_version(quarantine_key(job, partition)),
+    )

@@ -1,0 +1,226 @@
+"""Vacuum: delete the files that no commit names and none can name any more (RULES C7).
+
+The order is the proof. The folder is listed first and the table is loaded afterwards: what was committed in between is
+active in the loaded version, what was staged in between is not in the listing. The name of a file tells until when a
+commit may name it: a staged one while the position of its partition is its start, a compaction's output up to a table
+version, a replay's while its run is not committed. Names that are not ours stay.
+
+Never the library's full vacuum, which takes staged files. Of its light one only the list of removed files is used, and
+the deletes are ours: the library would commit twice for its own report, and could not be stopped between two files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from deltalake import DeltaTable
+
+from penstock.failpoints import Reach
+from penstock.flow.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
+from penstock.flow.partition_values import partition_folder
+from penstock.log.offsets import Partition
+from penstock.storage import Entry, Storage
+from penstock.tables.delta.active import active_paths
+from penstock.tables.delta.keys import position_key, quarantine_key, replay_key
+from penstock.tables.delta.library import library_errors
+from penstock.tables.delta.recent import recently_removed
+from penstock.tables.delta.table import Table
+
+LOG_FOLDER = "_delta_log/"
+_HOUR_SECONDS = 3600
+
+
+class Dead(StrEnum):
+    """Why a file can go."""
+
+    REMOVED = "removed from the table, retention is over"
+    PASSED = "never committed, the position is beyond its start"
+    EXPIRED = "never committed, the version bound of its compaction has passed"
+    REPLAYED = "never committed, its replay run is over"
+
+
+class Kept(StrEnum):
+    """Why a file stays."""
+
+    ACTIVE = "active"
+    RETAINED = "removed from the table, within retention"
+    COMMITTABLE = "may still be committed"
+    UNPLACED = "of a partition without a position"
+    PENDING = "listed for quarantine, not appended yet"
+    UNKNOWN = "not a name of Penstock"
+
+
+SliceRule = Callable[[StagedName], Dead | Kept]
+"""What becomes of a staged file that the table neither holds nor held."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A file that went, or would go in a dry run."""
+
+    table_url: str
+    path: str
+    size_bytes: int
+    reason: Dead
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    deleted: tuple[Deleted, ...]
+    kept: Mapping[Kept, int]
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the loaded version of a table says about files in its folder."""
+
+    version: int
+    partition_by: tuple[str, ...]
+    active: frozenset[str]
+    removed: frozenset[str]
+    expired: frozenset[str]
+    """Of the removed, those that nobody's time travel needs."""
+    replay_run: int
+    of_slice: SliceRule
+
+
+def vacuum(
+    table: Table, quarantine: Table | None = None, *, dry_run: bool = False, retention_seconds: float | None = None
+) -> VacuumReport:
+    """Delete dead files of a job's table and of its quarantine.
+
+    `retention_seconds` takes the place of the table's `delta.deletedFileRetentionDuration`, in whole hours rounded up.
+    """
+    tables = (table,) if quarantine is None else (table, quarantine)
+    folders = [_list(each.storage()) for each in tables]
+    table.environment.reach("vacuum_listed")
+    # The data table first: what it lists up to this version, the quarantine loaded behind it holds or still lacks.
+    for each in tables:
+        each.refresh()
+    rules = [_data_slices(table)]
+    if quarantine is not None:
+        rules.append(_quarantine_slices(table, quarantine))
+    deleted: list[Deleted] = []
+    kept: Counter[Kept] = Counter()
+    for each, entries, of_slice in zip(tables, folders, rules, strict=True):
+        dead, stay = _judge_all(each, entries, _facts(each, of_slice, retention_seconds))
+        deleted += dead
+        kept += stay
+    if not dry_run:
+        _delete(tables, deleted, table.environment.reach)
+    return VacuumReport(tuple(deleted), dict(kept), dry_run)
+
+
+def judge(path: str, facts: Facts) -> Dead | Kept:
+    """Whether a file that was listed before the facts were loaded can go."""
+    if path in facts.active:
+        return Kept.ACTIVE
+    if path in facts.removed:
+        return Dead.REMOVED if path in facts.expired else Kept.RETAINED
+    if not _is_our_folder(path, facts.partition_by):
+        return Kept.UNKNOWN
+    if (staged := parse_staged_name(path)) is not None:
+        return facts.of_slice(staged)
+    if (compacted := parse_compacted_name(path)) is not None:
+        return Dead.EXPIRED if facts.version >= compacted.version_max else Kept.COMMITTABLE
+    if (replayed := parse_replayed_name(path)) is not None and replayed.run.isdecimal():
+        return Dead.REPLAYED if int(replayed.run) <= facts.replay_run else Kept.COMMITTABLE
+    return Kept.UNKNOWN
+
+
+def _list(storage: Storage) -> list[Entry]:
+    return [entry for entry in storage.list() if not entry.path.startswith(LOG_FOLDER)]
+
+
+def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
+    """Whether our writer puts files there: a deeper folder may be another table, a quarantine even."""
+    folders = path.split("/")[:-1]
+    if not folders:
+        return True
+    heads = [partition_folder({name: ""}).removesuffix("/") for name in partition_by]
+    return len(folders) == len(heads) and all(map(str.startswith, folders, heads))
+
+
+def _data_slices(table: Table) -> SliceRule:
+    """A slice is committed only where its start is the position, and positions never fall."""
+
+    @cache
+    def position(partition: Partition) -> int | None:
+        return table.transaction(position_key(table.job, partition))
+
+    def of_slice(name: StagedName) -> Dead | Kept:
+        reached = position(_partition(name))
+        if reached is None:
+            return Kept.UNPLACED
+        return Dead.PASSED if reached > name.start else Kept.COMMITTABLE
+
+    return of_slice
+
+
+def _quarantine_slices(table: Table, quarantine: Table) -> SliceRule:
+    """As for the data, but files that a data commit listed belong to the table before they are appended (RULES Q1)."""
+    of_data = _data_slices(table)
+
+    @cache
+    def pending(partition: Partition) -> bool:
+        mark = table.transaction(quarantine_key(table.job, partition))
+        appended = quarantine.transaction(position_key(quarantine.job, partition))
+        return mark is not None and (appended is None or appended < mark)
+
+    return lambda name: Kept.PENDING if pending(_partition(name)) else of_data(name)
+
+
+def _partition(name: StagedName) -> Partition:
+    # The keys of app transactions hold the topic id and no topic.
+    return Partition("", name.topic_id, name.partition)
+
+
+def _facts(table: Table, of_slice: SliceRule, retention_seconds: float | None) -> Facts:
+    with library_errors(table.spec.path):
+        return Facts(
+            version=table.version,
+            partition_by=table.spec.partition_by,
+            active=active_paths(table.handle),
+            removed=_removed(table.handle, 0.0),
+            expired=_removed(table.handle, retention_seconds),
+            replay_run=table.handle.transaction_version(replay_key(table.job)) or 0,
+            of_slice=of_slice,
+        )
+
+
+def _removed(handle: DeltaTable, retention_seconds: float | None) -> frozenset[str]:
+    """Names of files that were removed at least that long ago; None: as long as the table's own retention."""
+    if retention_seconds is None:
+        return frozenset(handle.vacuum(dry_run=True, full=False))
+    hours = math.ceil(retention_seconds / _HOUR_SECONDS)
+    return frozenset(handle.vacuum(retention_hours=hours, dry_run=True, full=False, enforce_retention_duration=False))
+
+
+def _judge_all(table: Table, entries: Iterable[Entry], facts: Facts) -> tuple[list[Deleted], Counter[Kept]]:
+    dead: list[tuple[Entry, Dead]] = []
+    kept: Counter[Kept] = Counter()
+    for entry in entries:
+        match judge(entry.path, facts):
+            case Dead() as reason:
+                dead.append((entry, reason))
+            case Kept() as reason:
+                kept[reason] += 1
+    # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
+    unsure = {entry.path for entry, reason in dead if reason is not Dead.REMOVED}
+    fresh = recently_removed(table.storage(), LOG_FOLDER, unsure)
+    kept[Kept.RETAINED] += len(fresh)
+    url = table.spec.path
+    return [Deleted(url, entry.path, entry.size_bytes, why) for entry, why in dead if entry.path not in fresh], +kept
+
+
+def _delete(tables: Iterable[Table], deleted: Iterable[Deleted], reach: Reach) -> None:
+    storages = {each.spec.path: each.storage() for each in tables}
+    for each in deleted:
+        reach("vacuum_deleting")
+        storages[each.table_url].delete(each.path)

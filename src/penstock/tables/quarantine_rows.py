@@ -1,0 +1,175 @@
+"""Reading the quarantine table: its files one row group at a time, the newest rows, one row by its place."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.log.offsets import Partition
+from penstock.tables.delta.library import library_errors
+from penstock.tables.delta.table import Table
+
+KINDS_MAX = 1000
+OTHER_KINDS = "other errors"
+_FOUND = re.compile(r", found .*", re.DOTALL)
+_NUMBER = re.compile(r"\b\d+\b")
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineFile:
+    """An active file of the quarantine table; a span is None where its statistics do not tell."""
+
+    path: str
+    size_bytes: int
+    rows: int | None
+    modified_at_ms: int
+    partition_span: tuple[int, int] | None
+    offset_span: tuple[int, int] | None
+
+    def may_hold(self, partition: int, first: int, last: int) -> bool:
+        """Whether an offset of `[first, last]` of that partition number can be in the file."""
+        return _meets(self.partition_span, partition, partition) and _meets(self.offset_span, first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the listing."""
+
+    topic: str
+    partition: int
+    offset: int
+    quarantined_at: datetime
+    error: str
+    size_bytes: int | None
+    """Of the value; None for a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The newest rows, and how many there are of each kind of error, the most frequent first."""
+
+    rows: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    newest: tuple[Entry, ...] = ()
+
+
+def active_files(table: Table) -> list[QuarantineFile]:
+    """The files of the version that the handle has loaded, oldest first."""
+    with library_errors(table.spec.path):
+        added = pa.table(table.handle.get_add_actions(flatten=True)).to_pylist()
+    files = [
+        QuarantineFile(
+            # The library tells the name as a URL has it; actions and storage want it as it is.
+            path=unquote(each["path"]),
+            size_bytes=each["size_bytes"],
+            rows=each.get("num_records"),
+            modified_at_ms=each["modification_time"],
+            partition_span=_span(each, "partition"),
+            offset_span=_span(each, "offset"),
+        )
+        for each in added
+    ]
+    return sorted(files, key=lambda file: (file.modified_at_ms, file.path))
+
+
+def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
+    wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
+    with table.storage().open_reader(file.path) as source, pq.ParquetFile(source) as parquet:
+        there = set(parquet.schema_arrow.names)
+        names = [name for name in wanted.names if name in there]
+        for group in range(parquet.num_row_groups):
+            rows = parquet.read_row_group(group, columns=names)
+            arrays = [
+                rows.column(each.name).cast(each.type) if each.name in there else pa.nulls(rows.num_rows, each.type)
+                for each in wanted
+            ]
+            yield pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def count_rows(table: Table) -> int:
+    """How many rows the loaded version has."""
+    return sum(_row_count(table, file) for file in active_files(table))
+
+
+def list_rows(table: Table, limit: int) -> Listing:
+    """Read everything once; only `limit` rows are kept at a time."""
+    kinds: Counter[str] = Counter()
+    newest: pa.Table | None = None
+    count = 0
+    for file in active_files(table):
+        for rows in read_file(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+            count += rows.num_rows
+            _count_kinds(kinds, rows.column("error"))
+            newest = _newest(newest, rows, limit)
+    entries = tuple(Entry(**each) for each in newest.to_pylist()) if newest is not None else ()
+    return Listing(count, dict(kinds.most_common()), entries)
+
+
+def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
+    """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
+    found: list[dict[str, Any]] = []
+    for file in active_files(table):
+        if not file.may_hold(partition, offset, offset):
+            continue
+        for rows in read_file(table, file):
+            here = pc.and_(pc.equal(rows.column("partition"), partition), pc.equal(rows.column("offset"), offset))
+            found += rows.filter(pc.and_(here, pc.equal(rows.column("topic"), topic))).to_pylist()
+    return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
+
+
+def partitions_of(rows: pa.Table) -> list[Partition]:
+    """The partitions, with their topic's life, that rows came from."""
+    places = rows.select(["topic", "topic_id", "partition"]).group_by(["topic", "topic_id", "partition"]).aggregate([])
+    return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
+
+
+def error_kind(error: str) -> str:
+    """An error without what was different in each record: the value that was found, and numbers."""
+    return _NUMBER.sub("N", _FOUND.sub("", error))
+
+
+def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
+    for each in errors.value_counts().to_pylist():
+        kind = error_kind(each["values"] or "")
+        if kind not in kinds and len(kinds) >= KINDS_MAX:
+            kind = OTHER_KINDS
+        kinds[kind] += each["counts"]
+
+
+def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
+    sized = rows.append_column("size_bytes", pc.cast(pc.binary_length(rows.column("value")), pa.int64()))
+    together = sized.drop_columns(["value"])
+    if before is not None:
+        together = pa.concat_tables([before, together])
+    order = [
+        ("quarantined_at", "descending"),
+        ("topic", "ascending"),
+        ("partition", "ascending"),
+        ("offset", "descending"),
+    ]
+    return together.take(pc.sort_indices(together, order)[:limit])
+
+
+def _row_count(table: Table, file: QuarantineFile) -> int:
+    if file.rows is not None:
+        return file.rows
+    return sum(rows.num_rows for rows in read_file(table, file, ["offset"]))
+
+
+def _span(action: dict[str, Any], column: str) -> tuple[int, int] | None:
+    least, most = action.get(f"min.{column}"), action.get(f"max.{column}")
+    return None if least is None or most is None else (least, most)
+
+
+def _meets(span: tuple[int, int] | None, first: int, last: int) -> bool:
+    return span is None or (span[0] <= last and first <= span[1])

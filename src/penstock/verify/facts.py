@@ -1,0 +1,107 @@
+"""Reads what a table says of its job, all as of one version, and what the log says next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.job.spec import JobSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Partition
+from penstock.storage import Storage, open_storage
+from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
+from penstock.tables.delta.library import MissingTableError, library_errors
+from penstock.tables.delta.state import PartitionState, read_state
+from penstock.tables.delta.table import Table, open_table
+from penstock.tables.quarantine import quarantine_spec
+from penstock.verify.laws import LogFacts
+from penstock.verify.lives import Committed, Lives, find_lives, read_history
+from penstock.verify.table_offsets import DataFile
+from penstock.verify.transactions import app_transactions
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A job's table and quarantine, with what they say of the job."""
+
+    table: Table
+    quarantine: Table | None
+    lives: Lives
+    states: Mapping[Partition, PartitionState]
+    committed: Committed
+    history: tuple[Mapping[str, Any], ...]
+    """Commit metadata, newest first."""
+    pending: tuple[DataFile, ...]
+    """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
+    replay_unfinished: bool
+
+    @property
+    def version(self) -> int:
+        return self.table.version
+
+    @property
+    def quarantine_storage(self) -> Storage:
+        spec = self.quarantine.spec if self.quarantine else None
+        return open_storage(spec.path, spec.storage_options) if spec else self.table.storage()
+
+
+def read_table(job: JobSpec) -> TableFacts | None:
+    """Open the job's table and read its word; None while the job has not made one.
+
+    The quarantine is opened first: it follows the data, so it can only be behind, and how far behind is known.
+    """
+    quarantine = _open_quarantine(job)
+    try:
+        table = open_table(job.table, job.name)
+    except MissingTableError:
+        return None
+    with library_errors(job.table.path):
+        history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
+        committed = read_history(history, job.name)
+        lives = find_lives(app_transactions(table.storage(), table.version), job.name, committed.partitions)
+        states = read_state(table.handle, job.name, lives.partitions).partitions
+    key = replay_key(job.name)
+    replayed = (quarantine.transaction(key) if quarantine else None) or 0
+    return TableFacts(
+        table=table,
+        quarantine=quarantine,
+        lives=lives,
+        states=states,
+        committed=committed,
+        history=history,
+        pending=_pending(history, quarantine),
+        replay_unfinished=(table.transaction(key) or 0) > replayed,
+    )
+
+
+def read_log(log: KafkaLog, lives: Lives) -> LogFacts:
+    """Ask the log about the partitions of topics that are still the ones which the table has read."""
+    ids = log.topic_ids(lives.fingerprints)
+    known = set(lives.current)
+    same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == lives.fingerprints[topic]}
+    new = [each for each in log.partitions() if each not in known] if len(same) == len(lives.fingerprints) else []
+    return LogFacts(ids, log.bounds(each for each in lives.current if each.topic in same), tuple(new))
+
+
+def _open_quarantine(job: JobSpec) -> Table | None:
+    try:
+        return open_table(quarantine_spec(job), job.name)
+    except MissingTableError:
+        return None
+
+
+def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None) -> tuple[DataFile, ...]:
+    """Files that commits of any job listed behind the quarantine's own positions."""
+    positions: dict[str, int] = {}
+    found: list[DataFile] = []
+    for record in history:
+        ours = record.get("penstock")
+        for piece in ours.get("slices", ()) if isinstance(ours, dict) else ():
+            key = position_key(ours["job"], Partition(piece["topic"], piece["topic_id"], piece["partition"]))
+            if key not in positions:
+                known = quarantine.transaction(key) if quarantine else None
+                positions[key] = -1 if known is None else known
+            if piece["end"] > positions[key]:
+                found += [DataFile(each["path"], each["rows"]) for each in piece["quarantine"]]
+    return tuple(found)

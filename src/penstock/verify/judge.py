@@ -1,0 +1,172 @@
+"""The law of single offsets: each once, none missing, none in two places, none that the log does not have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from penstock.log.offsets import Partition
+from penstock.verify.findings import Offence, OffenceKind, offence_at
+from penstock.verify.laws import Span
+from penstock.verify.windows import Window
+
+NO_OFFSETS = pl.Series(dtype=pl.Int64)
+
+
+@dataclass(frozen=True, slots=True)
+class LogOffsets:
+    """The offsets of records that the log has in a window, ascending, from `first` on.
+
+    `exact` is False for a compacted topic: its log may have lost records since they were read.
+    """
+
+    offsets: pl.Series
+    first: int
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The offsets that table and quarantine hold in a window, in any order."""
+
+    table: pl.Series = field(default_factory=lambda: NO_OFFSETS)
+    quarantine: pl.Series = field(default_factory=lambda: NO_OFFSETS)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What a window showed: offences, those about absent offsets apart, and counts per span."""
+
+    offences: tuple[Offence, ...]
+    absences: tuple[Offence, ...]
+    held_counts: tuple[int, ...]
+    log_counts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogCounts:
+    """How many records the log has per span; only spans that begin at `first` or later are whole there."""
+
+    counts: tuple[int, ...]
+    first: int
+    exact: bool
+
+
+def judge(
+    partition: Partition, window: Window, spans: Sequence[Span], held: Held, log: LogOffsets | None, replaying: bool
+) -> Judged:
+    """Judge one window; `replaying` allows offsets in both places, as an unfinished replay leaves them (RULES Q2)."""
+    table, quarantine = held.table.sort(), held.quarantine.sort()
+    there = _merged(table, quarantine)
+    origin, position = (spans[0].lo, spans[-1].hi) if spans else (window.lo, window.hi)
+    firsts = {
+        OffenceKind.TWICE: _first_repeated(table),
+        OffenceKind.TWICE_IN_QUARANTINE: _first_repeated(quarantine),
+        OffenceKind.BOTH: None if replaying else _first_common(table, quarantine),
+        OffenceKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
+        OffenceKind.BEYOND_POSITION: _first_from(there, position),
+        OffenceKind.NOT_IN_LOG: _first_unknown(there, log, window),
+    }
+    return Judged(
+        offences=tuple(offence_at(partition, at, kind) for kind, at in firsts.items() if at is not None),
+        absences=tuple(
+            offence_at(partition, at, OffenceKind.MISSING)
+            for at in (_first_missing(there, window, spans), _first_unheld(there, log, spans))
+            if at is not None
+        ),
+        held_counts=_counts(there, spans),
+        log_counts=_counts(log.offsets if log else NO_OFFSETS, spans),
+    )
+
+
+def count_offences(
+    partition: Partition, spans: Sequence[Span], held_counts: Sequence[int] | None, log: LogCounts | None
+) -> tuple[Offence, ...]:
+    """Compare the counts of whole spans, once every window was seen; `None` where offsets are not kept or not read."""
+    found: list[Offence] = []
+    for index, span in enumerate(spans):
+        if held_counts is not None and held_counts[index] != span.held:
+            kind = OffenceKind.MISSING if held_counts[index] < span.held else OffenceKind.TOO_MANY
+            found.append(offence_at(partition, span.lo, kind, span.hi))
+        if log is not None and span.read_from >= log.first and span.hi > span.lo:
+            records, read = log.counts[index], span.totals.read
+            if records > read or (log.exact and records < read):
+                found.append(offence_at(partition, span.lo, OffenceKind.NOT_COUNTED, span.hi))
+    return tuple(found)
+
+
+def _merged(table: pl.Series, quarantine: pl.Series) -> pl.Series:
+    both = pl.concat([table, quarantine]).sort() if len(quarantine) else table
+    return both if _first_repeated(both) is None else both.unique().sort()
+
+
+def _first_repeated(ascending: pl.Series) -> int | None:
+    if len(ascending) < 2:
+        return None
+    repeated = ascending[1:].filter(ascending[1:] == ascending[:-1])
+    return int(repeated[0]) if len(repeated) else None
+
+
+def _first_common(one: pl.Series, other: pl.Series) -> int | None:
+    common = other.filter(other.is_in(one.implode())) if len(one) and len(other) else NO_OFFSETS
+    return int(common[0]) if len(common) else None
+
+
+def _first_from(ascending: pl.Series, bound: int) -> int | None:
+    index = ascending.search_sorted(bound, side="left")
+    return int(ascending[index]) if index < len(ascending) else None
+
+
+def _first_absent(ascending: pl.Series, lo: int, hi: int) -> int | None:
+    """The first of `[lo, hi)` that is not among distinct ascending offsets."""
+    start, stop = ascending.search_sorted(lo, side="left"), ascending.search_sorted(hi, side="left")
+    if stop - start == hi - lo:
+        return None
+    inside = ascending[start:stop]
+    wanted = pl.int_range(lo, lo + len(inside), eager=True)
+    astray = wanted.filter(inside != wanted)
+    return int(astray[0]) if len(astray) else lo + len(inside)
+
+
+def _first_missing(there: pl.Series, window: Window, spans: Sequence[Span]) -> int | None:
+    for span in spans:
+        lo, hi = max(span.read_from, window.lo), min(span.hi, window.hi)
+        if span.full and lo < hi:
+            absent = _first_absent(there, lo, hi)
+            if absent is not None:
+                return absent
+    return None
+
+
+def _first_unheld(there: pl.Series, log: LogOffsets | None, spans: Sequence[Span]) -> int | None:
+    """The first record of the log that nobody holds although nothing was filtered there."""
+    if log is None or not spans or not len(log.offsets) or there.equals(log.offsets):
+        return None
+    lost = log.offsets.filter(~log.offsets.is_in(there.implode())) if len(there) else log.offsets
+    lost = lost.filter((lost >= spans[0].lo) & (lost < spans[-1].hi))
+    if not len(lost):
+        return None
+    starts = pl.Series([span.lo for span in spans], dtype=pl.Int64)
+    owner = starts.search_sorted(lost, side="right").cast(pl.Int64) - 1
+    counted_on = pl.Series([span.unfiltered for span in spans], dtype=pl.Boolean).gather(owner)
+    sure = lost.filter(counted_on)
+    return int(sure[0]) if len(sure) else None
+
+
+def _first_unknown(there: pl.Series, log: LogOffsets | None, window: Window) -> int | None:
+    """The first offset that somebody holds and the log, which still reaches there, does not have."""
+    if log is None or not log.exact or there.equals(log.offsets):
+        return None
+    within = there.filter((there >= max(log.first, window.lo)) & (there < window.hi))
+    unknown = within.filter(~within.is_in(log.offsets.implode())) if len(log.offsets) else within
+    return int(unknown[0]) if len(unknown) else None
+
+
+def _counts(ascending: pl.Series, spans: Sequence[Span]) -> tuple[int, ...]:
+    if not spans:
+        return ()
+    lows = ascending.search_sorted(pl.Series([span.lo for span in spans], dtype=pl.Int64), side="left")
+    highs = ascending.search_sorted(pl.Series([span.hi for span in spans], dtype=pl.Int64), side="left")
+    return tuple((highs.cast(pl.Int64) - lows.cast(pl.Int64)).to_list())

@@ -1,0 +1,50 @@
+"""Offsets in bounded memory: the whole range is cut into passes that each hold a part of every partition. Pure.
+
+An offset costs 8 bytes in each of up to three places (table, quarantine, log), and sorting and comparing them costs
+about as much again: a pass over `OFFSETS_PER_PASS_MAX` offsets stays below 48 bytes per offset, 400 MB at its largest.
+Tables with fewer offsets need one pass and less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.log.offsets import Partition
+
+OFFSETS_PER_PASS_MAX = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The part `[lo, hi)` of a partition that one pass looks at; the outermost ones also take what lies outside."""
+
+    lo: int
+    hi: int
+    takes_lower: bool = True
+    takes_higher: bool = True
+
+    def takes(self, lowest: int, highest: int) -> bool:
+        """Whether offsets between `lowest` and `highest`, both included, may fall into this window."""
+        return (self.takes_lower or highest >= self.lo) and (self.takes_higher or lowest < self.hi)
+
+
+Pass = Mapping[Partition, Window]
+
+
+def passes(ranges: Mapping[Partition, tuple[int, int]], offsets_max: int = OFFSETS_PER_PASS_MAX) -> list[Pass]:
+    """Cut every partition into equally many windows, so that files which mix partitions are read about once."""
+    total = sum(hi - lo for lo, hi in ranges.values())
+    count = max(1, -(-total // offsets_max))
+    return [
+        {
+            partition: Window(
+                lo + (hi - lo) * number // count,
+                lo + (hi - lo) * (number + 1) // count,
+                takes_lower=number == 0,
+                takes_higher=number == count - 1,
+            )
+            for partition, (lo, hi) in ranges.items()
+        }
+        for number in range(count)
+    ]

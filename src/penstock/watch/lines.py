@@ -1,0 +1,34 @@
+"""Events as JSON lines: constant event text plus fields, for everything that is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+import structlog
+
+_WARNINGS = frozenset({"retrying", "mirror failed", "mirror refused", "fields left out"})
+_ERRORS = frozenset({"job failed", "job crashed"})
+
+
+class JsonLines:
+    """Writes each event of a job as one line."""
+
+    def __init__(self, job: str, stream: TextIO = sys.stdout) -> None:
+        self._logger = structlog.wrap_logger(
+            structlog.PrintLogger(stream),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.JSONRenderer(default=str),
+            ],
+            job=job,
+        )
+
+    def event(self, name: str, **fields: object) -> None:
+        if name in _ERRORS:
+            self._logger.error(name, **fields)
+        elif name in _WARNINGS:
+            self._logger.warning(name, **fields)
+        else:
+            self._logger.info(name, **fields)

@@ -1,0 +1,92 @@
+"""Live progress on a terminal: one line per job, notable events above it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+
+@dataclass(slots=True)
+class _Row:
+    state: str = "starting"
+    written: int = 0
+    quarantined: int = 0
+    filtered: int = 0
+    commits: int = 0
+    size_bytes: int = 0
+    began_at: float = field(default_factory=time.monotonic)
+
+
+_LOUD = frozenset({"retrying", "mirror failed", "mirror refused", "job failed", "job crashed", "columns added", "fields left out"})
+
+
+class Progress:
+    """A live table of the running jobs; `listener(job)` gives each job its voice."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console()
+        self._rows: dict[str, _Row] = {}
+        self._lock = threading.Lock()
+        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> Progress:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def listener(self, job: str) -> _JobVoice:
+        with self._lock:
+            self._rows[job] = _Row()
+        return _JobVoice(self, job)
+
+    def hear(self, job: str, name: str, fields: dict[str, object]) -> None:
+        with self._lock:
+            row = self._rows[job]
+            row.state = name
+            if name == "batch committed":
+                row.commits += 1
+                for total in ("written", "quarantined", "filtered", "size_bytes"):
+                    setattr(row, total, getattr(row, total) + int(str(fields.get(total, 0))))
+        if name in _LOUD:
+            told = " ".join(f"{key}={value}" for key, value in fields.items() if value not in ("", None))
+            self._console.print(f"[bold]{job}[/bold] {name} {told}", highlight=False)
+
+    def _table(self) -> Table:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("job", "state", "written", "quarantined", "filtered", "commits", "MiB", "records/s"):
+            table.add_column(heading, justify="left" if heading in ("job", "state") else "right")
+        with self._lock:
+            for job, row in self._rows.items():
+                seconds = max(time.monotonic() - row.began_at, 1e-9)
+                table.add_row(
+                    job,
+                    row.state,
+                    f"{row.written:,}",
+                    f"{row.quarantined:,}",
+                    f"{row.filtered:,}",
+                    f"{row.commits:,}",
+                    f"{row.size_bytes / 2**20:,.1f}",
+                    f"{(row.written + row.quarantined + row.filtered) / seconds:,.0f}",
+                )
+        return table
+
+
+class _JobVoice:
+    """The listener of one job."""
+
+    def __init__(self, progress: Progress, job: str) -> None:
+        self._progress = progress
+        self._job = job
+
+    def event(self, name: str, **fields: object) -> None:
+        self._progress.hear(self._job, name, fields)

@@ -1,0 +1,32 @@
+"""Fixtures of the whole suite: one real broker for the session, topics and records in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.embedded.broker import Cluster
+from tests.kafka import Produce, Topics
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One broker that all tests of the session share; tests that hurt a broker start their own."""
+    with Cluster.start(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def bootstrap(cluster: Cluster) -> str:
+    return cluster.bootstrap
+
+
+@pytest.fixture(scope="session")
+def topic(bootstrap: str) -> Topics:
+    return Topics(bootstrap)
+
+
+@pytest.fixture(scope="session")
+def produce(bootstrap: str) -> Produce:
+    return Produce(bootstrap)

@@ -1,0 +1,171 @@
+"""The embedded broker is a real Kafka: it starts, stops, is killed, and keeps its data."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.embedded.broker import Cluster
+from penstock.embedded.layout import Layout, new_brokers
+from penstock.embedded.state import ProcessId, State, write_state
+from penstock.errors import UserError
+from tests.kafka import Produce, Topics
+
+
+def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
+    """The first records of partition 0."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test-broker", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        return [message.value() for message in consumer.consume(count, timeout=60)]
+    finally:
+        consumer.close()
+
+
+def broker_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from penstock.cli import main; main()", "broker", *arguments]
+    return subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=200, check=False)
+
+
+def answer(result: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert result.returncode == 0, result.stderr
+    content: dict[str, object] = json.loads(result.stdout)
+    return content
+
+
+def test_records_come_back_as_they_were_produced(topic: Topics, produce: Produce, bootstrap: str) -> None:
+    name = topic()
+    places = produce(name, [b"one", "two", None], headers=[("kind", b"test")])
+    assert places == [(0, 0), (0, 1), (0, 2)]
+    assert read(bootstrap, name, 3) == [b"one", b"two", None]
+
+
+def test_a_transaction_leaves_a_marker_behind_its_records(topic: Topics, produce: Produce, bootstrap: str) -> None:
+    name = topic()
+    produce(name, ["a", "b"], transactional=True)
+    assert produce(name, ["c"]) == [(0, 3)]
+
+
+def test_a_topic_that_nobody_made_is_not_made_by_reading_it(bootstrap: str) -> None:
+    metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics("no-such-topic", timeout=30)
+    error = metadata.topics["no-such-topic"].error
+    assert error is not None
+    assert error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+def test_a_killed_broker_comes_back_with_its_data_on_its_port(tmp_path: Path) -> None:
+    with Cluster.start(tmp_path) as cluster:
+        name = Topics(cluster.bootstrap)()
+        Produce(cluster.bootstrap)(name, ["kept"])
+        cluster.kill()
+        assert [one.running for one in cluster.status()] == [False]
+        cluster.restart()
+        assert read(cluster.bootstrap, name, 1) == [b"kept"]
+    assert [one.running for one in cluster.status()] == [False]
+
+
+def test_three_brokers_form_a_cluster_that_outlives_one_of_them(tmp_path: Path) -> None:
+    with Cluster.start(tmp_path, brokers=3) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        assert sorted(admin.list_topics(timeout=30).brokers) == [1, 2, 3]
+        name = Topics(cluster.bootstrap)(replication=3)
+        produce = Produce(cluster.bootstrap)
+        produce(name, ["before"])
+        cluster.kill(3)
+        produce(name, ["after"])
+        cluster.restart(3)
+        assert [one.running for one in cluster.status()] == [True, True, True]
+        assert read(cluster.bootstrap, name, 2) == [b"before", b"after"]
+
+
+def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: Path) -> None:
+    folder = tmp_path / "kafka"
+    assert answer(broker_command("status", "--json", folder=folder))["running"] is False
+    try:
+        started = answer(broker_command("start", "--json", folder=folder))
+        assert started["running"] is True
+        bootstrap = str(started["bootstrap"])
+        name = Topics(bootstrap)()
+        Produce(bootstrap)(name, ["kept"])
+        assert answer(broker_command("status", "--json", folder=folder)) == started
+        again = broker_command("start", folder=folder)
+        assert again.returncode == UserError.exit_code
+        assert bootstrap in again.stderr
+    finally:
+        stopped = answer(broker_command("stop", "--json", folder=folder))
+    assert stopped["running"] is False
+    with Cluster.start(folder) as cluster:
+        assert cluster.bootstrap == bootstrap
+        assert read(bootstrap, name, 1) == [b"kept"]
+
+
+def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> None:
+    result = broker_command("stop", folder=tmp_path / "nothing")
+    assert result.returncode == UserError.exit_code
+    assert "Traceback" not in result.stderr
+
+
+def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Path) -> None:
+    """The number of a dead broker now belongs to this test's own process: it must neither count nor be stopped."""
+    stranger = ProcessId(os.getpid(), started_at=1.0)
+    write_state(tmp_path, State(Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1, sasl=False)), {1: stranger}))
+    cluster = Cluster.open(tmp_path)
+    assert cluster is not None
+    assert [one.running for one in cluster.status()] == [False]
+    cluster.stop()
+
+
+def test_a_folder_keeps_its_number_of_brokers(tmp_path: Path) -> None:
+    write_state(tmp_path, State(Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(3, sasl=False)), {}))
+    with pytest.raises(UserError):
+        Cluster.start(tmp_path, brokers=1)
+
+
+def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
+    layout = Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1, sasl=False))
+    write_state(tmp_path, State(layout, {}))
+    with socket.create_server(("127.0.0.1", layout.brokers[0].port)), Cluster.start(tmp_path) as cluster:
+        assert cluster.bootstrap != layout.bootstrap
+
+
+def sasl_client(cluster: Cluster, user: str, password: str) -> AdminClient:
+    return AdminClient(
+        {
+            "bootstrap.servers": cluster.sasl_bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": user,
+            "sasl.password": password,
+            "log_level": 0,
+        }
+    )
+
+
+def topic_names(admin: AdminClient) -> Sequence[str]:
+    return sorted(name for name in admin.list_topics(timeout=20).topics if not name.startswith("__"))
+
+
+def test_a_broker_with_users_refuses_wrong_passwords_and_hides_what_no_acl_grants(tmp_path: Path) -> None:
+    with Cluster.start(tmp_path, sasl_users={"ann": 'pass"\\word', "bob": "b"}, authorize=True) as cluster:
+        name = Topics(cluster.bootstrap)()
+        assert topic_names(AdminClient({"bootstrap.servers": cluster.bootstrap})) == [name]
+        assert topic_names(sasl_client(cluster, "ann", 'pass"\\word')) == []
+        with pytest.raises(KafkaException):
+            sasl_client(cluster, "bob", "wrong").list_topics(timeout=5)
+
+
+def test_without_java_the_broker_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))
+    with pytest.raises(UserError) as caught:
+        Cluster.start(tmp_path / "kafka")
+    assert "Java" in caught.value.primary
+    assert "17" in caught.value.hint

@@ -1,0 +1,104 @@
+"""The table's positions as offsets of a consumer group, for lag tools."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import TransientError
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.mirror import MirrorReport, mirror, mirrored
+from penstock.log.offsets import Partition
+from tests.kafka import Produce, Topics
+
+TWO_PARTITIONS = 2
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def log(bootstrap: str, topic: Topics, produce: Produce) -> Iterator[KafkaLog]:
+    name = topic(TWO_PARTITIONS)
+    for number in range(TWO_PARTITIONS):
+        produce(name, ["a", "b", "c", "d", "e"], partition=number)
+    opened = KafkaLog(KafkaLogSpec(bootstrap, topics=(name,)))
+    yield opened
+    opened.close()
+
+
+def both(log: KafkaLog) -> tuple[Partition, Partition]:
+    zero, one = log.partitions()
+    return zero, one
+
+
+def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: str) -> None:
+    zero, one = both(log)
+    assert mirror(log, group, {zero: 3, one: 5}) == MirrorReport(moved={zero: 3, one: 5})
+    assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}
+    seen = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_group_offsets(
+        [ConsumerGroupTopicPartitions(group)]
+    )
+    offsets = {each.partition: each.offset for each in seen[group].result(30).topic_partitions}
+    assert offsets == {0: 3, 1: 5}
+
+
+def test_a_group_without_offsets_is_empty(log: KafkaLog, group: str) -> None:
+    assert mirrored(log, group, both(log)) == {}
+
+
+def test_the_group_never_moves_back(log: KafkaLog, group: str) -> None:
+    zero, one = both(log)
+    mirror(log, group, {zero: 4, one: 1})
+    report = mirror(log, group, {zero: 2, one: 2})
+    assert report.moved == {one: 2}
+    assert report.refused.keys() == {zero}
+    assert "4" in report.refused[zero]
+    assert mirrored(log, group, [zero, one]) == {zero: 4, one: 2}
+
+
+def test_the_same_position_again_is_nothing_to_do(log: KafkaLog, group: str) -> None:
+    zero, _ = both(log)
+    mirror(log, group, {zero: 4})
+    assert mirror(log, group, {zero: 4}) == MirrorReport()
+    assert mirror(log, group, {}) == MirrorReport()
+
+
+def test_position_zero_is_shown_too(log: KafkaLog, group: str) -> None:
+    zero, _ = both(log)
+    assert mirror(log, group, {zero: 0}).moved == {zero: 0}
+    assert mirrored(log, group, [zero]) == {zero: 0}
+
+
+def test_a_group_that_somebody_consumes_with_is_reported_and_left_alone(
+    log: KafkaLog, group: str, bootstrap: str
+) -> None:
+    zero, one = both(log)
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    try:
+        consumer.subscribe([zero.topic])
+        deadline = time.monotonic() + 60
+        while not consumer.assignment():
+            assert time.monotonic() < deadline
+            consumer.poll(0.2)
+        report = mirror(log, group, {zero: 3, one: 3})
+        assert report.moved == {}
+        assert report.refused.keys() == {zero, one}
+        assert all("somebody consumes with this group" in reason for reason in report.refused.values())
+    finally:
+        consumer.close()
+    assert mirrored(log, group, [zero, one]) == {}
+
+
+def test_a_broker_that_is_away_is_worth_another_try(group: str) -> None:
+    away = KafkaLog(KafkaLogSpec("127.0.0.1:9", topics=("t",)), call_seconds_max=1.0)
+    with pytest.raises(TransientError):
+        mirror(away, group, {Partition("t", "id", 0): 1})

@@ -1,0 +1,121 @@
+"""What the tests do to the real broker: make topics and put records into them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+REQUEST_SECONDS_MAX = 60
+RECORD_BYTES_MAX = 64 * 1024 * 1024
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Makes topics; called, it makes one with a name that nobody else has."""
+
+    bootstrap: str
+
+    def __call__(
+        self,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        *,
+        name: str | None = None,
+        replication: int = 1,
+    ) -> str:
+        chosen = name or f"topic-{uuid.uuid4().hex[:12]}"
+        topic = NewTopic(chosen, partitions, replication, config=dict(config or {}))
+        admin = self._admin()
+        for future in admin.create_topics([topic]).values():
+            future.result(REQUEST_SECONDS_MAX)
+        return chosen
+
+    def delete(self, name: str) -> None:
+        admin = self._admin()
+        for future in admin.delete_topics([name]).values():
+            future.result(REQUEST_SECONDS_MAX)
+
+    def _admin(self) -> AdminClient:
+        # The caller keeps it in a name while it waits: a client that is collected cancels its requests.
+        return AdminClient({"bootstrap.servers": self.bootstrap})
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    """Puts records into a topic; called, it returns (partition, offset) of each, in the order given."""
+
+    bootstrap: str
+
+    def __call__(
+        self,
+        topic: str,
+        values: Iterable[bytes | str | None],
+        partition: int | None = None,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        transactional: bool = False,
+        timestamp_ms: int | None = None,
+    ) -> list[tuple[int, int]]:
+        settings: dict[str, str | int] = {
+            "bootstrap.servers": self.bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.max.bytes": RECORD_BYTES_MAX,
+        }
+        if transactional:
+            settings["transactional.id"] = f"test-{uuid.uuid4().hex}"
+        producer = Producer(settings)
+        if transactional:
+            producer.init_transactions(REQUEST_SECONDS_MAX)
+            producer.begin_transaction()
+        delivered = _Delivered(producer)
+        options: dict[str, Any] = {"key": key, "headers": list(headers or [])}
+        if partition is not None:
+            options["partition"] = partition
+        if timestamp_ms is not None:
+            options["timestamp"] = timestamp_ms
+        for value in values:
+            delivered.send(topic, value, options)
+        if transactional:
+            producer.commit_transaction(REQUEST_SECONDS_MAX)
+        return delivered.places()
+
+
+class _Delivered:
+    """Where each record of one call went."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._places: list[tuple[int, int] | None] = []
+        self._errors: list[KafkaError] = []
+
+    def send(self, topic: str, value: bytes | str | None, options: Mapping[str, Any]) -> None:
+        index = len(self._places)
+        self._places.append(None)
+
+        def arrived(error: KafkaError | None, message: Message) -> None:
+            partition, offset = message.partition(), message.offset()
+            if error is not None:
+                self._errors.append(error)
+            elif partition is not None and offset is not None:
+                self._places[index] = (partition, offset)
+
+        try:
+            self._producer.produce(topic, value, on_delivery=arrived, **options)
+        except BufferError:
+            self._producer.flush(REQUEST_SECONDS_MAX)
+            self._producer.produce(topic, value, on_delivery=arrived, **options)
+        self._producer.poll(0)
+
+    def places(self) -> list[tuple[int, int]]:
+        left = self._producer.flush(REQUEST_SECONDS_MAX)
+        assert not self._errors, self._errors[0]
+        assert left == 0, f"{left} records were not delivered"
+        return [place for place in self._places if place is not None]

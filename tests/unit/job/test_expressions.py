@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.job.expressions import (
+    KAFKA_NAMES,
+    Call,
+    Constant,
+    Expression,
+    ExpressionError,
+    Field,
+    KafkaField,
+    fields,
+    parse,
+    to_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("method", Field(("method",))),
+        (" meta.producer.timestamp ", Field(("meta", "producer", "timestamp"))),
+        ("user-agent", Field(("user-agent",))),
+        ("@timestamp", Field(("@timestamp",))),
+        ("`a.b c`.d", Field(("a.b c", "d"))),
+        ("`tick``ed`", Field(("tick`ed",))),
+        ("größe", Field(("größe",))),
+        ("kafka.offset", KafkaField("offset")),
+        ("`kafka`.offset", Field(("kafka", "offset"))),
+        ("kafka", Field(("kafka",))),
+        ("'it''s'", Constant("it's")),
+        ('"say ""hi"""', Constant('say "hi"')),
+        ("''", Constant("")),
+        ("12", Constant(12)),
+        ("-9223372036854775808", Constant(-(2**63))),
+        ("-1.5", Constant(-1.5)),
+        ("2e3", Constant(2000.0)),
+        ("true", Constant(True)),
+        ("null", Constant(None)),
+        ("day(at)", Call("day", (Field(("at",)),))),
+        ("substr(url, 1, 4)", Call("substr", (Field(("url",)), Constant(1), Constant(4)))),
+        (
+            "hour(coalesce(timestamp_millis(a), kafka.timestamp))",
+            Call("hour", (Call("coalesce", (Call("timestamp_millis", (Field(("a",)),)), KafkaField("timestamp"))),)),
+        ),
+    ],
+)
+def test_an_expression_is_read_as_it_is_written(text: str, expected: Expression) -> None:
+    assert parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "position"),
+    [
+        ("", 0),
+        ("a b", 2),
+        ("a..b", 2),
+        ("a.", 2),
+        ("day(", 4),
+        ("day(x", 5),
+        ("day(x))", 6),
+        ("day(x,)", 6),
+        ("day()", 0),
+        ("day(a, b)", 0),
+        ("coalesce(a)", 0),
+        ("a + b", 2),
+        ("'open", 0),
+        ("1a", 0),
+        ("9223372036854775808", 0),
+        ("1e999", 0),
+        ("kafka.headers.x", 14),
+        ("substr(a, b, 1)", 0),
+        ("substr(a, 0, 1)", 0),
+        ("substr(a, 1, -1)", 0),
+        ("substr(a, true, 1)", 0),
+        ("``", 0),
+    ],
+)
+def test_what_is_no_expression_is_refused_with_its_place(text: str, position: int) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    assert caught.value.position == position
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [("dya(x)", "did you mean day?"), ("DAY(x)", "did you mean day?"), ("kafka.ofset", "did you mean kafka.offset?")],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest(text: str, hint: str) -> None:
+    with pytest.raises(ExpressionError) as caught:
+        parse(text)
+    assert caught.value.hint == hint
+
+
+def test_endless_nesting_is_refused_and_does_not_exhaust_the_stack() -> None:
+    with pytest.raises(ExpressionError, match="inside each other"):
+        parse("lower(" * 5000 + "a" + ")" * 5000)
+
+
+def test_the_fields_of_an_expression_are_listed_left_to_right() -> None:
+    assert list(fields(parse("concat(a.b, '-', lower(c), kafka.topic)"))) == [Field(("a", "b")), Field(("c",))]
+
+
+_names = st.text(min_size=1, max_size=8).filter(lambda name: name.isprintable())
+_leaves: st.SearchStrategy[Expression] = st.one_of(
+    st.lists(_names, min_size=1, max_size=3).map(lambda path: Field(tuple(path))),
+    st.sampled_from(KAFKA_NAMES).map(KafkaField),
+    st.one_of(st.text(max_size=8), st.integers(-(2**63), 2**63 - 1), st.booleans(), st.none()).map(Constant),
+    st.floats(allow_nan=False, allow_infinity=False).map(Constant),
+)
+_expressions = st.recursive(
+    _leaves,
+    lambda inner: st.one_of(
+        inner.map(lambda arg: Call("day", (arg,))),
+        st.lists(inner, min_size=2, max_size=3).map(lambda args: Call("coalesce", tuple(args))),
+        inner.map(lambda arg: Call("substr", (arg, Constant(2), Constant(0)))),
+    ),
+    max_leaves=6,
+)
+
+
+@given(_expressions)
+def test_a_written_expression_reads_back_the_same(expression: Expression) -> None:
+    assert parse(to_text(expression)) == expression
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_an_expression_or_refused_with_a_place_inside_it(text: str) -> None:
+    try:
+        parse(text)
+        position = len(text)
+    except ExpressionError as error:
+        position = error.position
+    assert 0 <= position <= len(text)

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.job.faults import JobFileError
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
+from tests.unit.job.test_load_job import EVERYTHING
+
+PIECES = (
+    *(
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ": ",
+        ",",
+        "- ",
+        "\n",
+        "\n  ",
+        "\t",
+        "'",
+        '"',
+        "#",
+        "&a ",
+        "*a",
+        "!!int ",
+        "!!set ",
+        "? ",
+    ),
+    *(
+        "|",
+        ">",
+        "%",
+        "---\n",
+        "...\n",
+        "null",
+        "~",
+        "true",
+        "-1",
+        "1e999",
+        "9" * 40,
+        ".5",
+        "0x1",
+        "on",
+        "<<",
+        "é",
+        "\x00",
+    ),
+    *("${env:PW}", "${env:NO}", "${file:no}", "${", "$${", "list<", "map<string,", "decimal(", "day(", "kafka.", "`"),
+    *("select", "sum(", "(", ")", ";", "--", "\\ud800", "\\UFFFFFFFF", "\ufeff", "\u2028", "{a: {a: {a: 1}}}"),
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """The fullest valid file after a few cuts, doublings, swaps and strange insertions."""
+    text = EVERYTHING
+    for _ in range(draw(st.integers(1, 6))):
+        start = draw(st.integers(0, len(text)))
+        end = min(len(text), start + draw(st.integers(0, 30)))
+        action = draw(st.sampled_from(["cut", "insert", "double", "swap", "noise"]))
+        other = draw(st.integers(0, len(text)))
+        piece = {
+            "cut": "",
+            "insert": draw(st.sampled_from(PIECES)) + text[start:end],
+            "double": text[start:end] * 2,
+            "swap": text[other : other + 20],
+            "noise": draw(st.text(max_size=5)),
+        }[action]
+        text = text[:start] + piece + text[end:]
+    return text
+
+
+def load(path: Path, content: bytes) -> JobSpec | None:
+    path.write_bytes(content)
+    with contextlib.suppress(JobFileError):
+        return load_job(path, {"PW": "hunter2"})
+    return None
+
+
+@pytest.fixture(scope="module")
+def job_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("mutations") / "job.yaml"
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(text=mutated())
+def test_a_mutated_file_loads_or_is_answered_with_faults(job_path: Path, text: str) -> None:
+    spec = load(job_path, text.encode("utf-8", "surrogatepass"))
+    assert spec is None or "hunter2" not in repr(spec)
+
+
+@settings(max_examples=100, deadline=None)
+@given(content=st.binary(max_size=200))
+def test_any_bytes_are_answered_with_faults(job_path: Path, content: bytes) -> None:
+    assert load(job_path, content) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_lines_in_any_order_are_answered(job_path: Path, seed: int) -> None:
+    lines = EVERYTHING.splitlines()
+    random.Random(seed).shuffle(lines)
+    load(job_path, "\n".join(lines).encode())

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import pytest
+
+from penstock.job.sqltext import SelectItem, SqlRefusedError, check_where, read_select
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("status", SelectItem("status", ("status",))),
+        ("meta.Producer.at", SelectItem("at", ("meta", "Producer", "at"))),
+        ("`odd name`", SelectItem("odd name", ("odd name",))),
+        ("status as Code", SelectItem("Code", ("status",))),
+        ("status AS `my code`", SelectItem("my code", ("status",))),
+        ("upper(method) as method", SelectItem("method", None)),
+        ("cast(status as long) as status", SelectItem("status", None)),
+        ("status + 1 as next", SelectItem("next", None)),
+        ("'select sum(x) from y' as s", SelectItem("s", None)),
+        ("upper(method) shout", SelectItem(None, None)),
+        ("case when status > 1 then 'a' else 'b' end", SelectItem(None, None)),
+        ("null as nothing", SelectItem("nothing", None)),
+        ("tags[0] as first", SelectItem("first", None)),
+        ("meta.order as o", SelectItem("o", ("meta", "order"))),
+        ("filter(tags, t -> t is not null) as tags", SelectItem("tags", None)),
+        ("extract(year from cast(at as timestamp)) as year", SelectItem("year", None)),
+        ("greatest(a, b) as most", SelectItem("most", None)),
+        ("a * b as product", SelectItem("product", None)),
+        ("count", SelectItem("count", ("count",))),
+        ("`from` as source", SelectItem("source", ("from",))),
+    ],
+)
+def test_an_expression_over_one_row_is_taken_and_its_name_read(text: str, expected: SelectItem) -> None:
+    assert read_select(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("sum(status) as s", "aggregate"),
+        ("COUNT (*) as n", "aggregate"),
+        ("max(status) as m", "aggregate"),
+        ("row_number() over (order by x) as n", "window function"),
+        ("explode(tags) as tag", "generator"),
+        ("(select max(x) from t) as m", "subquery"),
+        ("x from y", "from"),
+        ("count(distinct x) as n", "aggregate"),
+        ("a, b", "comma"),
+        ("upper(a", "missing"),
+        ("a)", "closes nothing"),
+        ("(a]", "closes nothing"),
+        ("a; drop table x", "semicolon"),
+        ("a -- b", "comments"),
+        ("a /* b */", "comments"),
+        ("'open", "never closed"),
+        ("_penstock_offset as o", "_penstock"),
+        ("t.*", "entry of its own"),
+        ("upper(a)", "no name"),
+        ("a + b", "no name"),
+        ("true", "no name"),
+        ("a as", "one `as`"),
+        ("as a", "one `as`"),
+        ("a as b as c", "one `as`"),
+        ("a as 'b'", "one `as`"),
+        ("  ", "no expression"),
+    ],
+)
+def test_whatever_is_more_is_refused_with_the_reason(text: str, reason: str) -> None:
+    with pytest.raises(SqlRefusedError, match=reason):
+        read_select(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "status >= 400",
+        "method like any ('G%', 'P%')",
+        "note <> 'group by x; -- select'",
+        "a is not distinct from b",
+        "`select` = 1",
+        "exists(tags, t -> t = 'x')",
+        "trim(both ' ' from method) = 'GET'",
+        'method = "join"',
+        "x = 'it\\'s select'",
+        "a = 1 and (b = 2 or c in (3, 4))",
+    ],
+)
+def test_a_condition_over_one_row_is_taken(text: str) -> None:
+    check_where(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "status in (select status from x)",
+        "sum(status) > 1",
+        "any(status > 1)",
+        "status > 1 group by status",
+        "status > 1 order  by status",
+        "a join b",
+        "status > 1 as big",
+        "lag(status) > 1",
+        "a union b",
+        "lateral view explode(x)",
+        "posexplode_outer(x)",
+        "status > 1) or (1 = 1",
+    ],
+)
+def test_a_condition_that_reaches_beyond_its_row_is_refused(text: str) -> None:
+    with pytest.raises(SqlRefusedError):
+        check_where(text)

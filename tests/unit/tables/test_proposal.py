@@ -1,0 +1,132 @@
+"""The pure check of a commit: what a table accepts, what it refuses, and what a commit leaves behind."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.keys import (
+    origin_key,
+    position_key,
+    quarantine_key,
+    token_key,
+    topic_fingerprint,
+    topic_key,
+    total_key,
+)
+from penstock.tables.delta.proposal import FencePart, Proposal, SlicePart, StartPart, check, effect
+from penstock.tables.delta.state import PartitionState, TableState, Totals
+
+ONE = Partition("web", "idA", 1)
+TWO = Partition("web", "idA", 2)
+
+
+def state(**positions: tuple[int, int]) -> TableState:
+    """Positions and tokens by the words one and two."""
+    known = {"one": ONE, "two": TWO}
+    return TableState(
+        5, {known[name]: PartitionState(position, 0, token) for name, (position, token) in positions.items()}, {}
+    )
+
+
+def part(partition: Partition, start: int, end: int, token: int = 1, **counts: int) -> SlicePart:
+    read = counts or {"read": end - start, "written": end - start}
+    return SlicePart(Slice(partition, start, end, start), token, Counts(**read))
+
+
+def test_a_slice_that_begins_at_the_position_is_accepted() -> None:
+    checked = check(Proposal("job", "b", (part(ONE, 10, 20),)), state(one=(10, 1)))
+    assert [each.partition for each in checked.accepted] == [ONE] and not checked.refused
+
+
+def test_a_slice_behind_or_ahead_of_the_position_is_refused() -> None:
+    for position in (9, 11, 20):
+        checked = check(Proposal("job", "b", (part(ONE, 10, 20),)), state(one=(position, 1)))
+        assert not checked.accepted and checked.refused[0].partition == ONE
+
+
+def test_an_older_token_is_refused_and_an_equal_or_newer_one_is_not() -> None:
+    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=3),)), state(one=(10, 4))).refused
+    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=4),)), state(one=(10, 4))).accepted
+    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=5),)), state(one=(10, 4))).accepted
+
+
+def test_refusal_is_per_partition() -> None:
+    checked = check(Proposal("job", "b", (part(ONE, 10, 20), part(TWO, 3, 4))), state(one=(15, 1), two=(3, 1)))
+    assert [each.partition for each in checked.accepted] == [TWO]
+    assert [each.partition for each in checked.refused] == [ONE]
+
+
+def test_a_start_is_accepted_once() -> None:
+    start = Proposal("job", "b", (StartPart(ONE, 7, 1),))
+    assert check(start, TableState(0, {}, {})).accepted
+    assert check(start, state(one=(7, 1))).refused
+
+
+def test_a_start_commits_position_origin_token_and_topic_identity() -> None:
+    start = Proposal("job", "b", (StartPart(ONE, 7, 1),))
+    made = effect(start, start.parts, TableState(0, {}, {}))
+    assert made.transactions == {
+        position_key("job", ONE): 7,
+        origin_key("job", ONE): 7,
+        token_key("job", ONE): 1,
+        topic_key("job", "web"): topic_fingerprint("idA"),
+    }
+
+
+def test_a_slice_commits_position_token_and_the_totals_that_changed() -> None:
+    proposal = Proposal("job", "b", (part(ONE, 10, 20, read=8, written=5, quarantined=2, filtered=1),))
+    before = TableState(5, {ONE: PartitionState(10, 0, 1, Totals(read=10, written=10))}, {})
+    made = effect(proposal, proposal.parts, before)
+    assert made.transactions == {
+        position_key("job", ONE): 20,
+        token_key("job", ONE): 1,
+        total_key("job", ONE, "read"): 18,
+        total_key("job", ONE, "written"): 15,
+        total_key("job", ONE, "quarantined"): 2,
+        total_key("job", ONE, "filtered"): 1,
+        total_key("job", ONE, "holes"): 2,
+    }
+
+
+def test_a_gap_is_counted_apart_from_holes() -> None:
+    piece = SlicePart(Slice(ONE, 10, 20, read_from=16), 1, Counts(read=4, written=4))
+    made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
+    assert made.state[ONE].totals == Totals(read=4, written=4, gap=6)
+
+
+def test_quarantine_files_leave_a_mark_at_the_end_of_their_slice() -> None:
+    bad = StagedFile("web", 1, "q.pq", 1, 10)
+    piece = SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=10, written=9, quarantined=1), (), (bad,))
+    made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
+    assert made.transactions[quarantine_key("job", ONE)] == 20
+    assert made.metadata["penstock"]["slices"][0]["quarantine"][0]["path"] == "q.pq"
+
+
+def test_a_fence_raises_the_token_and_keeps_the_position() -> None:
+    fence = Proposal("job", "b", (FencePart(ONE, 9),))
+    made = effect(fence, fence.parts, state(one=(10, 4)))
+    assert made.transactions == {position_key("job", ONE): 10, token_key("job", ONE): 9}
+    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=8),)), TableState(6, made.state, {})).refused
+
+
+def test_fingerprints_fit_an_app_transaction_and_tell_topics_apart() -> None:
+    prints = {topic_fingerprint(f"topic id {number}") for number in range(1000)}
+    assert len(prints) == 1000 and all(0 <= each < 2**63 for each in prints)
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 30)), max_size=30))
+def test_whatever_is_proposed_accepted_slices_touch_and_totals_add_up(proposed: list[tuple[int, int]]) -> None:
+    here = state(one=(0, 1))
+    accepted: list[Slice] = []
+    for start, length in proposed:
+        proposal = Proposal("job", "b", (part(ONE, start, start + length),))
+        checked = check(proposal, here)
+        if checked.accepted:
+            here = TableState(here.version + 1, {**here.partitions, **effect(proposal, checked.accepted, here).state}, {})
+            accepted.append(proposal.parts[0].piece)  # type: ignore[union-attr]
+    ends = [0, *(each.end for each in accepted)]
+    assert [each.start for each in accepted] == ends[:-1]
+    assert here.of(ONE).position == ends[-1] == here.of(ONE).totals.offsets
