@@ -62,7 +62,7 @@ clean: ## remove the virtual environment and caches; jars and broker data in the
 $(STAMP): | require-python require-java
 	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(call retry,$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION))
-	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock)
+	$(call retry,$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock)
 	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .)
 	$(BIN)/python -m penstock.engine.jars
 	@rm -f $(VENV)/.set-up-* && touch $@

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from types import FrameType
 
 import pytest
 
 from penstock.embedded.broker import Cluster
 from tests.kafka import Produce, Topics
+
+
+def pytest_configure() -> None:
+    """A run that is told to end tears its fixtures down: brokers live in sessions of their own."""
+    signal.signal(signal.SIGTERM, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    pytest.exit("terminated", returncode=128 + number)
 
 
 @pytest.fixture(scope="session")

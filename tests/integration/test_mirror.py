@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, TopicPartition
 
+from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.kafka import KafkaLog
@@ -44,11 +45,10 @@ def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: s
     zero, one = both(log)
     assert mirror(log, group, {zero: 3, one: 5}) == MirrorReport(moved={zero: 3, one: 5})
     assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}
-    seen = AdminClient({"bootstrap.servers": bootstrap}).list_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group)]
-    )
-    offsets = {each.partition: each.offset for each in seen[group].result(30).topic_partitions}
-    assert offsets == {0: 3, 1: 5}
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    seen = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=30)
+    consumer.close()
+    assert [each.offset for each in seen] == [3, 5]
 
 
 def test_a_group_without_offsets_is_empty(log: KafkaLog, group: str) -> None:
@@ -102,3 +102,23 @@ def test_a_broker_that_is_away_is_worth_another_try(group: str) -> None:
     away = KafkaLog(KafkaLogSpec("127.0.0.1:9", topics=("t",)), call_seconds_max=1.0)
     with pytest.raises(TransientError):
         mirror(away, group, {Partition("t", "id", 0): 1})
+
+
+def test_the_first_mirror_waits_for_a_coordinator_that_is_just_starting(tmp_path: Path) -> None:
+    with Cluster.start(tmp_path / "kafka") as own:
+        log = KafkaLog(KafkaLogSpec(own.bootstrap, topics=(Topics(own.bootstrap)(name="t"),)))
+        [zero] = log.partitions()
+        assert mirror(log, "first-group-of-the-cluster", {zero: 0}).moved == {zero: 0}
+        own.kill()
+        own.restart()
+        assert mirrored_in_time(log, "first-group-of-the-cluster", zero) == {zero: 0}
+        log.close()
+
+
+def mirrored_in_time(log: KafkaLog, group: str, partition: Partition) -> dict[Partition, int]:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return mirrored(log, group, [partition])
+        except TransientError:
+            assert time.monotonic() < deadline

@@ -21,7 +21,7 @@ from penstock.engine.jars import JarSet
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.session import open_spark
-from penstock.job import load_job
+from penstock.job.loader import load_job
 from penstock.job.spec import KafkaLogSpec, Limits, SparkSpec
 from penstock.log.source import source_options
 

@@ -6,7 +6,14 @@ import sys
 
 import typer
 
-from penstock.cli import broker
+from penstock.cli import bench, broker, quarantine
+from penstock.cli.check import check
+from penstock.cli.compact import compact
+from penstock.cli.demo import demo
+from penstock.cli.run import run
+from penstock.cli.status import status
+from penstock.cli.vacuum import vacuum
+from penstock.cli.verify import verify
 from penstock.errors import PenstockError
 
 EXIT_INTERRUPTED = 130
@@ -18,7 +25,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+for verb in (demo, check, run, status, verify, compact, vacuum):
+    app.command()(verb)
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(broker.app, name="broker")
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

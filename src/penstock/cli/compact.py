@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.maintenance import environment, existing_table
-from penstock.job import load_job
+from penstock.job.loader import load_job
 from penstock.job.quantities import QuantityError, parse_size
 from penstock.tables.delta.compact import CompactReport, Progress
 from penstock.tables.delta.compact import compact as compact_table

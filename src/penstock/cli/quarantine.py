@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.engine.replay import ReplayReport, replay
+from penstock.engine.replay import ReplayOptions, ReplayReport, replay
 from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, nowhere
 from penstock.job.loader import load_job
@@ -95,7 +95,7 @@ def replay_(
     if _open(spec) is None:
         report = ReplayReport()
     else:
-        report = replay(spec, JsonLines(spec.name, sys.stderr), error_contains=where_error, environment=environment)
+        report = replay(spec, JsonLines(spec.name, sys.stderr), ReplayOptions(where_error), environment=environment)
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}))
     else:

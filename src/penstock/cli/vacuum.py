@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.maintenance import environment, existing_table
-from penstock.job import load_job
+from penstock.job.loader import load_job
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.table import open_table
 from penstock.tables.delta.vacuum import VacuumReport

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.claims import Claims, StaticClaims
 from penstock.engine.events import Listener, Silence
+from penstock.engine.isolate import POISON_PER_BATCH_MAX, find_poison
 from penstock.engine.reports import Written, gather
 from penstock.errors import FencedError, PenstockError, TransientError, UserError
 from penstock.failpoints import Failpoint
-from penstock.flow.compile import visible_schema, write_batch
+from penstock.flow.compile import probe_batch, visible_schema, write_batch
 from penstock.flow.manifest import PartitionKey, TaskReport
 from penstock.flow.new_fields import addable
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
@@ -50,6 +51,14 @@ class TopicRecreatedError(UserError):
         self.topic = topic
 
 
+class BatchFailedError(TransientError):
+    """The Spark job of a batch failed for a reason that is not the log's."""
+
+
+Records = Callable[[Sequence[Slice]], DataFrame]
+"""Reads the records of slices, from the log or from quarantine."""
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What a round did: a batch's outcome, or a wait."""
@@ -81,6 +90,7 @@ class Pipeline:
         listener: Listener | None = None,
         failpoint: Failpoint | None = None,
         claims: Claims | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.job = job
         self.spark = spark
@@ -89,6 +99,7 @@ class Pipeline:
         self.listener = listener or Silence()
         self.failpoint = failpoint
         self.claims = claims or StaticClaims()
+        self.stopping = stopping
         self.seen = Seen()
         self.table = self._open_table()
         self.quarantine = Quarantine(job, self.table, self.environment)
@@ -201,11 +212,52 @@ class Pipeline:
         started_at = self.environment.now()
         decoded, visible, target = self.schemas()
         flow = self.flow(batch, decoded, target)
-        records = read_batch(self.spark, self.job.log, batch.slices, self.spark.sparkContext.defaultParallelism, True)
-        reports = self.run_flow(records, flow, visible)
+        reports = self.run_flow(batch, flow, visible, self._records)
         written = gather(batch, reports, started_at, target)
         self._check_reports(batch, written)
         return None if self.added_columns(written) else written
+
+    def run_flow(self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records) -> Sequence[TaskReport]:
+        """Run the Spark job; a record that breaks it is found and sent to quarantine, the rest runs again."""
+        for _ in range(POISON_PER_BATCH_MAX):
+            try:
+                return write_batch(records(batch.slices), flow, self.job.sql, visible)
+            except (PySparkException, Py4JError) as error:
+                found = self._find_poison(batch, flow, visible, records, self._spark_error(error))
+            partition, offset, reason = found
+            self.listener.event("record isolated", partition=str(partition), offset=offset, reason=reason)
+            key = (partition.topic, partition.number)
+            flow = replace(flow, poison={**flow.poison, key: {**flow.poison.get(key, {}), offset: reason}})
+        raise UserError(
+            f"more than {POISON_PER_BATCH_MAX} records of one batch break its Spark job",
+            detail=reason,
+            hint="use functions that return null instead of failing, such as try_cast and try_divide",
+        )
+
+    def _find_poison(
+        self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records, error: PenstockError
+    ) -> tuple[Partition, int, str]:
+        """The record that broke the job; if it was none, the job's own error is raised."""
+
+        def probe(slices: Sequence[Slice]) -> str | None:
+            try:
+                probe_batch(records(slices), flow, self.job.sql, visible)
+            except (PySparkException, Py4JError) as failure:
+                source = source_error(failure)
+                if source is not None:
+                    raise source from failure
+                return _last_cause(failure)
+            return None
+
+        if not isinstance(error, BatchFailedError) or self.stopping():
+            raise error
+        found = find_poison(batch.slices, probe)
+        if found is None:
+            raise error
+        return found
+
+    def _records(self, slices: Sequence[Slice]) -> DataFrame:
+        return read_batch(self.spark, self.job.log, slices, self.spark.sparkContext.defaultParallelism, True)
 
     def _check_reports(self, batch: Batch, written: Written) -> None:
         if written.first_error and self.job.on.bad_record is BadRecordPolicy.FAIL:
@@ -254,13 +306,10 @@ class Pipeline:
             failpoint=self.failpoint,
         )
 
-    def run_flow(self, records: DataFrame, flow: Flow, visible: pa.Schema) -> Sequence[TaskReport]:
-        try:
-            return write_batch(records, flow, self.job.sql, visible)
-        except (PySparkException, Py4JError) as error:
-            raise source_error(error) or TransientError(
-                "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
-            ) from error
+    def _spark_error(self, error: Exception) -> PenstockError:
+        return source_error(error) or BatchFailedError(
+            "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
+        )
 
     def added_columns(self, written: Written) -> bool:
         """Give the table the fields that records brought; those that cannot be columns are told and left out."""

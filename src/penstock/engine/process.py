@@ -63,7 +63,7 @@ def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, op
     reach = options.failpoint.reach if options.failpoint else nowhere
 
     def pipeline() -> Pipeline:
-        return Pipeline(job, spark, Environment(reach=reach), listener, options.failpoint)
+        return Pipeline(job, spark, Environment(reach=reach), listener, options.failpoint, stopping=lambda: bool(stop))
 
     loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
     started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))

@@ -20,23 +20,20 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
-from penstock.engine.pipeline import Pipeline
+from penstock.engine.pipeline import Pipeline, Records
 from penstock.engine.reports import Written, gather
 from penstock.engine.session import open_spark
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts, TaskReport
 from penstock.flow.ranges import Ranges, count_of, offsets_of, ranges_of
-from penstock.flow.task import Flow, NamedSlice
+from penstock.flow.task import Flow
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.log.offsets import Batch, Partition
+from penstock.log.offsets import Batch, Partition, Slice
 from penstock.tables.delta.keys import replay_key, total_key
 from penstock.tables.delta.table import Change, Environment, SchemaMovedError, Table, new_batch_id
 from penstock.tables.quarantine_rows import active_files, count_rows, partitions_of, read_file
 from penstock.tables.replayed import ReplayRun, find_run, finish_replay, remove_run, run_number, run_record
 
-RUN_ROWS_MAX = 50_000
-RUN_BYTES_MAX = 32 * 1024 * 1024
-"""Of one run's records; passed by at most one row group."""
 PASSES_MAX = 20
 """How often a pass over the quarantine begins anew because a rival or a new column came between."""
 _KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
@@ -45,6 +42,17 @@ _PAUSE_SECONDS_MAX = 1.0
 
 class OvertakenError(TransientError):
     """Another replay committed first: what was read of the quarantine may be in the table by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    """Which records to replay, and how many in one run."""
+
+    error_contains: str = ""
+    """A text that the record's error must have."""
+    run_rows_max: int = 50_000
+    run_bytes_max: int = 32 * 1024 * 1024
+    """Passed by at most one row group; Spark sends a run's records to its tasks inside a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,12 @@ class ReplayReport:
 def replay(
     job: JobSpec,
     listener: Listener | None = None,
+    options: ReplayOptions | None = None,
     *,
-    error_contains: str = "",
     environment: Environment | None = None,
     spark: SparkSession | None = None,
 ) -> ReplayReport:
-    """Decode the quarantined records of a job again; `error_contains` chooses by the text of the error.
+    """Decode the quarantined records of a job again.
 
     Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
     """
@@ -77,7 +85,7 @@ def replay(
     try:
         pipeline = Pipeline(job, session, environment, listener)
         try:
-            return _Replay(pipeline, error_contains).run()
+            return _Replay(pipeline, options or ReplayOptions()).run()
         finally:
             pipeline.close()
     finally:
@@ -90,13 +98,21 @@ class _Chunk:
     """The records of one run; a topic has one life among them."""
 
     rows: pa.Table
-    partitions: tuple[Partition, ...]
+    slices: tuple[Slice, ...]
+    """From the first to the last of the records of each partition; most offsets between may not be there."""
+
+    def within(self, slices: Sequence[Slice]) -> pa.Table:
+        wanted = pa.chunked_array([pa.repeat(False, self.rows.num_rows)])
+        for each in slices:
+            wanted = pc.or_(wanted, _inside(self.rows, each))
+        return self.rows.filter(wanted)
 
 
 @dataclass(slots=True)
 class _Gathering:
     """Pieces of the quarantine on their way into a chunk."""
 
+    options: ReplayOptions
     pieces: list[pa.Table] = field(default_factory=list)
     lives: dict[str, str] = field(default_factory=dict)
 
@@ -104,7 +120,9 @@ class _Gathering:
         rows = piece.num_rows + sum(each.num_rows for each in self.pieces)
         size_bytes = sum(each.nbytes for each in self.pieces)
         one_life = all(self.lives.get(topic, topic_id) == topic_id for topic, topic_id in lives.items())
-        return not self.pieces or (rows <= RUN_ROWS_MAX and size_bytes < RUN_BYTES_MAX and one_life)
+        return not self.pieces or (
+            rows <= self.options.run_rows_max and size_bytes < self.options.run_bytes_max and one_life
+        )
 
     def add(self, piece: pa.Table, lives: dict[str, str]) -> None:
         self.pieces.append(piece)
@@ -112,15 +130,15 @@ class _Gathering:
 
     def chunk(self) -> _Chunk:
         rows = pa.concat_tables(self.pieces)
-        return _Chunk(rows.select(_KAFKA_COLUMNS), tuple(partitions_of(rows)))
+        return _Chunk(rows.select(_KAFKA_COLUMNS), tuple(_span(rows, each) for each in partitions_of(rows)))
 
 
 class _Replay:
     """One call of `replay`."""
 
-    def __init__(self, pipeline: Pipeline, error_contains: str) -> None:
+    def __init__(self, pipeline: Pipeline, options: ReplayOptions) -> None:
         self._pipeline = pipeline
-        self._error_contains = error_contains
+        self._options = options
         self._data = pipeline.table
         self._runs = 0
         self._finished = 0
@@ -177,44 +195,46 @@ class _Replay:
 
     def _chunks(self, quarantine: Table) -> Iterator[_Chunk]:
         """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
-        gathering = _Gathering()
+        gathering = _Gathering(self._options)
         for file in active_files(quarantine):
             for rows in read_file(quarantine, file):
-                for piece, lives in _pieces(self._chosen(rows)):
+                for piece, lives in _pieces(self._chosen(rows), self._options.run_rows_max):
                     if not gathering.takes(piece, lives):
                         yield gathering.chunk()
-                        gathering = _Gathering()
+                        gathering = _Gathering(self._options)
                     gathering.add(piece, lives)
         if gathering.pieces:
             yield gathering.chunk()
 
     def _chosen(self, rows: pa.Table) -> pa.Table:
-        if not self._error_contains:
+        if not self._options.error_contains:
             return rows
-        return rows.filter(pc.match_substring(rows.column("error"), self._error_contains))
+        return rows.filter(pc.match_substring(rows.column("error"), self._options.error_contains))
 
     def _stage(self, chunk: _Chunk, batch_id: str, number: int) -> tuple[Written, ReplayRun]:
         """Write the rows that fit; anew if records brought columns that the table had to take first."""
+        batch = Batch(batch_id, chunk.slices)
         for _ in range(PASSES_MAX):
             staged_at = self._pipeline.environment.now()
             decoded, visible, target = self._pipeline.schemas()
-            flow = self._flow(chunk, batch_id, number, decoded, target)
-            records = self._pipeline.spark.createDataFrame(chunk.rows)
-            reports = self._pipeline.run_flow(records, flow, visible)
-            written = gather(Batch(batch_id, ()), reports, staged_at, target)
+            flow = self._flow(batch, number, decoded, target)
+            reports = self._pipeline.run_flow(batch, flow, visible, self._reader(chunk))
+            written = gather(batch, reports, staged_at, target)
             if not self._pipeline.added_columns(written):
                 run = ReplayRun(number, batch_id, _replayed(chunk, reports))
                 _check(chunk, run, written)
                 return written, run
         raise TransientError(f"the columns of {self._data.spec.path} changed {PASSES_MAX} times during a replay")
 
-    def _flow(self, chunk: _Chunk, batch_id: str, number: int, decoded: pa.Schema, target: pa.Schema) -> Flow:
-        flow = self._pipeline.flow(Batch(batch_id, ()), decoded, target)
+    def _reader(self, chunk: _Chunk) -> Records:
+        return lambda slices: self._pipeline.spark.createDataFrame(chunk.within(slices))
+
+    def _flow(self, batch: Batch, number: int, decoded: pa.Schema, target: pa.Schema) -> Flow:
+        flow = replace(self._pipeline.flow(batch, decoded, target), replay_run=number)
         if flow.on.new_column is NewColumnPolicy.FAIL:
             # A record that would stop the job stays where it is and stops nothing.
-            flow = replace(flow, on=replace(flow.on, new_column=NewColumnPolicy.QUARANTINE))
-        slices = {(each.topic, each.number): NamedSlice(each.topic_id, 0, 0) for each in chunk.partitions}
-        return replace(flow, slices=slices, replay_run=number)
+            return replace(flow, on=replace(flow.on, new_column=NewColumnPolicy.QUARANTINE))
+        return flow
 
     # commit
 
@@ -265,7 +285,7 @@ class _Replay:
         environment.sleep(environment.chance.uniform(0, _PAUSE_SECONDS_MAX))
 
 
-def _pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, dict[str, str]]]:
+def _pieces(rows: pa.Table, rows_max: int) -> Iterator[tuple[pa.Table, dict[str, str]]]:
     """Rows cut so that a piece fits into a run and has one life per topic."""
     lives = rows.select(["topic", "topic_id"]).group_by(["topic", "topic_id"]).aggregate([]).to_pylist()
     for life in lives:
@@ -273,8 +293,25 @@ def _pieces(rows: pa.Table) -> Iterator[tuple[pa.Table, dict[str, str]]]:
             pc.equal(rows.column("topic"), life["topic"]), pc.equal(rows.column("topic_id"), life["topic_id"])
         )
         mine = rows if len(lives) == 1 else rows.filter(same)
-        for start in range(0, mine.num_rows, RUN_ROWS_MAX):
-            yield mine.slice(start, RUN_ROWS_MAX), {life["topic"]: life["topic_id"]}
+        for start in range(0, mine.num_rows, rows_max):
+            yield mine.slice(start, rows_max), {life["topic"]: life["topic_id"]}
+
+
+def _span(rows: pa.Table, partition: Partition) -> Slice:
+    mine = pc.and_(
+        pc.equal(rows.column("topic"), partition.topic), pc.equal(rows.column("partition"), partition.number)
+    )
+    ends = pc.min_max(rows.filter(mine).column("offset")).as_py()
+    return Slice(partition, ends["min"], ends["max"] + 1, ends["min"])
+
+
+def _inside(rows: pa.Table, piece: Slice) -> pa.ChunkedArray:
+    offsets = rows.column("offset")
+    placed = pc.and_(
+        pc.equal(rows.column("topic"), piece.partition.topic),
+        pc.equal(rows.column("partition"), piece.partition.number),
+    )
+    return pc.and_(placed, pc.and_(pc.greater_equal(offsets, piece.read_from), pc.less(offsets, piece.end)))
 
 
 def _replayed(chunk: _Chunk, reports: Sequence[TaskReport]) -> dict[Partition, Ranges]:
@@ -282,7 +319,7 @@ def _replayed(chunk: _Chunk, reports: Sequence[TaskReport]) -> dict[Partition, R
     for report in reports:
         for key, ranges in report.replayed.items():
             found.setdefault(key, []).extend(offsets_of(ranges))
-    by_key = {(each.topic, each.number): each for each in chunk.partitions}
+    by_key = {(each.partition.topic, each.partition.number): each.partition for each in chunk.slices}
     return {by_key[key]: ranges_of(offsets) for key, offsets in found.items()}
 
 

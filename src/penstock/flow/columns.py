@@ -17,16 +17,8 @@ from penstock.errors import UserError
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.decode.times import UTC_MICROS, days, hours, timestamps_or_null
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
-from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, KafkaName, to_text
-
-KAFKA_TYPES: dict[KafkaName, pa.DataType] = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": UTC_MICROS,
-    "key": pa.binary(),
-    "headers": pa.map_(pa.string(), pa.binary()),
-}
+from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text
+from penstock.job.kafka_types import HEADERS_TYPE, KAFKA_TYPES
 
 _MICROS_PER_UNIT: dict[FunctionName, int] = {
     "timestamp_seconds": 1_000_000,
@@ -230,14 +222,8 @@ def _whole_number(expression: Expression) -> int:
 def _headers(kafka: pa.RecordBatch) -> pa.Array:
     index = kafka.schema.get_field_index("headers")
     if index < 0:
-        return pa.nulls(kafka.num_rows, KAFKA_TYPES["headers"])
-    lists = kafka.column(index)
-    ends = pc.cumulative_sum(pc.list_value_length(lists).fill_null(0)).to_pylist()
-    # A null where a row begins makes that row's map null.
-    starts = [start if there else None for start, there in zip([0, *ends], lists.is_valid().to_pylist(), strict=False)]
-    entries = lists.flatten()
-    keys, values = entries.field("key").cast(pa.string()), entries.field("value").cast(pa.binary())
-    return pa.MapArray.from_arrays(pa.array([*starts, ends[-1] if ends else 0], pa.int32()), keys, values)
+        return pa.nulls(kafka.num_rows, HEADERS_TYPE)
+    return kafka.column(index).cast(HEADERS_TYPE)
 
 
 def _shown(scalar: Any) -> str:

@@ -29,3 +29,9 @@ def write_batch(records: DataFrame, flow: Flow, sql: SqlSpec | None, visible: pa
         decoded = records.mapInArrow(decode_stage(flow, visible), from_arrow_schema(pa.schema([*HIDDEN, *visible])))
         written = project(decoded, sql).mapInArrow(write_stage(flow), from_arrow_schema(REPORT_SCHEMA))
     return [decode_report(row["report"]) for row in written.collect()]
+
+
+def probe_batch(records: DataFrame, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> None:
+    """Decode and compute like `write_batch`, but write nothing: raises if a record breaks the job."""
+    decoded = records.mapInArrow(decode_stage(flow, visible), from_arrow_schema(pa.schema([*HIDDEN, *visible])))
+    (decoded if sql is None else project(decoded, sql)).write.format("noop").mode("overwrite").save()

@@ -7,8 +7,7 @@ from datetime import datetime
 import pyarrow as pa
 
 from penstock.flow.rows import BadRows
-
-HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+from penstock.job.kafka_types import HEADERS_TYPE
 
 QUARANTINE_SCHEMA = pa.schema(
     [

@@ -21,9 +21,19 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from penstock.errors import UserError
 from penstock.flow.decode import decoder_for
 from penstock.flow.manifest import PartitionKey
-from penstock.flow.quarantine import HEADERS_TYPE
 from penstock.flow.rows import BadRows
-from penstock.flow.task import Batches, Flow, SliceWriter, Stage, by_partition, decode_rows, fit_columns, report_batch
+from penstock.flow.task import (
+    Batches,
+    Flow,
+    SliceWriter,
+    Stage,
+    by_partition,
+    decode_rows,
+    fit_columns,
+    report_batch,
+    without_poison,
+)
+from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
 
 
@@ -60,9 +70,10 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
         decoder = decoder_for(flow.decode, flow.decoded, flow.on)
         for batch in batches:
             for key, part in by_partition(batch):
+                part, poisoned = without_poison(part, flow.poison.get(key, {}))
                 ready = decode_rows(decoder, flow.columns, part)
                 yield fit_columns(_good(ready.rows, ready.kafka), schema)
-                for bad in ready.bad:
+                for bad in (poisoned, *ready.bad):
                     if len(bad.errors):
                         yield fit_columns(_bad(bad), schema)
                 if ready.filtered or ready.new_fields:

@@ -55,6 +55,8 @@ class Flow:
     quarantine: WriteOptions
     slices: Mapping[PartitionKey, NamedSlice]
     failpoint: Failpoint | None = None
+    poison: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
+    """Offsets of records that break the job itself, found by `engine.isolate`: they go to quarantine unseen."""
     replay_run: int | None = None
     """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
 
@@ -153,6 +155,8 @@ def fused_stage(flow: Flow) -> Stage:
         try:
             for batch in batches:
                 for key, part in by_partition(batch):
+                    part, poisoned = without_poison(part, flow.poison.get(key, {}))
+                    writer.quarantine(key, poisoned)
                     ready = decode_rows(decoder, flow.columns, part)
                     writer.write(key, ready.rows, ready.kafka.column("offset"))
                     for bad in ready.bad:
@@ -165,6 +169,17 @@ def fused_stage(flow: Flow) -> Stage:
             raise
 
     return run
+
+
+def without_poison(batch: pa.RecordBatch, poison: Mapping[int, str]) -> tuple[pa.RecordBatch, BadRows]:
+    """Take the poisonous records out of a batch of one partition."""
+    offsets = batch.column("offset")
+    found = pc.is_in(offsets, pa.array(list(poison), pa.int64())) if poison else None
+    if found is None or not pc.any(found).as_py():
+        return batch, BadRows(batch.slice(0, 0), pa.array([], pa.string()))
+    bad = batch.filter(found)
+    errors = [poison[offset] for offset in bad.column("offset").to_pylist()]
+    return batch.filter(pc.invert(found)), BadRows(bad, pa.array(errors, pa.string()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,18 +10,10 @@ import pyarrow as pa
 from penstock.job.border import SqlSection
 from penstock.job.expressions import Call, Constant, Expression, ExpressionError, Field, KafkaField, fields, parse
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest
+from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.schema import name_fault, name_findings
 from penstock.job.spec import Secret
 from penstock.job.sqltext import SelectItem, SqlRefusedError, check_where, read_select
-
-_KAFKA_TYPES: dict[str, pa.DataType] = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "key": pa.binary(),
-    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +124,7 @@ def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
         case Field(path=path):
             return _path_type(path, schema)
         case KafkaField(name=name):
-            return _KAFKA_TYPES[name]
+            return KAFKA_TYPES[name]
         case Call(function="coalesce", args=args):
             return next((kind for kind in (type_of(arg, schema) for arg in args) if kind is not None), None)
         case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import StrEnum
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import PlainValidator
 
@@ -131,4 +131,3 @@ Duration: TypeAlias = Annotated[float | None, PlainValidator(duration)]
 Size: TypeAlias = Annotated[int | None, PlainValidator(size)]
 Texts: TypeAlias = list[Annotated[str, PlainValidator(text)]] | None
 Settings: TypeAlias = dict[str, Annotated[str, PlainValidator(setting)]] | None
-Anything: TypeAlias = Any

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import PenstockError, UserError
@@ -21,6 +21,7 @@ CALL_SECONDS_MAX = 15.0
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 2.0
 """What a call may take beyond its own request timeout before it is given up."""
+GROUP_ASK_SECONDS = 2.0
 RECONNECT_MS = 250
 RECONNECT_MS_MAX = 2_000
 
@@ -37,14 +38,15 @@ class BoundedAdmin:
         self.bootstrap = spec.bootstrap
         self._call_seconds_max = call_seconds_max
         self._connection_fault: Fault | None = None
-        settings: dict[str, Any] = {
+        self._group_readers: dict[str, Consumer] = {}
+        self._settings: dict[str, Any] = {
             "reconnect.backoff.ms": RECONNECT_MS,
             "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
             **librdkafka_settings(spec),
             "error_cb": self._on_error,
         }
         try:
-            self._client: AdminClient | None = AdminClient(settings, logger=_QuietLog(logger))
+            self._client: AdminClient | None = AdminClient(self._settings, logger=_QuietLog(logger))
         except KafkaException as error:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
 
@@ -85,12 +87,44 @@ class BoundedAdmin:
             raise self.error(fault_of(error), "the list of topics") from None
         return frozenset(metadata.topics)
 
+    def committed(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition] | Fault:
+        """What a consumer group has committed, by a consumer that never joins it.
+
+        Librdkafka's admin request for this dereferences null where the coordinator is still loading (its issue 5040)
+        and takes the process with it; a consumer has the group handle that the admin client lacks.
+        """
+        self._open_client()
+        reader = self._group_reader(group)
+        deadline = time.monotonic() + self._call_seconds_max
+        while True:
+            seconds = max(POLL_SECONDS, min(GROUP_ASK_SECONDS, deadline - time.monotonic()))
+            try:
+                return reader.committed(partitions, timeout=seconds)
+            except KafkaException as error:
+                fault = fault_of(error)
+            # A denied group never gets a coordinator: the call only times out, the reason comes as an event.
+            event = reader.poll(0)
+            reason = None if event is None else event.error()
+            if reason is not None and reason.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return fault_of(reason)
+            if fault.code != KafkaError._TIMED_OUT or time.monotonic() >= deadline:
+                return fault
+
     def error(self, fault: Fault, subject: str) -> PenstockError:
         return error_of(fault, self.bootstrap, subject, self._connection_fault)
 
     def close(self) -> None:
+        for reader in self._group_readers.values():
+            reader.close()
+        self._group_readers.clear()
         # The C client has no close: it ends with its last reference.
         self._client = None
+
+    def _group_reader(self, group: str) -> Consumer:
+        if group not in self._group_readers:
+            settings = {**self._settings, "group.id": group, "enable.auto.commit": False}
+            self._group_readers[group] = Consumer(settings, logger=_QuietLog(logger))
+        return self._group_readers[group]
 
     def _open_client(self) -> AdminClient:
         if self._client is None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # the package re-exports without saying so
+from confluent_kafka.admin import (
     ConfigResource,
     ListOffsetsResultInfo,
     OffsetSpec,

@@ -5,8 +5,10 @@ Nobody reads them back as truth (RULES P5): what cannot be mirrored is reported 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 
@@ -14,6 +16,16 @@ from penstock.log.faults import Fault, fault_of
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
 
+COORDINATOR_SECONDS_MAX = 5.0
+COORDINATOR_PAUSE_SECONDS = 0.2
+
+T = TypeVar("T")
+
+_COORDINATOR_AWAY = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
 _REASONS = {
     KafkaError.UNKNOWN_MEMBER_ID: "somebody consumes with this group: its offsets belong to its members",
     KafkaError.NON_EMPTY_GROUP: "somebody consumes with this group: its offsets belong to its members",
@@ -46,17 +58,10 @@ def mirror(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> Mir
     }
     if not moving:
         return MirrorReport(refused=refused)
-    request = [TopicPartition(each.topic, each.number, position) for each, position in moving.items()]
-    answer = _ask(log, group, "alter_consumer_group_offsets", request)
-    if isinstance(answer, Fault):
-        denied = _all_refused(log, group, moving, answer)
-        return MirrorReport(refused={**refused, **denied.refused})
-    errors = {(each.topic, each.partition): each.error for each in answer if each.error is not None}
-    failed = {
-        each: _reason(fault_of(errors[each.topic, each.number]))
-        for each in moving
-        if (each.topic, each.number) in errors
-    }
+    faults = _alter(log, group, moving)
+    if isinstance(faults, Fault):
+        return MirrorReport(refused={**refused, **_all_refused(log, group, moving, faults).refused})
+    failed = {each: _reason(faults[key]) for each in moving if (key := (each.topic, each.number)) in faults}
     moved = {each: position for each, position in moving.items() if each not in failed}
     return MirrorReport(moved=moved, refused={**refused, **failed})
 
@@ -74,23 +79,45 @@ def _committed(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> di
     if not wanted:
         return {}
     request = [TopicPartition(topic, number) for topic, number in wanted]
-    answer = _ask(log, group, "list_consumer_group_offsets", request)
+    answer = _patiently(lambda: log.admin.committed(group, request))
     if isinstance(answer, Fault):
         return answer
     # Kafka answers a negative offset where the group has none.
-    return {
-        wanted[each.topic, each.partition]: each.offset for each in answer if each.error is None and each.offset >= 0
-    }
+    return {wanted[each.topic, each.partition]: each.offset for each in answer if each.offset >= 0}
 
 
-def _ask(log: KafkaLog, group: str, method: str, request: list[TopicPartition]) -> list[TopicPartition] | Fault:
+def _alter(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> dict[tuple[str, int], Fault] | Fault:
+    """Commit the positions; the faults of single partitions, or the one of them all."""
+    request = [TopicPartition(each.topic, each.number, position) for each, position in positions.items()]
     wanted = [ConsumerGroupTopicPartitions(group, request)]
-    results = log.admin.try_each(lambda client, seconds: getattr(client, method)(wanted, request_timeout=seconds))
-    result = results[group]
-    if isinstance(result, Fault):
-        return result
-    answered: list[TopicPartition] = result.topic_partitions
-    return answered
+
+    def attempt() -> dict[tuple[str, int], Fault] | Fault:
+        results = log.admin.try_each(
+            lambda client, seconds: client.alter_consumer_group_offsets(wanted, request_timeout=seconds)
+        )
+        result = results[group]
+        if isinstance(result, Fault):
+            return result
+        faults = {
+            (each.topic, each.partition): fault_of(each.error)
+            for each in result.topic_partitions
+            if each.error is not None
+        }
+        # To commit the others once more is harmless, and simpler than to keep apart what a moving coordinator took.
+        return next((fault for fault in faults.values() if fault.code in _COORDINATOR_AWAY), faults)
+
+    return _patiently(attempt)
+
+
+def _patiently(attempt: Callable[[], T | Fault]) -> T | Fault:
+    """Try while the group's coordinator starts or moves: after a restart that is normal and short."""
+    deadline = time.monotonic() + COORDINATOR_SECONDS_MAX
+    while True:
+        answer = attempt()
+        away = isinstance(answer, Fault) and answer.code in _COORDINATOR_AWAY
+        if not away or time.monotonic() > deadline:
+            return answer
+        time.sleep(COORDINATOR_PAUSE_SECONDS)
 
 
 def _all_refused(log: KafkaLog, group: str, positions: Iterable[Partition], fault: Fault) -> MirrorReport:

@@ -78,7 +78,7 @@ def active_files(table: Table) -> list[QuarantineFile]:
         )
         for each in added
     ]
-    return sorted(files, key=lambda file: (file.modified_at_ms, file.path))
+    return sorted(files, key=lambda file: (file.modified_at_ms, file.offset_span or (0, 0), file.path))
 
 
 def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

@@ -9,7 +9,6 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
-from penstock.storage import Storage, open_storage
 from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
 from penstock.tables.delta.state import PartitionState, read_state
@@ -39,11 +38,6 @@ class TableFacts:
     @property
     def version(self) -> int:
         return self.table.version
-
-    @property
-    def quarantine_storage(self) -> Storage:
-        spec = self.quarantine.spec if self.quarantine else None
-        return open_storage(spec.path, spec.storage_options) if spec else self.table.storage()
 
 
 def read_table(job: JobSpec) -> TableFacts | None:
@@ -97,7 +91,9 @@ def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None) -
     found: list[DataFile] = []
     for record in history:
         ours = record.get("penstock")
-        for piece in ours.get("slices", ()) if isinstance(ours, dict) else ():
+        if not isinstance(ours, dict):
+            continue
+        for piece in ours.get("slices", ()):
             key = position_key(ours["job"], Partition(piece["topic"], piece["topic_id"], piece["partition"]))
             if key not in positions:
                 known = quarantine.transaction(key) if quarantine else None

@@ -41,6 +41,11 @@ class Offence:
     kind: OffenceKind
     end: int | None = None
 
+    def encloses(self, other: Offence) -> bool:
+        """Whether this range holds the other's offset."""
+        same = (self.topic, self.partition) == (other.topic, other.partition)
+        return same and self.end is not None and self.offset <= other.offset < self.end
+
     def __str__(self) -> str:
         where = f"offset {self.offset}" if self.end is None else f"offsets [{self.offset}, {self.end})"
         return f"{self.topic}/{self.partition} {where}: {self.kind}"
@@ -93,8 +98,8 @@ class VerifyReport:
 
     @property
     def first_offence(self) -> Offence | None:
-        """The offence of the first failed check that can name one, in the order of the checks."""
-        return next((check.offence for check in self.checks if not check.ok and check.offence is not None), None)
+        """The first offending offset of all failed checks."""
+        return earliest(check.offence for check in self.checks if not check.ok)
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values for `--json`."""
@@ -112,9 +117,11 @@ class VerifyReport:
 
 
 def earliest(offences: Iterable[Offence | None]) -> Offence | None:
-    """The first of several offences: by topic, partition and offset."""
+    """The first of several offences by topic, partition and offset; a range gives way to an exact offset within it."""
     found = [each for each in offences if each is not None]
-    return min(found, key=lambda each: (each.topic, each.partition, each.offset), default=None)
+    exact = [each for each in found if each.end is None]
+    ranges = [each for each in found if each.end is not None and not any(each.encloses(other) for other in exact)]
+    return min(exact + ranges, key=lambda each: (each.topic, each.partition, each.offset), default=None)
 
 
 def offence_at(partition: Partition, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:

@@ -37,10 +37,10 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a window showed: offences, those about absent offsets apart, and counts per span."""
+    """What a window showed: what the table's own word condemns, what the log's does, and counts per span."""
 
     offences: tuple[Offence, ...]
-    absences: tuple[Offence, ...]
+    log_offences: tuple[Offence, ...]
     held_counts: tuple[int, ...]
     log_counts: tuple[int, ...]
 
@@ -67,33 +67,38 @@ def judge(
         OffenceKind.BOTH: None if replaying else _first_common(table, quarantine),
         OffenceKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
         OffenceKind.BEYOND_POSITION: _first_from(there, position),
+        OffenceKind.MISSING: _first_missing(there, window, spans),
+    }
+    log_firsts = {
         OffenceKind.NOT_IN_LOG: _first_unknown(there, log, window),
+        OffenceKind.MISSING: _first_unheld(there, log, spans),
     }
     return Judged(
         offences=tuple(offence_at(partition, at, kind) for kind, at in firsts.items() if at is not None),
-        absences=tuple(
-            offence_at(partition, at, OffenceKind.MISSING)
-            for at in (_first_missing(there, window, spans), _first_unheld(there, log, spans))
-            if at is not None
-        ),
+        log_offences=tuple(offence_at(partition, at, kind) for kind, at in log_firsts.items() if at is not None),
         held_counts=_counts(there, spans),
         log_counts=_counts(log.offsets if log else NO_OFFSETS, spans),
     )
 
 
-def count_offences(
-    partition: Partition, spans: Sequence[Span], held_counts: Sequence[int] | None, log: LogCounts | None
-) -> tuple[Offence, ...]:
-    """Compare the counts of whole spans, once every window was seen; `None` where offsets are not kept or not read."""
+def held_offences(partition: Partition, spans: Sequence[Span], counts: Sequence[int]) -> tuple[Offence, ...]:
+    """Compare the offsets that whole spans hold with their counts, once every window was seen."""
+    return tuple(
+        offence_at(partition, span.lo, OffenceKind.MISSING if count < span.held else OffenceKind.TOO_MANY, span.hi)
+        for span, count in zip(spans, counts, strict=True)
+        if count != span.held
+    )
+
+
+def record_offences(partition: Partition, spans: Sequence[Span], log: LogCounts) -> tuple[Offence, ...]:
+    """Compare the records that the log still has in whole spans with those that were read."""
     found: list[Offence] = []
-    for index, span in enumerate(spans):
-        if held_counts is not None and held_counts[index] != span.held:
-            kind = OffenceKind.MISSING if held_counts[index] < span.held else OffenceKind.TOO_MANY
-            found.append(offence_at(partition, span.lo, kind, span.hi))
-        if log is not None and span.read_from >= log.first and span.hi > span.lo:
-            records, read = log.counts[index], span.totals.read
-            if records > read or (log.exact and records < read):
-                found.append(offence_at(partition, span.lo, OffenceKind.NOT_COUNTED, span.hi))
+    for span, records in zip(spans, log.counts, strict=True):
+        if span.read_from < log.first:
+            continue
+        too_many = records > span.totals.read + span.totals.given_up
+        if too_many or (log.exact and records < span.totals.read):
+            found.append(offence_at(partition, span.lo, OffenceKind.NOT_COUNTED, span.hi))
     return tuple(found)
 
 

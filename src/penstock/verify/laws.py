@@ -76,7 +76,9 @@ def _totals_fault(state: PartitionState) -> str:
     if state.position is None or state.origin is None:
         return "has no position or no origin"
     if state.position - state.origin != totals.offsets:
-        return f"[{state.origin}, {state.position}) has {state.position - state.origin} offsets, {totals.offsets} counted"
+        return (
+            f"[{state.origin}, {state.position}) has {state.position - state.origin} offsets, {totals.offsets} counted"
+        )
     if not totals.conserved:
         became = totals.read - totals.written - totals.quarantined - totals.filtered - totals.skipped
         return f"{totals.read} read, {abs(became)} {'unaccounted for' if became > 0 else 'too many accounted for'}"
@@ -190,9 +192,13 @@ def check_rows(counts: RowCounts) -> Check:
     texts: list[str] = []
     surplus = counts.table - counts.written
     if surplus > 0:
-        texts.append(f"the table has {surplus} rows more than the {counts.written} written: appended by another writer?")
+        texts.append(
+            f"the table has {surplus} rows more than the {counts.written} written: appended by another writer?"
+        )
     if surplus < 0:
-        texts.append(f"the table has {-surplus} rows less than the {counts.written} written: deleted by another writer?")
+        texts.append(
+            f"the table has {-surplus} rows less than the {counts.written} written: deleted by another writer?"
+        )
     in_quarantine = counts.quarantine + counts.pending
     if in_quarantine != counts.quarantined and not counts.replay_unfinished:
         texts.append(f"the quarantine has {in_quarantine} rows, {counts.quarantined} are counted")
@@ -209,7 +215,7 @@ def check_rows(counts: RowCounts) -> Check:
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What Kafka says now: topic ids, bounds of the partitions that the table knows, and partitions that it does not."""
+    """What Kafka says now: topic ids, bounds of partitions that the table knows, and partitions that it does not."""
 
     topic_ids: Mapping[str, str]
     bounds: Mapping[Partition, Bounds]

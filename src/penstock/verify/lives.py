@@ -68,7 +68,7 @@ def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Committed:
 
 
 def find_lives(transactions: Mapping[str, int], job: str, named: Iterable[Partition] = ()) -> Lives:
-    """Sort the app transactions of a table; `named` are partitions of the history, which knows names of retired topics."""
+    """Sort the app transactions of a table; `named` are partitions of the history, which names retired topics."""
     fingerprints = {
         found["topic"]: number
         for key, number in transactions.items()
@@ -76,7 +76,8 @@ def find_lives(transactions: Mapping[str, int], job: str, named: Iterable[Partit
     }
     topic_of = {topic_fingerprint(each.topic_id): each.topic for each in named}
     current_of = {number: topic for topic, number in fingerprints.items()}
-    current, retired = [], []
+    current: list[Partition] = []
+    retired: list[Partition] = []
     others: dict[str, set[str]] = {}
     sums = {"written": 0, "quarantined": 0, "replayed": 0}
     for key, number in transactions.items():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import polars as pl
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
@@ -76,6 +76,38 @@ def record_offsets(
     finally:
         consumer.unassign()
     return pl.concat(parts).sort() if parts else pl.Series(dtype=pl.Int64)
+
+
+def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
+    """When the first record at or behind each offset was made, in seconds since 1970.
+
+    A partition without such a record, or whose record did not come in time, is absent.
+    """
+    if not offsets:
+        return {}
+    waiting = {(each.topic, each.number): each for each in offsets}
+    found: dict[Partition, float] = {}
+    deadline = time.monotonic() + seconds_max
+    consumer = open_consumer(spec)
+    try:
+        consumer.assign([TopicPartition(each.topic, each.number, offset) for each, offset in offsets.items()])
+        while waiting and time.monotonic() < deadline:
+            message = consumer.poll(_CALL_SECONDS)
+            place = (message.topic(), message.partition()) if message is not None else None
+            if message is None or place not in waiting:
+                continue
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise error_of(fault_of(error), spec.bootstrap, f"partition {waiting[place]}")
+            partition = waiting.pop(place)
+            # Its further records would only fill the queue.
+            consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
+            kind, at_ms = message.timestamp()
+            if error is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[partition] = at_ms / 1000
+    finally:
+        consumer.close()
+    return found
 
 
 def _offsets(messages: list[Message], bootstrap: str, partition: Partition) -> tuple[list[int], bool]:

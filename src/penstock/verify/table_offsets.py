@@ -208,6 +208,8 @@ def _frames(storage: Storage, file: DataFile, columns: OriginColumns) -> Iterato
                 one = pl.Series(role, pl.from_arrow(batch.column(name)))
             else:
                 # A column of the partition values, or one that is younger than the file.
-                one = pl.Series(role, [file.partition_values.get(name)], dtype=types[role]).new_from_index(0, len(batch))
+                one = pl.Series(role, [file.partition_values.get(name)], dtype=types[role]).new_from_index(
+                    0, len(batch)
+                )
             series.append(one.cast(types[role]).rename(role))
         yield pl.DataFrame(series)

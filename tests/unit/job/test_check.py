@@ -8,6 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.check import check
+from penstock.job.faults import JobFileError
+from penstock.job.several import load_jobs
 from tests.unit.job.conftest import BASE
 
 app = typer.Typer()
@@ -70,3 +72,19 @@ def test_json_lists_every_file_with_its_faults() -> None:
             ],
         },
     ]
+
+
+def test_loading_several_files_loads_all_or_names_the_faults_of_all(folder: Path) -> None:
+    assert [spec.name for spec in load_jobs([folder / "web.yaml"], {})] == ["web-requests"]
+    with pytest.raises(JobFileError) as caught:
+        load_jobs([folder / "bad.yaml", folder / "web.yaml", folder / "twin.yaml"], {})
+    assert [fault.key for fault in caught.value.faults] == ["schema.status", "flsh", "job"]
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_came_from_a_reference_is_not_in_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUCKET", "hunter2")
+    text = BASE.replace("s3://lake/web", '"s3://${env:BUCKET}/web"').replace("[web_requests]", '["${env:BUCKET}"]')
+    Path("hidden.yaml").write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(app, ["hidden.yaml"])
+    assert result.stdout == "ok hidden.yaml (job web-requests: topics '******' -> delta '******')\n"

@@ -32,7 +32,10 @@ from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
 
 _PIECE_RECORDS = 1024
 _JUDGED_RECORDS = 32
-_FAILURES_PER_PIECE_MAX = 16
+_READ_IN_VAIN_MAX = 4 * _PIECE_RECORDS
+"""Of one piece, in records: beyond it the exact path is cheaper than further cuts."""
+_CALL_IN_RECORDS = 128
+"""What a call of the reader costs before its first record."""
 _READER_WORDS_MAX = 150
 _AROUND_THE_WORDS = re.compile(r"^JSON parse error: |\.? in row \d+$")
 
@@ -87,7 +90,7 @@ class JsonDecoder:
             self._read_in_parts(piece.part(start, start + _PIECE_RECORDS), harvest)
 
     def _read_in_parts(self, piece: Piece, harvest: _Harvest) -> None:
-        failures = 0
+        read_in_vain = 0
         waiting = [(0, len(piece))]
         while waiting:
             start, end = waiting.pop()
@@ -95,12 +98,11 @@ class JsonDecoder:
             error = self._read_at_once(part, harvest)
             if error is None:
                 continue
-            failures += 1
-            if len(part) <= _JUDGED_RECORDS or failures > _FAILURES_PER_PIECE_MAX:
-                self._judge(part, harvest)
-                continue
             culprit = row_of(error)
-            if culprit is not None and culprit < len(part) and not self._fits(part, culprit, harvest):
+            read_in_vain += _CALL_IN_RECORDS + (len(part) if culprit is None else culprit)
+            if len(part) <= _JUDGED_RECORDS or read_in_vain > _READ_IN_VAIN_MAX:
+                self._judge(part, harvest)
+            elif culprit is not None and culprit < len(part) and not self._fits(part, culprit, harvest):
                 waiting += [(start + culprit + 1, end), (start, start + culprit)]
             else:
                 middle = (start + end) // 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from itertools import accumulate
 from typing import Any
 
@@ -37,8 +38,8 @@ class JsonObject(dict[str, Any]):
         super().__init__(pairs)
         self.doubled: frozenset[str] = frozenset()
         if len(self) != len(pairs):
-            seen: set[str] = set()
-            self.doubled = frozenset(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            times = Counter(name for name, _ in pairs)
+            self.doubled = frozenset(name for name, count in times.items() if count > 1)
 
 
 _DECODER = json.JSONDecoder(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
@@ -23,6 +25,8 @@ DECIMAL_READ_DIGITS = 76
 
 _EXPONENT_MAX = 308
 _INTEGER_CHARACTERS_MAX = 20
+_DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+_EXACT = Context(prec=2 * DECIMAL_READ_DIGITS, traps=[Inexact, InvalidOperation])
 
 
 def leaf_reader(kind: pa.DataType) -> LeafReader:
@@ -92,7 +96,20 @@ def _read_float(kind: pa.DataType, value: Any) -> Value:
 
 def _read_decimal(kind: pa.DataType, value: Any) -> Value:
     text = str(value) if type(value) is JsonNumber else _text(value)
-    return pa.array([text]).cast(pa.decimal256(DECIMAL_READ_DIGITS, kind.scale)).cast(kind)[0].as_py()
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError
+    number = Decimal(text)
+    # Not by Arrow's cast from text: of hundreds of digits it makes a wrong number without a word.
+    written = number.as_tuple()
+    if not isinstance(written.exponent, int) or max(len(written.digits), -written.exponent) > DECIMAL_READ_DIGITS:
+        raise ValueError
+    try:
+        scaled = number.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
+    except ArithmeticError:
+        raise ValueError from None
+    if len(scaled.as_tuple().digits) > kind.precision:
+        raise ValueError
+    return scaled
 
 
 def _read_timestamp(_: pa.DataType, value: Any) -> Value:

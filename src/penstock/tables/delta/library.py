@@ -20,7 +20,7 @@ class ConflictError(TransientError):
 
 
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\s*↳\s*")
-_REFUSED = ("Permission denied", "PermissionDenied", "AccessDenied", "Forbidden", "403", "NotADirectory", "Read-only")
+_REFUSED = ("Permission denied", "PermissionDenied", "AccessDenied", "Forbidden", "NotADirectory", "Read-only")
 _FULL = ("No space left", "StorageFull", "QuotaExceeded", "Disk quota")
 
 

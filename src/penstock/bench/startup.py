@@ -1,0 +1,113 @@
+"""`bench startup`: how long a process takes to know its positions on a table with much history, against little.
+
+Both tables are made by real commits of a job, with rows. Start-up is opening the table, reading the state of its
+partitions and planning the next batch, in a fresh process each time.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.bench.cpu import Meter, Spent
+from penstock.bench.result import BenchResult, median
+from penstock.errors import TransientError
+from penstock.flow.manifest import Counts
+from penstock.flow.names import staged_name
+from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.job.spec import DeltaTableSpec, FlushPolicy, GapPolicy, NewColumnPolicy
+from penstock.log.offsets import Bounds, Partition, Slice
+from penstock.plan import Lane, Terms, plan
+from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.delta.table import Table, new_batch_id, open_or_create, open_table
+
+PARTITIONS = 4
+COMMITS_FEW = 10
+BASELINE_NAME = f"the same with {COMMITS_FEW} commits of history"
+_JOB = "bench-startup"
+_SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
+_PROCESS_SECONDS_MAX = 120
+
+Say = Callable[[str], None]
+
+
+def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
+    """Compare start-up after `commits` commits with start-up after ten. A ratio of 1 means: history costs nothing."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        tables = {"many": (Path(folder) / "many", commits), "few": (Path(folder) / "few", COMMITS_FEW)}
+        spent: dict[str, list[Spent]] = {name: [] for name in tables}
+        for path, count in tables.values():
+            say(f"making {count:,} commits")
+            make_history(path, count)
+        for number in range(1, rounds + 1):
+            for name, (path, _) in tables.items():
+                spent[name].append(_start_in_process(path))
+                say(f"round {number} {name}: {spent[name][-1].wall_s} s")
+    return BenchResult("startup", commits, median(spent["many"]), BASELINE_NAME, median(spent["few"]))
+
+
+def make_history(path: Path, commits: int) -> None:
+    """Commit one row per partition and commit, as a job at the head of its log does."""
+    spec = DeltaTableSpec(str(path))
+    table = open_or_create(spec, _JOB, _SCHEMA, NewColumnPolicy.ADD)
+    partitions = _partitions()
+    table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(each, 0, 1) for each in partitions)))
+    for number in range(commits):
+        partition = partitions[number % PARTITIONS]
+        offset = number // PARTITIONS
+        table.commit(Proposal(_JOB, new_batch_id(), (_part(table, partition, offset),)))
+
+
+def _part(table: Table, partition: Partition, offset: int) -> SlicePart:
+    batch_id = new_batch_id()
+    writer = StagedWriter(
+        WriteOptions(table_url=table.spec.path, schema=_SCHEMA),
+        lambda: staged_name(partition.topic_id, partition.number, offset, offset + 1, batch_id),
+        partition.topic,
+        partition.number,
+    )
+    writer.write(pa.RecordBatch.from_pylist([{"partition": partition.number, "offset": offset}], schema=_SCHEMA))
+    piece = Slice(partition, offset, offset + 1, offset)
+    return SlicePart(piece, 1, Counts(read=1, written=1), writer.finish())
+
+
+def _partitions() -> list[Partition]:
+    return [Partition("bench", "benchTopicId", number) for number in range(PARTITIONS)]
+
+
+def start_up(path: Path) -> None:
+    """What a process does before its first batch, without the log's answers: those do not depend on history."""
+    table = open_table(DeltaTableSpec(str(path)), _JOB)
+    state = table.state(_partitions())
+    table.handle.history(20)
+    lanes = tuple(
+        Lane(each, state.of(each).position or 0, Bounds(0, (state.of(each).position or 0) + 1), None)
+        for each in _partitions()
+    )
+    plan(lanes, Terms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())
+
+
+def _start_in_process(path: Path) -> Spent:
+    command = [sys.executable, "-m", "penstock.bench.startup", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_PROCESS_SECONDS_MAX, check=False)
+    if done.returncode:
+        raise TransientError("a start-up of the benchmark failed", detail=done.stderr[-1500:])
+    measured = json.loads(done.stdout)
+    return Spent(measured["wall_s"], measured["cpu_s"])
+
+
+def main(arguments: Sequence[str]) -> None:
+    meter = Meter()
+    start_up(Path(arguments[0]))
+    spent = meter.spent()
+    print(json.dumps({"wall_s": spent.wall_s, "cpu_s": spent.cpu_s}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

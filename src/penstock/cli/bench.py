@@ -1,0 +1,53 @@
+"""`penstock bench`: side by side with what a user would pick instead."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from typing import Annotated
+
+import typer
+
+from penstock.bench.ingest import bench_ingest
+from penstock.bench.result import BenchResult
+from penstock.bench.startup import bench_startup
+
+app = typer.Typer(help="Benchmarks: us and what a user would pick instead, in one run.", no_args_is_help=True)
+
+Rounds = Annotated[int, typer.Option(min=1, help="How often each side runs; the median counts.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command()
+def ingest(
+    records: Annotated[int, typer.Option(min=1, help="Records in the topic.")] = 1_000_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """A JSON topic into a Delta table by day, against Spark Structured Streaming."""
+    _print(bench_ingest(records, rounds, _say), json)
+
+
+@app.command()
+def startup(
+    commits: Annotated[int, typer.Option(min=10, help="Commits of history.")] = 10_000,
+    rounds: Rounds = 5,
+    json: Json = False,
+) -> None:
+    """Start-up on a table with much history, against one with ten commits."""
+    _print(bench_startup(commits, rounds, _say), json)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _print(result: BenchResult, json: bool) -> None:
+    if json:
+        print(json_text.dumps(result.as_json()))
+        return
+    print(f"{result.bench}: {result.records:,}")
+    for name, spent in (("penstock", result.penstock), (result.baseline_name, result.baseline)):
+        print(f"  {spent.wall_s:8.2f} s wall {spent.cpu_s:8.2f} s CPU  {name}")
+    shown = result.as_json()
+    print(f"  ratio {shown['ratio_wall']} wall, {shown['ratio_cpu']} CPU")

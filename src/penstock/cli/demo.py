@@ -1,0 +1,51 @@
+"""`penstock demo`: see it work, and see the proof."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from penstock.cli.verify import print_report
+from penstock.embedded.demo import DemoReport, run_demo
+
+EXIT_FAILED = 1
+
+
+def demo(
+    folder: Annotated[Path | None, typer.Option(help="Where to put the broker, the job file and the table.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """A broker, a topic with bad records, a kill -9 in mid-batch, a restart, and the proof."""
+    place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    place.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    report = run_demo(place, lambda text: console.print(f"[bold]·[/bold] {text}"))
+    if json:
+        print(json_text.dumps(report.as_json()))
+    else:
+        _print(report, place, Console(file=sys.stdout, highlight=False, soft_wrap=True))
+    if not report.ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _print(report: DemoReport, place: Path, console: Console) -> None:
+    good = report.produced - report.bad
+    console.print()
+    console.print(f"{report.produced:>9,} records in the topic: {good:,} good, {report.bad:,} bad")
+    console.print(f"{report.rows_before_kill:>9,} rows committed when the process was killed")
+    console.print(f"{report.killed_with_staged_files:>9,} files staged by the killed process, never visible")
+    console.print(f"{report.rows_polars:>9,} rows read by Polars after the restart")
+    console.print(f"{report.rows_spark:>9,} rows read by Spark")
+    for day, rows in report.rows_by_day.items():
+        console.print(f"{rows:>9,}   on {day}")
+    console.print(f"{report.quarantined:>9,} records in quarantine")
+    console.print()
+    print_report(report.verified, console)
+    verdict = "every record once" if report.ok else "NOT every record once"
+    console.print(f"\n[bold]{verdict}[/bold], in {report.seconds} s. Look around: {place}")

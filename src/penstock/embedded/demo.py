@@ -1,0 +1,179 @@
+"""The demo: a real broker, bad records among good ones, a process killed in mid-batch, a restart, and the proof."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from penstock.embedded.broker import Cluster
+from penstock.embedded.sample import Sample, create_topic, job_file, produce_sample
+from penstock.engine.jars import JarSet
+from penstock.engine.session import open_spark
+from penstock.errors import InvariantError, TransientError
+from penstock.job.loader import load_job
+from penstock.job.spec import Limits, SparkSpec
+from penstock.verify import VerifyReport, verify
+
+TOPIC = "web_requests"
+PARTITIONS = 4
+SAMPLE = Sample(records=200_000, days=3, bad_every=1000)
+_RUN_SECONDS_MAX = 150.0
+_POLL_SECONDS = 0.02
+_SPARK_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoReport:
+    """What the demo saw, for people and for `--json`."""
+
+    produced: int
+    bad: int
+    killed_with_staged_files: int
+    rows_before_kill: int
+    rows_polars: int
+    rows_spark: int
+    rows_by_day: dict[str, int]
+    quarantined: int
+    verified: VerifyReport
+    seconds: float
+
+    @property
+    def ok(self) -> bool:
+        good = self.produced - self.bad
+        return self.verified.ok and self.rows_polars == self.rows_spark == good and self.quarantined == self.bad
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "ok": self.ok,
+            "produced": self.produced,
+            "bad": self.bad,
+            "killed_with_staged_files": self.killed_with_staged_files,
+            "rows_before_kill": self.rows_before_kill,
+            "rows_polars": self.rows_polars,
+            "rows_spark": self.rows_spark,
+            "rows_by_day": self.rows_by_day,
+            "quarantined": self.quarantined,
+            "seconds": self.seconds,
+            "verify": self.verified.as_json(),
+        }
+
+
+def run_demo(folder: Path, say: Say) -> DemoReport:
+    """Everything on one machine, in `folder`; the broker is stopped at the end, table and job file stay."""
+    began = time.monotonic()
+    table = folder / "lake" / "web_requests"
+    job_path = folder / "web.yaml"
+    say("starting a Kafka broker")
+    with Cluster.start(folder / "kafka") as cluster:
+        create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
+        say(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
+        produce_sample(cluster.bootstrap, TOPIC, SAMPLE, PARTITIONS)
+        job_path.write_text(_small_batches(job_file(cluster.bootstrap, TOPIC, str(table))))
+        say(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
+        staged = _run_and_kill(job_path, table)
+        before = _rows(table)
+        say(f"killed: {before:,} rows committed, {staged} files staged and invisible. Starting again")
+        _run_to_end(job_path)
+        say("penstock verify")
+        verified = verify(load_job(job_path))
+    say("reading the table back with Polars and with Spark")
+    return DemoReport(
+        produced=SAMPLE.records,
+        bad=SAMPLE.bad_records,
+        killed_with_staged_files=staged,
+        rows_before_kill=before,
+        rows_polars=_rows(table),
+        rows_spark=_rows_by_spark(table),
+        rows_by_day=_rows_by_day(table),
+        quarantined=_rows(Path(f"{table}_quarantine")),
+        verified=verified,
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
+def _small_batches(text: str) -> str:
+    """Several batches out of a small topic, so that there is a middle to be killed in."""
+    return text.replace("min_bytes_per_file: 128MiB", "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB")
+
+
+def _run_and_kill(job_path: Path, table: Path) -> int:
+    """Kill the process once its second batch has staged a file; return how many files no commit names."""
+    with _penstock_run(job_path) as process:
+        _wait_for_event(process, "batch committed")
+        _wait_for_event(process, "batch planned")
+        known = _staged_files(table)
+        deadline = time.monotonic() + _RUN_SECONDS_MAX
+        while _staged_files(table) <= known and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    named = {Path(path).name for path in DeltaTable(str(table)).file_uris()}
+    return len({path.name for path in _staged_files(table)} - named)
+
+
+def _run_to_end(job_path: Path) -> None:
+    with _penstock_run(job_path, "--once") as process:
+        out, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
+        if process.returncode:
+            raise TransientError("penstock run failed", detail=(out or "")[-1500:])
+
+
+@contextmanager
+def _penstock_run(job_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "penstock.cli", "run", str(job_path), "--json", *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ)
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _wait_for_event(process: subprocess.Popen[str], name: str) -> None:
+    if process.stdout is None:
+        raise InvariantError("the run has no standard output")
+    for line in process.stdout:
+        if line.startswith("{") and json.loads(line).get("event") == name:
+            return
+    raise TransientError(f"penstock run ended before '{name}'")
+
+
+def _staged_files(table: Path) -> set[Path]:
+    return set(table.glob("*/*.pq"))
+
+
+def _rows(table: Path) -> int:
+    return int(pl.scan_delta(str(table)).select(pl.len()).collect().item())
+
+
+def _rows_by_day(table: Path) -> dict[str, int]:
+    days = pl.scan_delta(str(table)).group_by("date").len().sort("date").collect()
+    return {str(day): count for day, count in days.iter_rows()}
+
+
+def _rows_by_spark(table: Path) -> int:
+    spark = open_spark(SparkSpec(conf=_SPARK_DELTA), Limits(), "penstock demo", (JarSet.KAFKA_SOURCE, JarSet.DELTA))
+    try:
+        return spark.read.format("delta").load(str(table)).count()
+    finally:
+        spark.stop()

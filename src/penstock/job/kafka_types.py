@@ -1,0 +1,19 @@
+"""The types of what Kafka itself knows of a record."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.job.expressions import KafkaName
+
+HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+"""A list, not a map: a record may carry the same header several times."""
+
+KAFKA_TYPES: dict[KafkaName, pa.DataType] = {
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "key": pa.binary(),
+    "headers": HEADERS_TYPE,
+}

@@ -1,0 +1,57 @@
+"""A replay that is killed at each of its steps, and started again by itself or by the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
+from penstock.job.spec import JobSpec
+from tests.kafka import Produce, Topics
+from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, written
+
+COMMAND_SECONDS_MAX = 240
+
+
+@pytest.fixture
+def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
+    return orders(bootstrap, topic(), tmp_path)
+
+
+def penstock(*arguments: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *arguments],
+        env={**os.environ, ENVIRONMENT_NAME: failpoint},
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS_MAX,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("step", REPLAY_STEPS)
+def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
+    step: str, job: JobSpec, tmp_path: Path, produce: Produce
+) -> None:
+    path = tmp_path / "orders.yaml"
+    path.write_text(job_text(job))
+    produce(job.log.topics[0], [EXTRA, BROKEN, GOOD, EXTRA])
+    run = penstock("run", str(path), "--once")
+    assert run.returncode == 0, run.stderr
+    assert quarantined(job) == [(0, 0), (0, 1), (0, 3)]
+
+    path.write_text(job_text(job, "extra: string", new_column="add"))
+    killed = penstock("quarantine", "replay", str(path), failpoint=f"{step}:kill")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    again = penstock("quarantine", "replay", str(path), "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["remaining"] == 1
+    assert written(job) == [(0, 0), (0, 2), (0, 3)]
+    assert quarantined(job) == [(0, 1)]

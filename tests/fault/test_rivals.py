@@ -1,0 +1,49 @@
+"""A second process of the same job, by mistake or woken too late: refused, nothing twice."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from penstock.errors import FencedError
+from tests.jobs import assert_every_record_once, numbered, numbered_job
+from tests.kafka import Produce, Topics
+from tests.processes import command_json, penstock, run_once
+
+
+def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is_refused(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    job = numbered_job(tmp_path, bootstrap, name)
+    places = produce(name, numbered(range(300)))
+    # The first commit starts the partitions; the second is the batch.
+    with penstock("run", str(job), "--once", "--json", failpoint="checked:stop:2") as sleeper:
+        sleeper.wait_stopped()
+        assert run_once(job) == 0
+        sleeper.send(signal.SIGCONT)
+        assert sleeper.exit_code() == FencedError.exit_code
+    assert_every_record_once(tmp_path / "table", places)
+    assert command_json("verify", str(job))["ok"]
+
+
+def test_a_second_process_started_by_mistake_is_refused_and_the_first_goes_on(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    job = numbered_job(tmp_path, bootstrap, name)
+    places = produce(name, numbered(range(100)))
+    with penstock("run", str(job), "--json") as first, penstock("run", str(job), "--json") as second:
+        for each in (first, second):
+            each.wait_for("job started")
+        loser, winner = None, None
+        for number in range(1, 60):
+            places += produce(name, numbered(range(number * 100, number * 100 + 100)))
+            loser, winner = (first, second) if first.ended(0.5) else (second, first)
+            if loser.ended(0.5):
+                break
+        assert loser and winner and loser.exit_code() == FencedError.exit_code
+        winner.send(signal.SIGTERM)
+        assert winner.exit_code() == 0
+    assert run_once(job) == 0
+    assert_every_record_once(tmp_path / "table", places)

@@ -1,0 +1,176 @@
+"""One security section opens a guarded cluster for both clients, and a refusal is the user's to mend."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from pyspark.sql import SparkSession
+
+from penstock.embedded.broker import Cluster
+from penstock.engine.jars import JarSet
+from penstock.errors import UserError
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
+from penstock.log.kafka import KafkaLog
+from penstock.log.mirror import mirror
+from penstock.log.offsets import Slice
+from penstock.log.source import read_batch, source_error
+from tests.kafka import Produce, Topics
+from tests.spark import local_session
+
+SECONDS_MAX = 30
+AWKWARD = "a\"b\\c;d'e =f"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+ANN = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "ann", Secret(AWKWARD))
+BOB = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "bob", Secret("bob-secret"))
+ANN_BY_SCRAM = KafkaSecurity("SASL_PLAINTEXT", "SCRAM-SHA-512", "ann", Secret(AWKWARD))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "listener.name.sasl.scram-sha-512.sasl.jaas.config": SCRAM,
+    }
+    users = {"ann": AWKWARD, "bob": "bob-secret"}
+    folder = tmp_path_factory.mktemp("guarded")
+    with Cluster.start(folder, settings=settings, sasl_users=users, authorize=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(guarded: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": guarded.bootstrap})
+
+
+@pytest.fixture(scope="module")
+def orders(guarded: Cluster, admin: AdminClient) -> str:
+    """A topic of three records that ann may read and bob may not."""
+    name = Topics(guarded.bootstrap)(name="orders")
+    Produce(guarded.bootstrap)(name, ["a", "b", "c"])
+    allow(admin, "ann", ResourceType.TOPIC, name, AclOperation.READ)
+    password = UserScramCredentialUpsertion(
+        "ann", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), AWKWARD.encode()
+    )
+    for future in admin.alter_user_scram_credentials([password]).values():
+        future.result(SECONDS_MAX)
+    return name
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    session = local_session(JarSet.KAFKA_SOURCE)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def open_log(guarded: Cluster, orders: str) -> Iterator[Callable[[KafkaSecurity], KafkaLog]]:
+    opened: list[KafkaLog] = []
+
+    def make(security: KafkaSecurity) -> KafkaLog:
+        opened.append(KafkaLog(spec_of(guarded, orders, security)))
+        return opened[-1]
+
+    yield make
+    for log in opened:
+        log.close()
+
+
+def spec_of(cluster: Cluster, topic: str, security: KafkaSecurity) -> KafkaLogSpec:
+    return KafkaLogSpec(cluster.sasl_bootstrap, topics=(topic,), group="shop", security=security)
+
+
+def allow(admin: AdminClient, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    binding = AclBinding(
+        kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+    )
+    for future in admin.create_acls([binding]).values():
+        future.result(SECONDS_MAX)
+
+
+@pytest.mark.parametrize("security", [ANN, ANN_BY_SCRAM], ids=["plain", "scram"])
+def test_an_awkward_password_opens_the_cluster_to_both_clients(
+    security: KafkaSecurity,
+    open_log: Callable[[KafkaSecurity], KafkaLog],
+    guarded: Cluster,
+    orders: str,
+    spark: SparkSession,
+) -> None:
+    log = open_log(security)
+    [partition] = log.partitions()
+    assert [(each.first, each.end) for each in log.bounds([partition]).values()] == [(0, 3)]
+    frame = read_batch(
+        spark, spec_of(guarded, orders, security), [Slice(partition, 0, 3, 0)], tasks_min=1, headers=False
+    )
+    assert [bytes(row["value"]) for row in frame.select("value").collect()] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"])
+def test_a_wrong_password_or_mechanism_is_the_users_to_mend_and_quickly_told(
+    mechanism: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+) -> None:
+    security = KafkaSecurity("SASL_PLAINTEXT", mechanism, "ann", Secret("guess-7"))  # type: ignore[arg-type]
+    log = open_log(security)
+    began_at = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(UserError) as raised:
+            log.partitions()
+        assert "guess-7" not in f"{raised.value} {raised.value!r}"
+    assert time.monotonic() - began_at < 15
+
+
+def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[KafkaSecurity], KafkaLog]) -> None:
+    with pytest.raises(UserError) as raised:
+        open_log(BOB).partitions()
+    assert "topic orders" in raised.value.primary
+    assert open_log(BOB).admin.topic_names() == frozenset()
+
+
+def test_spark_without_permission_or_password_is_told_the_same(
+    spark: SparkSession, guarded: Cluster, orders: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+) -> None:
+    [partition] = open_log(ANN).partitions()
+    wrong = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "ann", Secret("guess-7"))
+    for security in (BOB, wrong):
+        with pytest.raises(Exception, match=r"Authorization|Authentication") as raised:
+            read_batch(
+                spark, spec_of(guarded, orders, security), [Slice(partition, 0, 3, 0)], tasks_min=1, headers=False
+            ).collect()
+        error = source_error(raised.value)
+        assert type(error) is UserError
+        assert "guess-7" not in str(raised.value) + str(error)
+
+
+def test_who_may_not_see_a_topics_settings_does_not_know_whether_it_is_compacted(
+    open_log: Callable[[KafkaSecurity], KafkaLog], orders: str
+) -> None:
+    assert open_log(ANN).compacted(orders) is None
+
+
+def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_granted(
+    open_log: Callable[[KafkaSecurity], KafkaLog], admin: AdminClient
+) -> None:
+    log = open_log(ANN)
+    [partition] = log.partitions()
+    began_at = time.monotonic()
+    report = mirror(log, "shop", {partition: 2})
+    assert time.monotonic() - began_at < 10
+    assert report.moved == {}
+    assert "grant Read" in report.refused[partition]
+    allow(admin, "ann", ResourceType.GROUP, "shop", AclOperation.READ)
+    deadline = time.monotonic() + SECONDS_MAX
+    while mirror(log, "shop", {partition: 2}).refused:
+        assert time.monotonic() < deadline, "the permission never arrived"

@@ -1,0 +1,198 @@
+"""`status` says how a job stands, from its table and its log."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from penstock.cli.status import print_status
+from penstock.cli.status import status as status_command
+from penstock.errors import TransientError
+from penstock.job.spec import JobSpec, Secret
+from penstock.log.kafka import KafkaLog
+from penstock.log.mirror import mirror
+from penstock.log.offsets import Partition
+from penstock.watch.status import AlertKind, JobStatus, status
+from tests.kafka import Produce, Topics
+from tests.small_table import Load, SmallTable, small_job
+
+HOUR_SECONDS = 3600
+
+
+@pytest.fixture
+def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobSpec:
+    """Two partitions of ten records that are an hour old, and a job that has not started."""
+    name = topic(2)
+    an_hour_ago_ms = int((time.time() - HOUR_SECONDS) * 1000)
+    for number in range(2):
+        produce(name, ["{}"] * 10, partition=number, timestamp_ms=an_hour_ago_ms)
+    return small_job(bootstrap, name, tmp_path)
+
+
+def partitions_of(job: JobSpec) -> tuple[Partition, ...]:
+    log = KafkaLog(job.log)
+    try:
+        return log.partitions()
+    finally:
+        log.close()
+
+
+def filled(job: JobSpec) -> SmallTable:
+    """Partition 0 is read to its end, partition 1 up to offset 4."""
+    zero, one = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.start(one)
+    table.commit(zero, Load(0, 10, range(9), bad=[9]))
+    table.commit(one, Load(0, 4, range(4)))
+    return table
+
+
+def mirror_all(job: JobSpec, offsets: dict[int, int]) -> None:
+    log = KafkaLog(job.log)
+    try:
+        mirror(log, job.log.group, {each: offsets[each.number] for each in log.partitions()})
+    finally:
+        log.close()
+
+
+def kinds(found: JobStatus) -> list[AlertKind]:
+    return [each.kind for each in found.alerts]
+
+
+def test_a_job_without_a_table_has_not_started(job: JobSpec) -> None:
+    found = status(job)
+    assert not found.started
+    assert found.exit_code == 0
+
+
+def test_positions_lag_and_age_of_the_oldest_unread_record_are_told(job: JobSpec) -> None:
+    filled(job)
+    mirror_all(job, {0: 10, 1: 4})
+    zero, one = status(job).partitions
+    assert (zero.position, zero.end, zero.lag_records, zero.lag_seconds, zero.mirrored) == (10, 10, 0, None, 10)
+    assert (one.position, one.end, one.lag_records, one.mirrored) == (4, 10, 6, 4)
+    assert one.lag_seconds is not None
+    assert HOUR_SECONDS <= one.lag_seconds < HOUR_SECONDS + 300
+    assert (zero.totals.written, zero.totals.quarantined, zero.token) == (9, 1, 1)
+
+
+def test_the_last_five_commits_come_newest_first(job: JobSpec) -> None:
+    table = filled(job)
+    _, one = partitions_of(job)
+    table.commit(one, Load(4, 6, [4], bad=[5]))
+    commits = status(job).commits
+    assert [each.version for each in commits] == [5, 4, 3, 2, 1]
+    assert [each.kind for each in commits] == ["batch", "batch", "batch", "start", "start"]
+    assert [(each.rows, each.quarantined, each.slices) for each in commits[:3]] == [(1, 1, 1), (4, 0, 1), (9, 1, 1)]
+
+
+def test_quarantine_and_a_mirror_that_is_behind_raise_alerts(job: JobSpec) -> None:
+    filled(job)
+    mirror_all(job, {0: 10, 1: 3})
+    found = status(job)
+    assert found.quarantine_rows == 1
+    assert kinds(found) == [AlertKind.MIRROR_BEHIND, AlertKind.QUARANTINE]
+
+
+def test_a_gap_ahead_is_an_alert_and_a_recorded_one_is_listed(job: JobSpec, bootstrap: str) -> None:
+    table = filled(job)
+    mirror_all(job, {0: 10, 1: 4})
+    _, one = partitions_of(job)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(one.topic, 1, 7)]).values():
+        future.result(30)
+    ahead = status(job)
+    assert kinds(ahead) == [AlertKind.GAP_AHEAD, AlertKind.QUARANTINE]
+    table.commit(one, Load(4, 10, [7, 8, 9], gap=3))
+    mirror_all(job, {0: 10, 1: 10})
+    after = status(job)
+    assert kinds(after) == [AlertKind.QUARANTINE]
+    assert after.gap_offsets == 3
+    assert [(each.partition, each.start, each.end) for each in after.gaps] == [(one, 4, 7)]
+
+
+def test_a_position_beyond_the_log_is_an_alert(job: JobSpec) -> None:
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero, 11)
+    assert kinds(status(job)) == [AlertKind.BEYOND_END]
+
+
+def test_a_topic_that_is_gone_is_an_alert(job: JobSpec, topic: Topics) -> None:
+    filled(job)
+    topic.delete(job.log.topics[0])
+    for _ in range(100):
+        if AlertKind.TOPIC_GONE in kinds(status(job)):
+            return
+        time.sleep(0.1)
+    raise AssertionError("no alert")
+
+
+def away(job: JobSpec) -> JobSpec:
+    return replace(job, log=replace(job.log, bootstrap="127.0.0.1:1"))
+
+
+def test_a_log_that_is_away_leaves_the_tables_side(job: JobSpec) -> None:
+    filled(job)
+    found = status(away(job))
+    assert [(each.position, each.end, each.lag_records) for each in found.partitions] == [
+        (10, None, None),
+        (4, None, None),
+    ]
+    assert found.exit_code == TransientError.exit_code
+    assert AlertKind.LOG_UNREACHABLE in kinds(found)
+
+
+def test_a_path_from_a_secret_reference_is_not_shown(job: JobSpec) -> None:
+    filled(job)
+    hidden = replace(job, table=replace(job.table, path=Secret(job.table.path)))
+    printed = io.StringIO()
+    found = status(hidden)
+    print_status(found, Console(file=printed, width=200))
+    assert job.table.path not in printed.getvalue()
+    assert job.table.path not in json.dumps(found.as_json())
+
+
+def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(job)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\n"
+        f"table:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    status_command([file], json=True)
+    [told] = json.loads(capsys.readouterr().out)
+    assert (told["job"], told["started"], told["version"]) == ("orders", True, 4)
+    assert [each["lag_records"] for each in told["partitions"]] == [0, 6]
+    printed = io.StringIO()
+    print_status(status(job), Console(file=printed, width=200))
+    assert f"{job.log.topics[0]}/1" in printed.getvalue()
+
+
+def test_the_command_exits_with_the_code_of_the_error_when_the_log_is_away(
+    job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(job)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '127.0.0.1:1', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\n"
+        f"table:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    with pytest.raises(typer.Exit) as exit_info:
+        status_command([file], json=False)
+    assert exit_info.value.exit_code == TransientError.exit_code
+    assert "10" in capsys.readouterr().out

@@ -1,0 +1,364 @@
+"""Vacuum: deletes what no commit names or can name, and nothing else (RULES C1, C7)."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import TransientError
+from penstock.flow.names import compacted_name, parse_staged_name, replayed_name, staged_name
+from penstock.log.offsets import Partition
+from penstock.storage import open_storage
+from penstock.tables.delta.active import active_files, active_paths
+from penstock.tables.delta.compact import compact, group_files, merge_group
+from penstock.tables.delta.keys import replay_key
+from penstock.tables.delta.proposal import SlicePart
+from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.delta.vacuum import Dead, Kept, vacuum
+from penstock.tables.quarantine import Quarantine, quarantine_spec
+from tests.lake import BUCKET, JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets, s3_server
+
+LARGE = 128 * 1024**2
+
+
+@pytest.fixture(scope="module")
+def s3_options() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
+
+
+@pytest.fixture(params=["local", "s3"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Lake:
+    if request.param == "local":
+        return Lake(str(tmp_path / "table"))
+    return Lake(f"s3://{BUCKET}/{tmp_path.name}/table", s3_options)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Lake:
+    return Lake(str(tmp_path / "table"))
+
+
+def paths(part: SlicePart) -> set[str]:
+    return {file.path for file in (*part.files, *part.quarantine_files)}
+
+
+def on_disk(table: Table) -> set[str]:
+    return {entry.path for entry in table.storage().list() if not entry.path.startswith("_delta_log/")}
+
+
+def unique() -> str:
+    return uuid.uuid4().hex
+
+
+def test_the_attempts_of_one_slice_never_share_a_name_and_a_parquet_glob_sees_none(local: Lake) -> None:
+    first, second = local.stage(ZERO, 0, 5), local.stage(ZERO, 0, 5)
+    assert paths(first).isdisjoint(paths(second))
+    for path in paths(first) | paths(second):
+        name = parse_staged_name(path)
+        assert name is not None
+        assert (name.topic_id, name.partition, name.start, name.end) == (TOPIC_ID, 0, 0, 5)
+    assert list(Path(local.path).rglob("*.parquet")) == []
+
+
+def test_an_orphan_behind_the_position_goes_and_every_committed_row_stays(lake: Lake) -> None:
+    table = lake.start(ZERO)
+    orphan = lake.stage(ZERO, 0, 10, ["d1", "a b:c%"])
+    lake.append(table, ZERO, 0, 10)
+    report = vacuum(lake.open())
+    assert {each.path for each in report.deleted} == paths(orphan)
+    assert {each.reason for each in report.deleted} == {Dead.PASSED}
+    assert report.kept == {Kept.ACTIVE: 1}
+    assert on_disk(table) == active_paths(table.handle)
+    assert lake.rows() == offsets(ZERO, 0, 10)
+
+
+def test_a_staged_file_at_the_position_stays_and_its_commit_succeeds(lake: Lake) -> None:
+    table = lake.start(ZERO, ONE)
+    lake.append(table, ZERO, 0, 10)
+    at_position = lake.stage(ZERO, 10, 20)
+    other_partition = lake.stage(ONE, 0, 5)
+    ahead = lake.stage(ONE, 5, 9)
+    report = vacuum(lake.open())
+    assert report.deleted == ()
+    assert report.kept == {Kept.ACTIVE: 1, Kept.COMMITTABLE: 3}
+    assert commit(table, at_position, other_partition).refused == ()
+    assert commit(table, ahead).refused == ()
+    assert lake.rows() == offsets(ZERO, 0, 20) + offsets(ONE, 0, 9)
+
+
+def test_a_dry_run_names_the_same_files_and_deletes_none(local: Lake) -> None:
+    table = local.start(ZERO)
+    orphan = local.stage(ZERO, 0, 10)
+    local.append(table, ZERO, 0, 10)
+    before, version = on_disk(table), table.version
+    dry = vacuum(table, dry_run=True)
+    assert dry.dry_run
+    assert on_disk(table) == before
+    assert {each.path for each in dry.deleted} == paths(orphan)
+    assert sum(each.size_bytes for each in dry.deleted) == orphan.files[0].size_bytes
+    wet = vacuum(table)
+    assert wet.deleted == dry.deleted
+    assert on_disk(table) == before - paths(orphan)
+    assert local.open().version == version
+
+
+def test_a_batch_that_is_committed_during_a_vacuum_keeps_its_files(lake: Lake) -> None:
+    table = lake.start(ZERO)
+    staged = lake.stage(ZERO, 0, 10)
+
+    def commit_and_stage_more() -> None:
+        commit(table, staged)
+        lake.append(table, ZERO, 10, 20)
+
+    report = vacuum(lake.open(at_step("vacuum_listed", commit_and_stage_more)))
+    assert report.deleted == ()
+    assert lake.rows() == offsets(ZERO, 0, 20)
+
+
+def test_the_loser_of_a_race_goes_although_the_winner_came_during_the_vacuum(local: Lake) -> None:
+    table = local.start(ZERO)
+    loser, winner = local.stage(ZERO, 0, 10), local.stage(ZERO, 0, 10)
+    report = vacuum(local.open(at_step("vacuum_listed", lambda: commit(table, winner))))
+    assert {each.path for each in report.deleted} == paths(loser)
+    assert commit(table, loser).accepted == ()
+    assert local.rows() == offsets(ZERO, 0, 10)
+
+
+def test_a_commit_between_two_deletes_finds_its_files(local: Lake) -> None:
+    table = local.start(ZERO)
+    orphan = local.stage(ZERO, 0, 10)
+    local.append(table, ZERO, 0, 10)
+    staged = local.stage(ZERO, 10, 20)
+    report = vacuum(local.open(at_step("vacuum_deleting", lambda: commit(table, staged))))
+    assert {each.path for each in report.deleted} == paths(orphan)
+    assert local.rows() == offsets(ZERO, 0, 20)
+
+
+def test_a_vacuum_that_dies_in_the_middle_is_finished_by_the_next(local: Lake) -> None:
+    table = local.start(ZERO)
+    orphans = [local.stage(ZERO, 0, 10) for _ in range(3)]
+    local.append(table, ZERO, 0, 10)
+    visits = []
+
+    def reach(step: str) -> None:
+        visits.append(step)
+        if visits.count("vacuum_deleting") == 2:
+            raise TransientError("failpoint")
+
+    with pytest.raises(TransientError):
+        vacuum(local.open(Environment(reach=reach)))
+    assert len(on_disk(table)) == 3
+    assert len(vacuum(table).deleted) == len(orphans) - 1
+    assert on_disk(table) == active_paths(table.handle)
+
+
+def test_names_that_are_not_ours_stay(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    storage = table.storage()
+    strange = {
+        "part-00000-67e72c78.snappy.parquet",
+        "day=d1/notes.txt",
+        "deletion_vector_1.bin",
+        staged_name(TOPIC_ID, 0, 0, 10, unique()) + ".tmp",
+        "_quarantine/" + staged_name(TOPIC_ID, 0, 0, 10, unique()),
+        "day=d1/deeper/" + staged_name(TOPIC_ID, 0, 0, 10, unique()),
+        "hour=1/" + compacted_name(0, unique()),
+    }
+    for path in strange:
+        storage.put(path, b"x")
+    report = vacuum(table)
+    assert report.deleted == ()
+    assert report.kept == {Kept.ACTIVE: 1, Kept.UNKNOWN: len(strange)}
+    assert strange < on_disk(table)
+
+
+def test_staged_files_of_a_topic_without_a_position_stay(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    local.stage(Partition("web", "another-life", 0), 0, 5)
+    local.stage(Partition("web", TOPIC_ID, 7), 0, 5)
+    assert vacuum(table).kept == {Kept.ACTIVE: 1, Kept.UNPLACED: 2}
+    other_job = Table(local.spec, "other-job", DeltaTable(local.path), Environment())
+    local.stage(ZERO, 0, 10)
+    assert vacuum(other_job).kept == {Kept.ACTIVE: 1, Kept.UNPLACED: 3}
+
+
+def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: Lake) -> None:
+    table = lake.start(ZERO)
+    lake.append(table, ZERO, 0, 10)
+    lake.append(table, ZERO, 10, 20)
+    old_version = table.version
+    compact(table, LARGE)
+    report = vacuum(table)
+    assert report.deleted == ()
+    assert report.kept == {Kept.ACTIVE: 1, Kept.RETAINED: 2}
+    assert lake.rows(old_version) == offsets(ZERO, 0, 20)
+    later = vacuum(table, retention_seconds=0)
+    assert [each.reason for each in later.deleted] == [Dead.REMOVED, Dead.REMOVED]
+    assert on_disk(table) == active_paths(table.handle)
+    assert lake.rows() == offsets(ZERO, 0, 20)
+
+
+def test_the_tables_own_retention_decides(tmp_path: Path) -> None:
+    short = Lake(str(tmp_path / "t"), properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    table = short.start(ZERO)
+    short.append(table, ZERO, 0, 10)
+    short.append(table, ZERO, 10, 20)
+    compact(table, LARGE)
+    assert len(vacuum(table).deleted) == 2
+    assert short.rows() == offsets(ZERO, 0, 20)
+
+
+def test_a_file_removed_by_a_writer_whose_clock_is_ahead_stays(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    local.append(table, ZERO, 10, 20)
+    old_version = table.version
+    compact(local.open(Environment(now=lambda: time.time() + 600)), LARGE)
+    report = vacuum(table)
+    assert report.deleted == ()
+    assert report.kept == {Kept.ACTIVE: 1, Kept.RETAINED: 2}
+    assert local.rows(old_version) == offsets(ZERO, 0, 20)
+
+
+def test_removed_files_are_known_from_a_checkpoint_too(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    local.append(table, ZERO, 10, 20)
+    compact(table, LARGE)
+    table.handle.create_checkpoint()
+    local.append(table, ZERO, 20, 30)
+    for entry in sorted((Path(local.path) / "_delta_log").glob("*.json"))[:-1]:
+        entry.unlink()
+    assert vacuum(local.open()).kept == {Kept.ACTIVE: 2, Kept.RETAINED: 2}
+
+
+def test_the_output_of_a_dead_compaction_goes_once_its_version_bound_has_passed(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    local.append(table, ZERO, 10, 20)
+    (group,) = group_files(active_files(table.handle), LARGE)
+    merged = merge_group(table, group, table.schema, table.version + 2)
+    assert vacuum(table).kept == {Kept.ACTIVE: 2, Kept.COMMITTABLE: 1}
+    local.append(table, ZERO, 20, 30)
+    assert vacuum(table).deleted == ()
+    local.append(table, ZERO, 30, 40)
+    (gone,) = vacuum(table).deleted
+    assert (gone.path, gone.reason) == (merged.outputs[0].path, Dead.EXPIRED)
+    assert local.rows() == offsets(ZERO, 0, 40)
+
+
+def test_the_files_of_a_dead_replay_go_once_a_run_of_its_number_is_committed(local: Lake) -> None:
+    table = local.start(ZERO)
+    storage = table.storage()
+    first, second = replayed_name("1", unique()), "day=d1/" + replayed_name("2", unique())
+    for path in (first, second):
+        storage.put(path, b"x")
+    assert vacuum(table).kept == {Kept.COMMITTABLE: 2}
+    table.commit_actions([], {replay_key(JOB): 1}, {})
+    report = vacuum(table)
+    assert [(each.path, each.reason) for each in report.deleted] == [(first, Dead.REPLAYED)]
+    assert on_disk(table) == {second}
+
+
+def test_the_librarys_full_vacuum_would_take_what_ours_keeps(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    staged = local.stage(ZERO, 10, 20)
+    full = DeltaTable(local.path).vacuum(0, dry_run=True, full=True, enforce_retention_duration=False)
+    assert paths(staged) <= set(full)
+    assert vacuum(table).deleted == ()
+
+
+# quarantine
+
+
+def opened_quarantine(lake: Lake) -> Table:
+    return open_table(quarantine_spec(lake.job), JOB)
+
+
+def quarantined(lake: Lake) -> list[int]:
+    frame = pl.read_delta(lake.spec.quarantine_path, storage_options=dict(lake.options) or None)
+    return sorted(frame["offset"].to_list())
+
+
+def test_quarantine_files_that_a_commit_listed_stay_until_they_are_appended(lake: Lake) -> None:
+    table = lake.start(ZERO)
+    quarantine = Quarantine(lake.job, table, table.environment)
+    first = lake.stage_bad(ZERO, 0, 5)
+    commit(table, first)
+    quarantine.append([first])
+    pending, orphan = lake.stage_bad(ZERO, 5, 8), lake.stage_bad(ZERO, 5, 8)
+    commit(table, pending)
+    # The process died here: the data commit lists the files, the quarantine table lacks them.
+    report = vacuum(lake.open(), opened_quarantine(lake))
+    assert report.deleted == ()
+    assert report.kept == {Kept.ACTIVE: 1, Kept.PENDING: 2}
+    quarantine.append_missing({ZERO: 8})
+    report = vacuum(lake.open(), opened_quarantine(lake))
+    assert [(each.table_url, each.path) for each in report.deleted] == [
+        (lake.spec.quarantine_path, orphan.quarantine_files[0].path)
+    ]
+    assert report.kept == {Kept.ACTIVE: 2}
+    assert quarantined(lake) == list(range(8))
+
+
+def test_quarantine_files_of_a_batch_that_may_still_be_committed_stay(local: Lake) -> None:
+    table = local.start(ZERO)
+    quarantine = Quarantine(local.job, table, table.environment)
+    first = local.stage_bad(ZERO, 0, 5)
+    commit(table, first)
+    quarantine.append([first])
+    staged = local.stage_bad(ZERO, 5, 8)
+    assert vacuum(table, opened_quarantine(local)).deleted == ()
+    commit(table, staged)
+    quarantine.append([staged])
+    assert quarantined(local) == list(range(8))
+
+
+def test_quarantine_files_listed_and_appended_during_a_vacuum_stay(local: Lake) -> None:
+    table = local.start(ZERO)
+    quarantine = Quarantine(local.job, table, table.environment)
+    first, second = local.stage_bad(ZERO, 0, 5), local.stage_bad(ZERO, 5, 8)
+    commit(table, first)
+    quarantine.append([first])
+
+    def commit_second() -> None:
+        commit(table, second)
+        quarantine.append([second])
+
+    ours = local.open(at_step("vacuum_listed", commit_second))
+    assert vacuum(ours, opened_quarantine(local)).deleted == ()
+    assert quarantined(local) == list(range(8))
+
+
+def test_a_quarantine_inside_the_tables_folder_is_left_alone(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path / "t"), partition_by=())
+    table = lake.start(ZERO)
+    inside = Lake(str(tmp_path / "t" / "_quarantine"), partition_by=())
+    pending = inside.stage(ZERO, 0, 5)
+    lake.append(table, ZERO, 0, 10)
+    assert vacuum(table).deleted == ()
+    assert open_storage(inside.path, {}).exists(pending.files[0].path)
+
+
+def test_vacuum_writes_nothing_to_the_log(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
+    local.stage(ZERO, 0, 10)
+    log = Path(local.path) / "_delta_log"
+    before = {entry.name: entry.read_text() for entry in log.iterdir()}
+    vacuum(table)
+    assert {entry.name: entry.read_text() for entry in log.iterdir()} == before
+    assert json.loads(before[f"{table.version:020}.json"].splitlines()[0])["commitInfo"]["operation"] == "WRITE"
+
+

@@ -1,0 +1,376 @@
+"""`verify` proves a table against itself and its log, and names the first offset that is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import typer
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+from deltalake import DeltaTable, write_deltalake
+from rich.console import Console
+
+from penstock.cli.verify import print_report
+from penstock.cli.verify import verify as verify_command
+from penstock.errors import TransientError
+from penstock.flow.manifest import Counts
+from penstock.job.spec import JobSpec, KafkaLogSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Partition
+from penstock.tables.delta.compact import compact
+from penstock.verify import Check, Offence, OffenceKind, VerifyReport, verify
+from tests.kafka import Produce, Topics
+from tests.small_table import SCHEMA, Load, SmallTable, small_job, without_offsets
+
+CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
+
+
+@pytest.fixture
+def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobSpec:
+    """A topic of two partitions with ten records each, and a job that has not started."""
+    name = topic(2)
+    for number in range(2):
+        produce(name, [f'{{"id": {each}}}' for each in range(10)], partition=number)
+    return small_job(bootstrap, name, tmp_path)
+
+
+def partitions_of(job: JobSpec) -> tuple[Partition, ...]:
+    log = KafkaLog(job.log)
+    try:
+        return log.partitions()
+    finally:
+        log.close()
+
+
+def filled(job: JobSpec) -> SmallTable:
+    """Partition 0 has two slices and a bad record at offset 6, partition 1 one slice that ends before the log does."""
+    zero, one = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.start(one)
+    table.commit(zero, Load(0, 4, range(4)))
+    table.commit(zero, Load(4, 10, [4, 5, 7, 8, 9], bad=[6]))
+    table.commit(one, Load(0, 8, range(8)))
+    return table
+
+
+def append(job: JobSpec, partition: int, offsets: list[int]) -> None:
+    """Another writer puts rows into the table."""
+    columns = [offsets, [partition] * len(offsets), offsets]
+    rows = pa.table([pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    write_deltalake(job.table.path, rows, mode="append")
+
+
+def check_of(report: VerifyReport, name: str) -> Check:
+    return next(each for each in report.checks if each.name == name)
+
+
+def failed(report: VerifyReport) -> list[str]:
+    return [each.name for each in report.checks if not each.ok]
+
+
+def offence(job: JobSpec, partition: int, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
+    return Offence(job.log.topics[0], partition, offset, kind, end)
+
+
+def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
+    filled(job)
+    report = verify(job)
+    assert failed(report) == []
+    assert [each.name for each in report.checks] == CHECKS
+    assert check_of(report, "rows").facts == {"rows": 17, "quarantine": 1}
+    assert check_of(report, "offsets").facts == {"offsets": 18}
+    assert check_of(report, "records").facts == {"records": 18}
+    assert check_of(report, "log").facts == {"lag_records": 2}
+    assert [(each.position, each.lag_records) for each in report.partitions] == [(10, 0), (8, 2)]
+
+
+def test_the_proof_is_the_same_in_many_small_passes(job: JobSpec) -> None:
+    filled(job)
+    assert verify(job, offsets_per_pass_max=3).ok
+    append(job, 1, [5])
+    assert verify(job, offsets_per_pass_max=3).first_offence == offence(job, 1, 5, OffenceKind.TWICE)
+
+
+def test_a_shallow_verification_does_not_read_records(job: JobSpec) -> None:
+    filled(job)
+    report = verify(job, deep=False)
+    assert report.ok
+    assert [each.name for each in report.checks] == CHECKS[:-1]
+
+
+def test_a_row_that_another_writer_doubled_is_named(job: JobSpec) -> None:
+    filled(job)
+    append(job, 0, [8, 3])
+    report = verify(job)
+    assert failed(report) == ["rows", "offsets"]
+    assert report.first_offence == offence(job, 0, 3, OffenceKind.TWICE)
+
+
+def test_a_row_that_another_writer_deleted_is_named(job: JobSpec) -> None:
+    filled(job)
+    DeltaTable(job.table.path).delete('"partition" = 1 AND "offset" IN (2, 6)')
+    report = verify(job)
+    assert failed(report) == ["rows", "offsets", "records"]
+    assert report.first_offence == offence(job, 1, 2, OffenceKind.MISSING)
+
+
+def test_a_deleted_row_is_named_without_the_log(job: JobSpec) -> None:
+    filled(job)
+    DeltaTable(job.table.path).delete('"partition" = 0 AND "offset" = 7')
+    report = verify(job, deep=False)
+    assert report.first_offence == offence(job, 0, 7, OffenceKind.MISSING)
+
+
+def test_a_row_that_is_also_in_quarantine_is_named(job: JobSpec) -> None:
+    filled(job)
+    append(job, 0, [6])
+    assert verify(job).first_offence == offence(job, 0, 6, OffenceKind.BOTH)
+
+
+def test_a_row_beyond_the_position_is_named(job: JobSpec) -> None:
+    filled(job)
+    append(job, 1, [8])
+    assert verify(job).first_offence == offence(job, 1, 8, OffenceKind.BEYOND_POSITION)
+
+
+def test_a_row_of_a_partition_that_was_never_read_is_named(job: JobSpec) -> None:
+    filled(job)
+    append(job, 7, [0])
+    found = verify(job).first_offence
+    assert found is not None
+    assert (found.partition, found.offset, found.kind) == (7, 0, OffenceKind.UNKNOWN_PARTITION)
+
+
+def test_records_that_a_commit_leaves_out_are_found_in_the_log(job: JobSpec) -> None:
+    """The table says that offset 5 had no record; the log has one there."""
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.commit(zero, Load(0, 10, [0, 1, 2, 3, 4, 6, 7, 8, 9]))
+    shallow, deep = verify(job, deep=False), verify(job)
+    assert shallow.ok
+    assert failed(deep) == ["records"]
+    assert deep.first_offence == offence(job, 0, 5, OffenceKind.MISSING)
+
+
+def test_rows_that_the_log_never_had_are_found(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> None:
+    """The commit marker of the transaction at offset 2 is no record."""
+    name = topic()
+    produce(name, ["a", "b"], transactional=True)
+    produce(name, ["c"])
+    job = small_job(bootstrap, name, tmp_path)
+    [only] = partitions_of(job)
+    table = SmallTable(job)
+    table.start(only)
+    table.commit(only, Load(0, 4, [0, 1, 2, 3]))
+    assert verify(job, deep=False).ok
+    assert verify(job).first_offence == offence(job, 0, 2, OffenceKind.NOT_IN_LOG)
+
+
+def test_holes_of_transactions_are_no_missing_records(
+    bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path
+) -> None:
+    name = topic()
+    produce(name, ["a", "b"], transactional=True)
+    job = small_job(bootstrap, name, tmp_path)
+    [only] = partitions_of(job)
+    table = SmallTable(job)
+    table.start(only)
+    table.commit(only, Load(0, 3, [0, 1]))
+    assert verify(job).ok
+
+
+def test_filtered_records_are_counted_not_missed(job: JobSpec) -> None:
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.commit(zero, Load(0, 10, [0, 2, 4, 6, 8], filtered=5))
+    assert verify(job).ok
+    DeltaTable(job.table.path).delete('"offset" = 4')
+    assert verify(job).first_offence == offence(job, 0, 0, OffenceKind.MISSING, end=10)
+
+
+def test_counts_that_are_off_by_one_are_found_where_no_offsets_are_kept(job: JobSpec) -> None:
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.commit(zero, Load(0, 10, range(9)), counts=Counts(read=9, written=9))
+    report = verify(without_offsets(job))
+    assert not check_of(report, "offsets").checked
+    assert report.first_offence == offence(job, 0, 0, OffenceKind.NOT_COUNTED, end=10)
+
+
+def test_a_recorded_gap_and_what_retention_took_are_no_offence(job: JobSpec, bootstrap: str) -> None:
+    """The log lost [0, 5) after [0, 2) was read: the table has [0, 2), a gap [2, 5), and the rest."""
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.commit(zero, Load(0, 2, range(2)))
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(zero.topic, 0, 5)]).values():
+        future.result(30)
+    ahead = verify(job)
+    assert ahead.ok
+    assert "a gap is ahead" in " ".join(check_of(ahead, "log").warnings)
+    table.commit(zero, Load(2, 10, range(5, 10), gap=3))
+    report = verify(job)
+    assert failed(report) == []
+    assert check_of(report, "records").facts == {"records": 5}
+
+
+def test_quarantine_files_that_are_listed_and_not_yet_appended_count(job: JobSpec) -> None:
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero)
+    table.commit(zero, Load(0, 10, range(2, 10), bad=[0, 1]), quarantined=False)
+    report = verify(job)
+    assert failed(report) == []
+    assert check_of(report, "rows").warnings
+    table.quarantine.append_missing({zero: 10})
+    after = verify(job)
+    assert failed(after) == []
+    assert not check_of(after, "rows").warnings
+
+
+def test_compaction_and_a_log_checkpoint_change_nothing(job: JobSpec) -> None:
+    table = filled(job)
+    compact(table.table, 1 << 20)
+    DeltaTable(job.table.path).create_checkpoint()
+    assert failed(verify(job)) == []
+    append(job, 0, [9])
+    assert verify(job).first_offence == offence(job, 0, 9, OffenceKind.TWICE)
+
+
+def test_history_that_has_expired_leaves_totals_and_offsets_proved(job: JobSpec) -> None:
+    table = filled(job)
+    DeltaTable(job.table.path).create_checkpoint()
+    _, one = partitions_of(job)
+    table.commit(one, Load(8, 10, [8, 9]))
+    log = Path(job.table.path) / "_delta_log"
+    for version in range(table.table.version):
+        (log / f"{version:020}.json").unlink()
+    report = verify(job)
+    assert failed(report) == []
+    assert check_of(report, "slices").facts == {"slices": 1, "whole_history": 0}
+    assert check_of(report, "offsets").facts == {"offsets": 20}
+
+
+def recreated(job: JobSpec, topic: Topics, produce: Produce) -> None:
+    name = job.log.topics[0]
+    topic.delete(name)
+    wait_until(lambda: not topic_exists(job.log))
+    topic(2, name=name)
+    wait_until(lambda: topic_exists(job.log))
+    produce(name, [f'{{"id": {each}}}' for each in range(10)], partition=0)
+
+
+def topic_exists(spec: KafkaLogSpec) -> bool:
+    log = KafkaLog(spec)
+    try:
+        return bool(log.topic_ids(spec.topics))
+    finally:
+        log.close()
+
+
+def wait_until(holds: Callable[[], bool], attempts_max: int = 100) -> None:
+    for _ in range(attempts_max):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("the broker did not follow")
+
+
+def test_a_recreated_topic_is_told(job: JobSpec, topic: Topics, produce: Produce) -> None:
+    filled(job)
+    recreated(job, topic, produce)
+    report = verify(job)
+    assert failed(report) == ["log"]
+    assert "recreated" in check_of(report, "log").detail
+
+
+def test_both_lives_of_a_recreated_topic_may_have_the_same_offsets(
+    job: JobSpec, topic: Topics, produce: Produce
+) -> None:
+    table = filled(job)
+    recreated(job, topic, produce)
+    zero, one = partitions_of(job)
+    table.start(zero)
+    table.start(one)
+    table.commit(zero, Load(0, 10, range(10)))
+    report = verify(job)
+    assert failed(report) == []
+    assert len(report.partitions) == 4
+    compact(table.table, 1 << 20)
+    assert failed(verify(job)) == []
+
+
+def test_rows_of_two_jobs_in_one_table_are_told_apart(
+    job: JobSpec, bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path
+) -> None:
+    other_topic = topic()
+    produce(other_topic, ["a"] * 5)
+    filled(job)
+    other = small_job(bootstrap, other_topic, tmp_path, name="returns")
+    table = SmallTable(other)
+    [only] = partitions_of(other)
+    table.start(only)
+    table.commit(only, Load(0, 5, range(5)))
+    assert failed(verify(job)) == []
+    assert failed(verify(other)) == []
+
+
+def test_without_a_table_nothing_is_proved(job: JobSpec) -> None:
+    report = verify(job)
+    assert failed(report) == ["table"]
+    assert report.version is None
+
+
+def test_a_broker_that_is_away_is_an_error_to_retry(job: JobSpec) -> None:
+    filled(job)
+    away = replace(job, log=replace(job.log, bootstrap="127.0.0.1:1"))
+    with pytest.raises(TransientError):
+        verify(away)
+
+
+def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
+    job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(job)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\n"
+        f"columns: {{partition: kafka.partition, offset: kafka.offset}}\n"
+        f"table:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    verify_command(file, json=True, shallow=False)
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is True
+    assert told["first_offence"] is None
+    append(job, 0, [2])
+    with pytest.raises(typer.Exit) as exit_info:
+        verify_command(file, json=True, shallow=True)
+    assert exit_info.value.exit_code == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["first_offence"]["kind"] == "twice"
+    assert (told["first_offence"]["partition"], told["first_offence"]["offset"]) == (0, 2)
+
+
+def test_the_text_has_a_line_per_check_and_the_first_offending_offset(job: JobSpec) -> None:
+    filled(job)
+    append(job, 0, [2])
+    printed = io.StringIO()
+    print_report(verify(job), Console(file=printed, width=200))
+    lines = printed.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[1:7]] == ["✓", "✓", "✗", "✗", "✓", "✓"]
+    assert f"{job.log.topics[0]}/0 offset 2" in lines[-2]
+    assert lines[-1] == "failed"

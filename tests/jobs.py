@@ -1,0 +1,74 @@
+"""Job files for tests: numbered records, so that a table can be compared with its log offset by offset."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import polars as pl
+
+KILLED = -9
+
+NUMBERED_JOB = """\
+job: numbered
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]{kafka}}}
+decode: json
+schema: {{number: long, day: string}}
+columns: {{partition: kafka.partition, offset: kafka.offset}}
+table:
+  delta: {{path: {table}, partition_by: [day]}}
+flush: {{{flush}}}
+on: {{{on}}}
+limits: {{transient_retries: {retries}, shutdown: 30s}}
+spark: {{conf: {{spark.driver.memory: 512m}}}}
+"""
+
+
+def numbered_job(
+    folder: Path,
+    bootstrap: str,
+    topic: str,
+    kafka: str = "",
+    flush: str = "allowed_latency: 100ms",
+    on: str = "bad_record: quarantine",
+    retries: int = 10,
+) -> Path:
+    """Write a job file for records made by `numbered`; the table lies beside it."""
+    path = folder / "job.yaml"
+    text = NUMBERED_JOB.format(
+        bootstrap=bootstrap,
+        topic=topic,
+        table=json.dumps(str(folder / "table")),
+        kafka=f", {kafka}" if kafka else "",
+        flush=flush,
+        on=on,
+        retries=retries,
+    )
+    path.write_text(text)
+    return path
+
+
+def numbered(numbers: Iterable[int]) -> list[bytes]:
+    """Good records; every thirteenth is bad."""
+    return [
+        b'{"number": "thirteen"}' if number % 13 == 12 else b'{"number": %d, "day": "d%d"}' % (number, number % 3)
+        for number in numbers
+    ]
+
+
+def offsets_in(table: Path) -> Counter[tuple[int, int]]:
+    """How often each (partition, offset) stands in a table."""
+    if not (table / "_delta_log").exists():
+        return Counter()
+    return Counter(pl.read_delta(str(table)).select("partition", "offset").rows())
+
+
+def assert_every_record_once(table: Path, places: Iterable[tuple[int, int]]) -> None:
+    """Each produced record is in the table or in quarantine, once, and nothing else is."""
+    expected = Counter(places)
+    found = offsets_in(table) + offsets_in(Path(f"{table}_quarantine"))
+    missing, extra = expected - found, found - expected
+    assert not missing and not extra, f"missing {sorted(missing)[:5]}, too many {sorted(extra)[:5]}"

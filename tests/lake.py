@@ -1,0 +1,198 @@
+"""Delta tables for tests: real ones on local disk and on an S3 server, filled with rows that tell their offsets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+import boto3
+import polars as pl
+import pyarrow as pa
+
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.flow.names import staged_name
+from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.proposal import Part, Proposal, SlicePart, StartPart
+from penstock.tables.delta.table import Environment, Outcome, Table, new_batch_id, open_or_create
+
+JOB = "web-requests"
+SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])
+TOPIC_ID = "pJ-9_Zt0QW2m"
+ZERO = Partition("web", TOPIC_ID, 0)
+ONE = Partition("web", TOPIC_ID, 1)
+BUCKET = "lake"
+
+Row = tuple[int, int]
+"""(partition, offset)"""
+
+
+# A process of its own: the Delta library keeps Python's lock while it reads history, and a server thread would starve.
+_SERVER = """
+import logging, sys
+from moto.server import ThreadedMotoServer
+logging.disable(logging.CRITICAL)
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+@contextmanager
+def s3_server() -> Iterator[dict[str, str]]:
+    """The storage options of an S3 server with one bucket."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
+        assert server.stdout is not None
+        endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        boto3.client(
+            "s3",
+            endpoint_url=endpoint,
+            aws_access_key_id="id",
+            aws_secret_access_key="key",
+            region_name="us-east-1",
+        ).create_bucket(Bucket=BUCKET)
+        yield {
+            "aws_endpoint_url": endpoint,
+            "aws_access_key_id": "id",
+            "aws_secret_access_key": "key",
+            "aws_region": "us-east-1",
+            "aws_allow_http": "true",
+            # The server's conditional put is atomic; so is the commit.
+            "aws_conditional_put": "etag",
+        }
+
+
+@dataclass(slots=True)
+class Lake:
+    """One table of one job; each row says which offset it came from."""
+
+    path: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    partition_by: tuple[str, ...] = ("day",)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    schema: pa.Schema = SCHEMA
+
+    @property
+    def spec(self) -> DeltaTableSpec:
+        return DeltaTableSpec(
+            path=self.path,
+            partition_by=self.partition_by,
+            quarantine_path=self.path + "_quarantine",
+            storage_options=self.options,
+            properties=self.properties,
+        )
+
+    @property
+    def job(self) -> JobSpec:
+        return JobSpec(
+            name=JOB,
+            log=KafkaLogSpec(bootstrap="127.0.0.1:9", topics=("web",)),
+            decode=DecodeSpec("json"),
+            schema=self.schema,
+            columns={},
+            table=self.spec,
+        )
+
+    def open(self, environment: Environment | None = None) -> Table:
+        """A handle of its own on the table, which is created if it is missing."""
+        return open_or_create(
+            self.spec, JOB, self.schema, NewColumnPolicy.ADD, environment or Environment(sleep=lambda seconds: None)
+        )
+
+    def start(self, *partitions: Partition, offset: int = 0) -> Table:
+        """The table with positions for these partitions."""
+        table = self.open()
+        table.commit(Proposal(JOB, new_batch_id(), tuple(StartPart(each, offset, 1) for each in partitions)))
+        return table
+
+    def stage(self, partition: Partition, start: int, end: int, days: Sequence[str | None] = ("d1",)) -> SlicePart:
+        """Staged files with one row per offset, its days in turn."""
+        rows = [
+            {
+                "day": days[offset % len(days)],
+                "partition": partition.number,
+                "offset": offset,
+                "text": f"row {partition.number}/{offset}",
+            }
+            for offset in range(start, end)
+        ]
+        files = _staged(
+            WriteOptions(self.path, self.schema, self.options, self.partition_by), partition, (start, end), rows
+        )
+        counts = Counts(read=len(rows), written=len(rows))
+        return SlicePart(Slice(partition, start, end, start), 1, counts, files)
+
+    def stage_bad(self, partition: Partition, start: int, end: int) -> SlicePart:
+        """A slice of only bad records."""
+        rows = [
+            {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number, "offset": offset}
+            for offset in range(start, end)
+        ]
+        options = WriteOptions(self.spec.quarantine_path, QUARANTINE_SCHEMA, self.options)
+        files = _staged(options, partition, (start, end), rows)
+        counts = Counts(read=len(rows), quarantined=len(rows))
+        return SlicePart(Slice(partition, start, end, start), 1, counts, (), files)
+
+    def append(
+        self, table: Table, partition: Partition, start: int, end: int, days: Sequence[str | None] = ("d1",)
+    ) -> Outcome:
+        """Stage and commit one slice."""
+        return commit(table, self.stage(partition, start, end, days))
+
+    def rows(self, version: int | None = None) -> list[Row]:
+        """What a reader finds, sorted; Polars reads the files by itself."""
+        frame = pl.read_delta(self.path, version=version, storage_options=dict(self.options) or None)
+        return sorted(frame.select("partition", "offset").rows())
+
+    def days(self) -> list[tuple[str | None, int]]:
+        """Day and offset of every row, by offset."""
+        frame = pl.read_delta(self.path, storage_options=dict(self.options) or None)
+        return frame.sort("offset").select("day", "offset").rows()
+
+
+def commit(table: Table, *parts: Part, staged_at: float = 0.0) -> Outcome:
+    """Commit parts as one batch, with the columns that the lake's files have."""
+    return table.commit(Proposal(JOB, new_batch_id(), parts, staged_at), SCHEMA)
+
+
+def with_token(part: SlicePart, token: int) -> SlicePart:
+    return replace(part, token=token)
+
+
+def offsets(partition: Partition, start: int, end: int) -> list[Row]:
+    return [(partition.number, offset) for offset in range(start, end)]
+
+
+def at_step(step: str, act: Callable[[], object]) -> Environment:
+    """An environment in which `act` happens the first time that the step is reached: somebody else's turn."""
+    waiting = [act]
+
+    def reach(reached: str) -> None:
+        if reached == step and waiting:
+            waiting.pop()()
+
+    return Environment(sleep=lambda seconds: None, reach=reach)
+
+
+def _staged(
+    options: WriteOptions, partition: Partition, ends: tuple[int, int], rows: list[dict[str, object]]
+) -> tuple[StagedFile, ...]:
+    writer = StagedWriter(
+        options,
+        lambda: staged_name(partition.topic_id, partition.number, *ends, uuid.uuid4().hex),
+        partition.topic,
+        partition.number,
+    )
+    for batch in pa.Table.from_pylist(rows, options.schema).to_batches():
+        writer.write(batch)
+    return writer.finish()

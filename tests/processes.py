@@ -1,0 +1,127 @@
+"""Real Penstock processes for tests: started by the command line, killed and stopped by signals, heard by their events."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+EVENT_SECONDS_MAX = 180.0
+EXIT_SECONDS_MAX = 240.0
+
+Event = dict[str, Any]
+
+
+class PenstockProcess:
+    """One `penstock` command; its JSON lines arrive as events."""
+
+    def __init__(self, *arguments: str, failpoint: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self._errors: list[str] = []
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PENSTOCK_FAILPOINT": failpoint, **(environment or {})},
+        )
+        for target in (self._read_events, self._read_errors):
+            threading.Thread(target=target, daemon=True).start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def errors(self) -> str:
+        return "".join(self._errors)
+
+    def wait_for(self, name: str) -> Event:
+        """The next event of that name."""
+        deadline = time.monotonic() + EVENT_SECONDS_MAX
+        while True:
+            try:
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"no event {name!r} in time; stderr: {self.errors[-2000:]}") from None
+            assert event is not None, f"the process ended before {name!r}; stderr: {self.errors[-2000:]}"
+            if event["event"] == name:
+                return event
+
+    def rest(self) -> list[Event]:
+        """The events that nobody waited for, once the process has ended."""
+        self.exit_code()
+        return [event for event in iter(self._events.get, None) if event is not None]
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait_stopped(self) -> None:
+        """Wait until the process has stopped itself (SIGSTOP)."""
+        deadline = time.monotonic() + EVENT_SECONDS_MAX
+        stat = Path(f"/proc/{self.pid}/stat")
+        while stat.read_text().rpartition(")")[2].split()[0] != "T":
+            assert self._process.poll() is None, f"ended instead of stopping: {self.errors[-2000:]}"
+            assert time.monotonic() < deadline, "never stopped"
+            threading.Event().wait(0.05)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether the process ends within that time."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def exit_code(self) -> int:
+        return self._process.wait(EXIT_SECONDS_MAX)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.kill()
+            self._process.wait()
+
+    def _read_events(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+    def _read_errors(self) -> None:
+        assert self._process.stderr is not None
+        self._errors.extend(self._process.stderr)
+
+
+@contextmanager
+def penstock(*arguments: str, failpoint: str = "", environment: Mapping[str, str] | None = None) -> Iterator[PenstockProcess]:
+    process = PenstockProcess(*arguments, failpoint=failpoint, environment=environment)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def run_once(job: Path, failpoint: str = "") -> int:
+    """`penstock run --once`, to its exit."""
+    with penstock("run", str(job), "--once", "--json", failpoint=failpoint) as process:
+        return process.exit_code()
+
+
+def command_json(*arguments: str) -> Any:
+    """What a command with `--json` prints; it must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli", *arguments, "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)

@@ -1,0 +1,118 @@
+"""A job that takes records with an `id` and nothing else, its mended form, and what is in its two tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.engine.pipeline import Pipeline
+from penstock.job.expressions import parse
+from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
+from penstock.tables.delta.state import Totals
+from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.quarantine import quarantine_spec
+
+GOOD = '{"id": 1}'
+EXTRA = '{"id": 2, "extra": "x"}'
+"""Bad for the job, good for the mended one."""
+BROKEN = '{"id": 3'
+
+Place = tuple[int, int]
+Reach = Callable[[str], None]
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
+    return JobSpec(
+        name="orders",
+        log=KafkaLogSpec(bootstrap, topics=(topic,), group="orders"),
+        decode=DecodeSpec("json"),
+        schema=pa.schema([("id", pa.int64())]),
+        columns={"partition": parse("kafka.partition"), "offset": parse("kafka.offset")},
+        table=DeltaTableSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+        on=Policies(new_column=NewColumnPolicy.QUARANTINE),
+    )
+
+
+def job_text(job: JobSpec, *more: str, new_column: str = "quarantine") -> str:
+    """The job file of `orders`; `more` are further fields of its schema."""
+    return f"""
+job: {job.name}
+log:
+  kafka: {{bootstrap: "{job.log.bootstrap}", topics: [{job.log.topics[0]}], start: earliest, group: {job.log.group}}}
+decode: json
+schema: {{{", ".join(["id: long", *more])}}}
+columns: {{partition: kafka.partition, offset: kafka.offset}}
+table:
+  delta: {{path: {job.table.path}, quarantine: {job.table.quarantine_path}}}
+on: {{new_column: {new_column}}}
+spark: {{master: "local[2,4]"}}
+"""
+
+
+def mended(job: JobSpec) -> JobSpec:
+    """The same job once its user has added `extra` to the schema."""
+    schema = pa.schema([("id", pa.int64()), ("extra", pa.string())])
+    return replace(job, schema=schema, on=replace(job.on, new_column=NewColumnPolicy.ADD))
+
+
+def run_once(job: JobSpec, spark: SparkSession, reach: Reach | None = None) -> None:
+    """A process of the job from its start to the present end of the topic."""
+    pipeline = Pipeline(job, spark, Environment(reach=reach) if reach else None)
+    try:
+        while not pipeline.round(flush_now=True).caught_up:
+            pass
+    finally:
+        pipeline.close()
+
+
+def crash_at(step: str) -> Reach:
+    def reach(reached: str) -> None:
+        if reached == step:
+            raise CrashError(step)
+
+    return reach
+
+
+def once_at(step: str, act: Callable[[], object]) -> Reach:
+    """What somebody else does while we are at a step, the first time that we reach it."""
+    waiting = [act]
+
+    def reach(reached: str) -> None:
+        if reached == step and waiting:
+            waiting.pop()()
+
+    return reach
+
+
+def written(job: JobSpec) -> list[Place]:
+    return places(job.table.path)
+
+
+def quarantined(job: JobSpec) -> list[Place]:
+    return places(job.table.quarantine_path)
+
+
+def places(path: str) -> list[Place]:
+    return sorted(pl.read_delta(path).select("partition", "offset").iter_rows())
+
+
+def totals(job: JobSpec, spark: SparkSession) -> Totals:
+    pipeline = Pipeline(job, spark)
+    try:
+        (partition,) = pipeline.log.partitions()
+        return pipeline.table.state([partition]).of(partition).totals
+    finally:
+        pipeline.close()
+
+
+def tables(job: JobSpec) -> tuple[Table, Table]:
+    return open_table(job.table, job.name), open_table(quarantine_spec(job), job.name)

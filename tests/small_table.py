@@ -1,0 +1,126 @@
+"""A real small Delta table of a job, filled slice by slice as the engine would, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.flow.names import staged_name
+from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.job.expressions import KafkaField
+from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.delta.table import Environment, Table, new_batch_id, open_or_create
+from penstock.tables.quarantine import Quarantine
+
+SCHEMA = pa.schema([("id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])
+TOKEN = 1
+
+
+def small_job(bootstrap: str, topic: str, folder: Path, name: str = "orders") -> JobSpec:
+    """Keeps an id and the place of each record."""
+    return JobSpec(
+        name=name,
+        log=KafkaLogSpec(bootstrap, topics=(topic,), group=f"{name}-{uuid.uuid4().hex[:8]}"),
+        decode=DecodeSpec("json"),
+        schema=pa.schema([("id", pa.int64())]),
+        columns={"partition": KafkaField("partition"), "offset": KafkaField("offset")},
+        table=DeltaTableSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What became of the offsets `[start, end)` of a slice: those neither good nor bad are filtered, holes or a gap."""
+
+    start: int
+    end: int
+    good: Sequence[int]
+    bad: Sequence[int] = ()
+    filtered: int = 0
+    gap: int = 0
+
+
+@dataclass(slots=True)
+class SmallTable:
+    """Commits to the job's table."""
+
+    job: JobSpec
+    table: Table = field(init=False)
+    quarantine: Quarantine = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.table = open_or_create(self.job.table, self.job.name, SCHEMA, NewColumnPolicy.FAIL)
+        self.quarantine = Quarantine(self.job, self.table, Environment())
+
+    def start(self, partition: Partition, offset: int = 0) -> None:
+        self.table.commit(Proposal(self.job.name, new_batch_id(), (StartPart(partition, offset, TOKEN),)))
+
+    def commit(self, partition: Partition, load: Load, counts: Counts | None = None, quarantined: bool = True) -> None:
+        """Write the rows and commit the slice; other `counts` make the table lie, `quarantined` may be left undone."""
+        read = len(load.good) + len(load.bad) + load.filtered
+        honest = Counts(read, len(load.good), len(load.bad), load.filtered)
+        part = SlicePart(
+            Slice(partition, load.start, load.end, load.start + load.gap),
+            TOKEN,
+            counts or honest,
+            self.stage(partition, load, load.good),
+            self._stage_bad(partition, load),
+        )
+        outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), (part,)))
+        assert not outcome.refused
+        if quarantined:
+            self.quarantine.append(outcome.accepted)
+
+    def stage(self, partition: Partition, load: Load, offsets: Sequence[int]) -> tuple[StagedFile, ...]:
+        """Write a Parquet file of rows with these offsets."""
+        rows = pa.RecordBatch.from_arrays(
+            [
+                pa.array(offsets, pa.int64()),
+                pa.array([partition.number] * len(offsets), pa.int32()),
+                pa.array(offsets, pa.int64()),
+            ],
+            schema=SCHEMA,
+        )
+        return self._write(partition, load, rows, WriteOptions(self.job.table.path, SCHEMA))
+
+    def _stage_bad(self, partition: Partition, load: Load) -> tuple[StagedFile, ...]:
+        rows = pa.RecordBatch.from_pylist(
+            [
+                {
+                    "topic": partition.topic,
+                    "topic_id": partition.topic_id,
+                    "partition": partition.number,
+                    "offset": offset,
+                    "value": b"bad",
+                    "error": "not JSON",
+                    "quarantined_at": datetime.now(UTC),
+                }
+                for offset in load.bad
+            ],
+            schema=QUARANTINE_SCHEMA,
+        )
+        return self._write(partition, load, rows, WriteOptions(self.job.table.quarantine_path, QUARANTINE_SCHEMA))
+
+    def _write(
+        self, partition: Partition, load: Load, rows: pa.RecordBatch, options: WriteOptions
+    ) -> tuple[StagedFile, ...]:
+        def name() -> str:
+            return staged_name(partition.topic_id, partition.number, load.start, load.end, uuid.uuid4().hex)
+
+        writer = StagedWriter(options, name, partition.topic, partition.number)
+        writer.write(rows)
+        return writer.finish()
+
+
+def without_offsets(job: JobSpec) -> JobSpec:
+    """The same job, which no longer says in which columns places are kept."""
+    return replace(job, columns={})

@@ -1,0 +1,100 @@
+"""Fields that records have and the schema lacks, under each policy of `on.new_column`."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import UserError
+from penstock.job.spec import NewColumnPolicy
+from tests.unit.flow.kafka_batches import bad_offsets, decode_json, error_of, good_offsets
+
+SCHEMA = pa.schema([("id", pa.int64()), ("meta", pa.struct([("x", pa.int32())]))])
+WITH_MAP = pa.schema([*SCHEMA, ("labels", pa.map_(pa.string(), pa.string()))])
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "null"], pa.int64()),
+        (["1", "2.5"], pa.float64()),
+        (["12345678901234567890"], pa.float64()),
+        (['"t"'], pa.string()),
+        (['"2021-03-24T15:06:17Z"'], pa.string()),
+        (["true"], pa.bool_()),
+        (["[1]", "[2.5]"], pa.list_(pa.float64())),
+        (["[]", '["2021-03-24"]'], pa.list_(pa.string())),
+        (['{"a":1}', '{"b":[true]}'], pa.struct([("a", pa.int64()), ("b", pa.list_(pa.bool_()))])),
+        (['{"a":1,"b":null}'], pa.struct([("a", pa.int64())])),
+        (["1", '"t"'], pa.string()),
+        (["true", "1"], pa.string()),
+        (["[1]", "{}"], pa.string()),
+        (['{"a":1}', '{"a":"t"}'], pa.struct([("a", pa.string())])),
+    ],
+)
+def test_add_reports_the_type_that_holds_all_values(schema: pa.Schema, values: list[str], kind: pa.DataType) -> None:
+    decoded = decode_json(schema, [b'{"id":1,"new":%b}' % value.encode() for value in values])
+    assert decoded.new_fields == {"new": kind}
+    assert decoded.rows.columns.column("id").to_pylist() == [1] * len(values)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
+@pytest.mark.parametrize("value", [b"null", b"[]", b"{}", b"[null,{}]"])
+def test_a_field_that_shows_no_type_is_not_reported(schema: pa.Schema, value: bytes) -> None:
+    assert decode_json(schema, [b'{"id":1,"new":%b}' % value]).new_fields == {}
+
+
+def test_new_fields_of_bad_records_are_not_reported() -> None:
+    decoded = decode_json(SCHEMA, [b'{"id":"x","ghost":1}', b'{"id":1,"new":1}'])
+    assert decoded.new_fields == {"new": pa.int64()}
+
+
+def test_new_fields_widen_over_the_pieces_of_a_batch_that_was_split() -> None:
+    values = [b'{"id":%d,"new":%b}' % (n, b"1" if n < 3000 else b"0.5") for n in range(4000)]
+    values[10] = values[2000] = values[3500] = b'{"id":"bad"}'
+    decoded = decode_json(SCHEMA, values)
+    assert decoded.new_fields == {"new": pa.float64()}
+    assert bad_offsets(decoded) == [110, 2100, 3600]
+
+
+def test_a_new_field_that_nests_absurdly_is_reported_without_harm() -> None:
+    """Its record will be bad once the column is there, because no column holds it."""
+    value = b'{"id":1,"new":' + b'{"a":' * 400 + b"1" + b"}" * 400 + b"}"
+    fast, exact = decode_json(SCHEMA, [value]), decode_json(WITH_MAP, [value])
+    assert fast.new_fields == exact.new_fields
+    assert str(fast.new_fields["new"]).count("struct<") == 32
+    assert good_offsets(fast) == [100]
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
+def test_add_ignores_new_fields_inside_known_structs(schema: pa.Schema) -> None:
+    decoded = decode_json(schema, [b'{"meta":{"x":1,"y":1}}', b'{"meta":{"x":2,"y":"t"}}'])
+    assert decoded.new_fields == {}
+    assert decoded.rows.columns.column("meta").to_pylist() == [{"x": 1}, {"x": 2}]
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
+def test_ignore_drops_new_fields_without_a_word(schema: pa.Schema) -> None:
+    values = [b'{"id":1,"new":1}', b'{"id":2,"new":"t","meta":{"x":1,"y":2}}']
+    decoded = decode_json(schema, values, new_column=NewColumnPolicy.IGNORE)
+    assert decoded.new_fields == {}
+    assert decoded.rows.columns.column("id").to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [(b'{"id":1,"color":null}', "color"), (b'{"meta":{"y":1}}', "meta.y"), (b'{"":1}', "")],
+)
+def test_quarantine_makes_the_record_bad_at_every_level(schema: pa.Schema, value: bytes, field: str) -> None:
+    prefix = f"{field}: " if field else ""
+    assert error_of(schema, value, NewColumnPolicy.QUARANTINE) == f"{prefix}field is not in the schema"
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, WITH_MAP], ids=["fast path", "exact path"])
+def test_fail_stops_at_the_first_new_field_and_says_where_it_is(schema: pa.Schema) -> None:
+    values = [b'{"id":1}', b'{"id":"bad","other":1}', b'{"id":2,"color":1}', b'{"shape":1}'] + [b"{}"] * 100
+    with pytest.raises(UserError) as caught:
+        decode_json(schema, values, new_column=NewColumnPolicy.FAIL)
+    assert caught.value.primary == "orders/3 offset 102: the field color is not in the schema"

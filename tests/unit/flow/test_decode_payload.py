@@ -1,0 +1,92 @@
+"""Wrapped payloads, and the decoder that takes them as they are."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import UserError
+from penstock.flow.decode import decoder_for, payload
+from penstock.flow.rows import Decoded
+from penstock.job.spec import DecodeSpec, Payload, Policies, TombstonePolicy
+from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets, kafka_batch
+
+Wrap = Callable[[bytes], bytes]
+
+SCHEMA = pa.schema([("id", pa.int64())])
+RAW = pa.schema([("value", pa.binary())])
+
+
+def gzipped(data: bytes) -> bytes:
+    return gzip.compress(data, compresslevel=1)
+
+
+def zstd(data: bytes) -> bytes:
+    return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+def decode_raw(values: list[bytes | None], wrapping: Payload, tombstone: TombstonePolicy) -> Decoded:
+    decoder = decoder_for(DecodeSpec("raw", wrapping), RAW, Policies(tombstone=tombstone))
+    return decoder.decode(kafka_batch(values))
+
+
+@pytest.mark.parametrize(("wrapping", "wrap"), [(Payload.GZIP, gzipped), (Payload.ZSTD, zstd)])
+def test_wrapped_records_are_rows_and_what_is_not_wrapped_is_bad(wrapping: Payload, wrap: Wrap) -> None:
+    good = wrap(b'{"id":1}')
+    values = [good, b'{"id":2}', None, good[:-4], b"", wrap(b""), wrap(b'{"id":'), wrap(b'{"i') + wrap(b'd":3}')]
+    decoded = decode_json(SCHEMA, values, payload=wrapping)
+    assert decoded.rows.columns.column("id").to_pylist() == [1, 3]
+    assert decoded.filtered == 1
+    errors = dict(zip(bad_offsets(decoded), decoded.bad.errors.to_pylist(), strict=True))
+    assert {offset: text.split(":")[0] for offset, text in errors.items()} == {
+        101: f"payload is not {wrapping}",
+        103: f"payload is not {wrapping}",
+        104: f"payload is not {wrapping}",
+        105: "value is empty",
+        106: "not JSON at character 6",
+    }
+    assert decoded.bad.kafka.column("value")[0].as_py() == b'{"id":2}'
+
+
+@pytest.mark.parametrize(("wrapping", "wrap"), [(Payload.GZIP, gzipped), (Payload.ZSTD, zstd)])
+def test_a_small_record_that_grows_without_end_is_bad(wrapping: Payload, wrap: Wrap) -> None:
+    bomb = wrap(b" " * (payload.RECORD_BYTES_MAX + 1))
+    decoded = decode_json(SCHEMA, [wrap(b'{"id":1}'), bomb], payload=wrapping)
+    assert good_offsets(decoded) == [100]
+    assert decoded.bad.errors.to_pylist() == [f"payload grows beyond {payload.RECORD_BYTES_MAX} bytes"]
+
+
+def test_a_tombstone_beside_wrapped_records_can_be_a_row() -> None:
+    values = [None, gzip.compress(b'{"id":1}')]
+    decoded = decode_json(SCHEMA, values, payload=Payload.GZIP, tombstone=TombstonePolicy.ROW)
+    assert decoded.rows.columns.column("id").to_pylist() == [None, 1]
+
+
+def test_raw_records_are_their_bytes_even_without_any() -> None:
+    batch = kafka_batch([b"\xff\x00", b""])
+    decoded = decoder_for(DecodeSpec("raw"), RAW, Policies()).decode(batch)
+    assert decoded.rows.kafka is batch
+    assert decoded.rows.columns.column("value").to_pylist() == [b"\xff\x00", b""]
+
+
+def test_raw_records_are_unwrapped() -> None:
+    decoded = decode_raw([zstd(b"abc"), b"abc"], Payload.ZSTD, TombstonePolicy.FILTER)
+    assert decoded.rows.columns.column("value").to_pylist() == [b"abc"]
+    assert bad_offsets(decoded) == [101]
+
+
+def test_raw_tombstones_follow_their_policy() -> None:
+    filtered = decode_raw([b"a", None], Payload.PLAIN, TombstonePolicy.FILTER)
+    assert (filtered.rows.columns.column("value").to_pylist(), filtered.filtered) == ([b"a"], 1)
+    rows = decode_raw([b"a", None], Payload.PLAIN, TombstonePolicy.ROW)
+    assert rows.rows.columns.column("value").to_pylist() == [b"a", None]
+    quarantined = decode_raw([b"a", None], Payload.PLAIN, TombstonePolicy.QUARANTINE)
+    assert quarantined.bad.errors.to_pylist() == ["value is null (a tombstone)"]
+
+
+def test_raw_records_take_no_other_schema() -> None:
+    with pytest.raises(UserError):
+        decoder_for(DecodeSpec("raw"), SCHEMA, Policies())

@@ -1,0 +1,149 @@
+"""JSON values into every type that a job's schema may name."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.unit.flow.kafka_batches import decode_json, error_of
+
+MICROS = pa.timestamp("us", "UTC")
+
+
+def values_of(kind: pa.DataType, *values: str) -> list[Any]:
+    """Each text as the field `a` of a record; all have to be rows."""
+    schema = pa.schema([("a", kind)])
+    decoded = decode_json(schema, [b'{"a":%b}' % value.encode() for value in values])
+    assert decoded.bad.errors.to_pylist() == []
+    return list(decoded.rows.columns.column("a").to_pylist())
+
+
+def refused(kind: pa.DataType, value: str) -> str:
+    return error_of(pa.schema([("a", kind)]), b'{"a":%b}' % value.encode())
+
+
+def test_integers_reach_to_the_ends_of_their_types() -> None:
+    assert values_of(pa.int8(), "-128", "127", "-0") == [-128, 127, 0]
+    assert values_of(pa.int16(), "-32768", "32767") == [-32768, 32767]
+    assert values_of(pa.int64(), "-9223372036854775808", "9223372036854775807") == [-(2**63), 2**63 - 1]
+    assert refused(pa.int64(), "9223372036854775808") == "a: expected int64, found number 9223372036854775808"
+
+
+def test_doubles_and_floats() -> None:
+    assert values_of(pa.float64(), "1", "0.1", "1e308", "Infinity", "-Infinity", "null") == [
+        1.0,
+        0.1,
+        1e308,
+        float("inf"),
+        float("-inf"),
+        None,
+    ]
+    assert values_of(pa.float32(), "0.5", "16777217") == [0.5, 16777216.0]
+
+
+def test_decimals_are_exact_from_numbers_and_from_text() -> None:
+    kind = pa.decimal128(10, 2)
+    assert values_of(kind, "1.5", '"1.5"', "99999999.99", "1e7", "1.500", '"-0.01"') == [
+        Decimal("1.50"),
+        Decimal("1.50"),
+        Decimal("99999999.99"),
+        Decimal("10000000.00"),
+        Decimal("1.50"),
+        Decimal("-0.01"),
+    ]
+
+
+@pytest.mark.parametrize("value", ["1.005", "123456789.1", "1e8", '"abc"', "NaN", '""', "true", '" 1"'])
+def test_a_decimal_that_would_be_rounded_or_overflow_is_bad(value: str) -> None:
+    assert refused(pa.decimal128(10, 2), value).startswith("a: expected decimal128(10, 2), found ")
+
+
+def test_dates_are_iso_text() -> None:
+    assert values_of(pa.date32(), '"2021-03-24"', '"2400-02-29"', "null") == [
+        date(2021, 3, 24),
+        date(2400, 2, 29),
+        None,
+    ]
+    assert refused(pa.date32(), '"2021-02-29"') == 'a: expected date32[day], found string "2021-02-29"'
+    assert refused(pa.date32(), '"2021-03-24T00:00:00Z"').startswith("a: expected date32[day]")
+    assert refused(pa.date32(), "18710") == "a: expected date32[day], found number 18710"
+
+
+def test_timestamps_are_utc_whatever_their_spelling() -> None:
+    expected = datetime(2021, 3, 24, 15, 6, 17, tzinfo=UTC)
+    spellings = [
+        '"2021-03-24T15:06:17Z"',
+        '"2021-03-24T15:06:17"',
+        '"2021-03-24 15:06:17"',
+        '"2021-03-24T16:06:17+01:00"',
+        '"2021-03-24T07:36:17-0730"',
+        '"2021-03-24 15:06:17.000000"',
+    ]
+    assert values_of(MICROS, *spellings) == [expected] * len(spellings)
+    for spelling in spellings:
+        assert values_of(MICROS, spelling) == [expected]
+
+
+def test_fractions_beyond_microseconds_are_cut_off() -> None:
+    assert values_of(MICROS, '"2021-03-24T15:06:17.123456999Z"', '"2400-01-01 00:00:00.1"') == [
+        datetime(2021, 3, 24, 15, 6, 17, 123456, tzinfo=UTC),
+        datetime(2400, 1, 1, 0, 0, 0, 100000, tzinfo=UTC),
+    ]
+
+
+@pytest.mark.parametrize("value", ['"yesterday"', '"2021-13-01T00:00:00Z"', '"2021-03-24T25:00"', '""', "1616598377"])
+def test_what_is_not_a_time_is_bad(value: str) -> None:
+    assert refused(MICROS, value).startswith("a: expected timestamp[us, tz=UTC], found ")
+
+
+def test_binary_is_base64_text() -> None:
+    assert values_of(pa.binary(), '"AAH/"', '""', "null") == [b"\x00\x01\xff", b"", None]
+    assert refused(pa.binary(), '"AAH"') == 'a: expected binary, found string "AAH"'
+    assert refused(pa.binary(), '"ä==="').startswith("a: expected binary")
+
+
+def test_types_inside_structs_and_lists_are_converted_there() -> None:
+    kind = pa.list_(pa.struct([("at", MICROS), ("amounts", pa.list_(pa.decimal128(5, 1)))]))
+    text = '[{"at":"2021-03-24T15:06:17Z","amounts":["1.5",null]},null,{"amounts":[]}]'
+    assert values_of(kind, text, "null", "[]") == [
+        [
+            {"at": datetime(2021, 3, 24, 15, 6, 17, tzinfo=UTC), "amounts": [Decimal("1.5"), None]},
+            None,
+            {"at": None, "amounts": []},
+        ],
+        None,
+        [],
+    ]
+    assert refused(kind, '[{"amounts":[1]},{"amounts":[2,"x"]}]') == (
+        'a[1].amounts[1]: expected decimal128(5, 1), found string "x"'
+    )
+
+
+def test_maps_keep_every_key() -> None:
+    kind = pa.map_(pa.string(), pa.list_(pa.date32()))
+    assert values_of(kind, '{"a b":["2021-03-24"],"":null}', "{}", "null") == [
+        [("a b", [date(2021, 3, 24)]), ("", None)],
+        [],
+        None,
+    ]
+    assert refused(kind, '{"x":[1]}') == "a.x[0]: expected date32[day], found number 1"
+    assert refused(kind, '{"x":[],"x":[]}') == "a.x: given twice"
+
+
+def test_every_type_beside_a_map_has_the_value_that_it_has_without() -> None:
+    fields = [
+        ("f", pa.float32()),
+        ("d", pa.decimal128(10, 2)),
+        ("t", MICROS),
+        ("day", pa.date32()),
+        ("b", pa.binary()),
+        ("l", pa.list_(pa.struct([("i", pa.int16())]))),
+    ]
+    value = b'{"f":0.1,"d":1.5,"t":"2021-03-24T15:06:17.1Z","day":"2021-03-24","b":"AAH/","l":[{"i":5},null]}'
+    plain = decode_json(pa.schema(fields), [value]).rows.columns
+    with_map = decode_json(pa.schema([*fields, ("m", pa.map_(pa.string(), pa.int32()))]), [value]).rows.columns
+    assert with_map.select([name for name, _ in fields]).equals(plain)

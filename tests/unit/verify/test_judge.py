@@ -1,0 +1,180 @@
+"""The law of single offsets, broken by hand: the first offending offset is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.log.offsets import Partition
+from penstock.tables.delta.state import Totals
+from penstock.verify.findings import Offence, OffenceKind, earliest
+from penstock.verify.judge import Held, Judged, LogCounts, LogOffsets, held_offences, judge, record_offences
+from penstock.verify.laws import Span
+from penstock.verify.windows import Window, passes
+
+ORDERS = Partition("orders", "id1", 2)
+FULL = Span(10, 20, 10, Totals(read=10, written=10))
+WINDOW = Window(10, 20)
+
+
+def series(offsets: Iterable[int]) -> pl.Series:
+    return pl.Series(list(offsets), dtype=pl.Int64)
+
+
+def at(offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
+    return Offence("orders", 2, offset, kind, end)
+
+
+def judged(
+    table: Iterable[int],
+    quarantine: Iterable[int] = (),
+    log: LogOffsets | None = None,
+    span: Span = FULL,
+    replaying: bool = False,
+) -> Judged:
+    return judge(ORDERS, WINDOW, (span,), Held(series(table), series(quarantine)), log, replaying)
+
+
+def first(found: Judged) -> Offence | None:
+    return earliest(found.offences)
+
+
+def test_every_offset_once_in_any_order_is_right() -> None:
+    found = judged([15, 10, 11, 12, 19, 13, 14, 16], [18, 17])
+    assert first(found) is None
+    assert found.held_counts == (10,)
+
+
+def test_the_first_missing_offset_is_named() -> None:
+    assert first(judged([10, 11, 12, 14, 15, 17, 18, 19])) == at(13, OffenceKind.MISSING)
+
+
+@pytest.mark.parametrize(("table", "missing"), [(range(11, 20), 10), (range(10, 19), 19), ((), 10)])
+def test_an_offset_missing_at_the_rim_is_named(table: Iterable[int], missing: int) -> None:
+    assert first(judged(table)) == at(missing, OffenceKind.MISSING)
+
+
+def test_the_first_doubled_offset_is_named() -> None:
+    assert first(judged([*range(10, 20), 18, 14])) == at(14, OffenceKind.TWICE)
+
+
+def test_an_offset_that_is_twice_in_quarantine_is_named() -> None:
+    assert first(judged(range(10, 18), [18, 19, 19])) == at(19, OffenceKind.TWICE_IN_QUARANTINE)
+
+
+def test_an_offset_in_table_and_quarantine_is_named() -> None:
+    assert first(judged(range(10, 20), [16])) == at(16, OffenceKind.BOTH)
+
+
+def test_an_unfinished_replay_may_leave_offsets_in_both() -> None:
+    assert first(judged(range(10, 20), [16], replaying=True)) is None
+
+
+def test_an_offset_at_the_position_is_beyond_it() -> None:
+    assert first(judged(range(10, 21))) == at(20, OffenceKind.BEYOND_POSITION)
+
+
+def test_an_offset_before_the_origin_is_named() -> None:
+    assert first(judged(range(9, 20))) == at(9, OffenceKind.BEFORE_ORIGIN)
+
+
+def test_offsets_of_a_gap_are_not_missing() -> None:
+    gap = Span(10, 20, 13, Totals(read=7, written=7, gap=3))
+    assert first(judged(range(13, 20), span=gap)) is None
+    assert first(judged(range(14, 20), span=gap)) == at(13, OffenceKind.MISSING)
+
+
+FILTERED = Span(10, 20, 10, Totals(read=10, written=8, filtered=2))
+HOLED = Span(10, 20, 10, Totals(read=8, written=8, holes=2))
+
+
+def test_filtered_offsets_are_a_matter_of_counts() -> None:
+    found = judged(range(10, 17), span=FILTERED)
+    assert first(found) is None
+    assert held_offences(ORDERS, (FILTERED,), found.held_counts) == (at(10, OffenceKind.MISSING, 20),)
+    assert held_offences(ORDERS, (FILTERED,), (9,)) == (at(10, OffenceKind.TOO_MANY, 20),)
+    assert held_offences(ORDERS, (FILTERED,), (8,)) == ()
+
+
+def in_log(offsets: Iterable[int], low: int = 0, exact: bool = True) -> LogOffsets:
+    return LogOffsets(series(offsets), low, exact)
+
+
+def test_a_record_of_the_log_that_nobody_holds_is_named() -> None:
+    held = [10, 11, 12, 13, 15, 16, 18, 19]
+    assert judged(held, log=in_log(held), span=HOLED).log_offences == ()
+    found = judged(held, log=in_log([*held[:-1], 17, 19]), span=HOLED)
+    assert earliest(found.log_offences) == at(17, OffenceKind.MISSING)
+
+
+def test_a_record_that_may_have_been_filtered_is_not_missed() -> None:
+    assert judged(range(10, 18), log=in_log(range(10, 20)), span=FILTERED).log_offences == ()
+
+
+def test_a_row_that_the_log_does_not_have_is_named() -> None:
+    log = in_log([each for each in range(10, 20) if each != 12])
+    assert earliest(judged(range(10, 20), log=log).log_offences) == at(12, OffenceKind.NOT_IN_LOG)
+
+
+def test_what_compaction_or_retention_took_from_the_log_may_be_in_the_table() -> None:
+    assert judged(range(10, 20), log=in_log([11, 15], exact=False)).log_offences == ()
+    assert judged(range(10, 20), log=in_log(range(14, 20), low=14)).log_offences == ()
+
+
+def test_counts_of_the_log_must_be_those_that_were_read() -> None:
+    def offences(records: int, low: int = 0, exact: bool = True) -> tuple[Offence, ...]:
+        return record_offences(ORDERS, (HOLED,), LogCounts((records,), low, exact))
+
+    wrong = (at(10, OffenceKind.NOT_COUNTED, 20),)
+    assert [offences(each) for each in (7, 8, 9)] == [wrong, (), wrong]
+    assert [offences(each, exact=False) for each in (7, 9)] == [(), wrong]
+    assert offences(3, low=11) == ()
+
+
+def test_given_up_records_may_be_in_the_log() -> None:
+    span = replace(HOLED, totals=Totals(read=8, written=8, given_up=2))
+    assert record_offences(ORDERS, (span,), LogCounts((10,), 0, True)) == ()
+
+
+def test_passes_cut_every_partition_alike_and_leave_nothing_out() -> None:
+    other = Partition("orders", "id1", 3)
+    cut = passes({ORDERS: (0, 9), other: (100, 106)}, 5)
+    assert [(each[ORDERS].lo, each[ORDERS].hi) for each in cut] == [(0, 3), (3, 6), (6, 9)]
+    assert [(each[other].lo, each[other].hi) for each in cut] == [(100, 102), (102, 104), (104, 106)]
+    assert [each[ORDERS].takes_lower for each in cut] == [True, False, False]
+    assert [each[ORDERS].takes_higher for each in cut] == [False, False, True]
+
+
+@given(
+    st.lists(st.integers(0, 30), max_size=40),
+    st.lists(st.integers(0, 30), max_size=5),
+    st.integers(1, 30),
+)
+def test_windows_find_what_plain_counting_finds(table: list[int], quarantine: list[int], offsets_max: int) -> None:
+    """The first wrong offset of [5, 25), found by counting each offset by itself."""
+    span = Span(5, 25, 5, Totals(read=20, written=20))
+    wrong = [
+        offset
+        for offset in range(31)
+        if table.count(offset) + quarantine.count(offset) != (1 if 5 <= offset < 25 else 0)
+    ]
+    offences: list[Offence] = []
+    for cut in passes({ORDERS: (5, 25)}, offsets_max):
+        window = cut[ORDERS]
+        held = Held(*(series(_in_window(offsets, window)) for offsets in (table, quarantine)))
+        offences += judge(ORDERS, window, (span,), held, None, False).offences
+    found = earliest(offences)
+    assert (found.offset if found else None) == (wrong[0] if wrong else None)
+
+
+def _in_window(offsets: list[int], window: Window) -> list[int]:
+    return [
+        each
+        for each in offsets
+        if (window.takes_lower or each >= window.lo) and (window.takes_higher or each < window.hi)
+    ]
