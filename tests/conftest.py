@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from types import FrameType
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
+from penstock.engine.delta_spark import open_delta_spark
 from tests.kafka import Produce, Topics
 
 
@@ -26,6 +28,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One broker that all tests of the session share; tests that hurt a broker start their own."""
     with Cluster.start(tmp_path_factory.mktemp("kafka")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for the session, with the engine's own settings and Delta: starting one takes seconds."""
+    session = open_delta_spark("tests")
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import boto3
 import polars as pl
@@ -103,6 +104,22 @@ class Lake:
             table=self.spec,
         )
 
+    def job_file(self, folder: Path) -> str:
+        """A job file that names the table."""
+        file = folder / "job.yaml"
+        file.write_text(
+            f"""
+job: {JOB}
+log:
+  kafka: {{bootstrap: "127.0.0.1:9", topics: [web]}}
+decode: json
+schema: {{day: string, partition: int, offset: long, text: string}}
+table:
+  delta: {{path: "{self.path}", partition_by: [day]}}
+"""
+        )
+        return str(file)
+
     def open(self, environment: Environment | None = None) -> Table:
         """A handle of its own on the table, which is created if it is missing."""
         return open_or_create(
@@ -185,7 +202,7 @@ def at_step(step: str, act: Callable[[], object]) -> Environment:
 
 
 def _staged(
-    options: WriteOptions, partition: Partition, ends: tuple[int, int], rows: list[dict[str, object]]
+    options: WriteOptions, partition: Partition, ends: tuple[int, int], rows: Sequence[Mapping[str, object]]
 ) -> tuple[StagedFile, ...]:
     writer = StagedWriter(
         options,
@@ -193,6 +210,6 @@ def _staged(
         partition.topic,
         partition.number,
     )
-    for batch in pa.Table.from_pylist(rows, options.schema).to_batches():
+    for batch in pa.Table.from_pylist(list(rows), options.schema).to_batches():
         writer.write(batch)
     return writer.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from penstock.errors import TransientError, UserError
 from penstock.flow.manifest import Counts
-from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
+from penstock.job.spec import DeltaTableSpec
 from penstock.log.offsets import Slice
 from penstock.tables.delta.keys import position_key
 from penstock.tables.delta.library import ConflictError, MissingTableError
@@ -29,22 +30,9 @@ from penstock.tables.delta.table import (
     StagedFileGoneError,
     Table,
     new_batch_id,
-    open_or_create,
     open_table,
 )
-from tests.lake import (
-    BUCKET,
-    JOB,
-    ONE,
-    SCHEMA,
-    ZERO,
-    Lake,
-    at_step,
-    commit,
-    offsets,
-    s3_server,
-    with_token,
-)
+from tests.lake import BUCKET, JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, s3_server, with_token
 
 DAY_SECONDS = 86_400
 
@@ -273,9 +261,7 @@ def test_totals_outlive_the_log_that_made_them(local: Lake) -> None:
     local.append(table, ONE, 5, 6)
     before = table.state([ZERO, ONE])
     # [5, 12) is a gap, [12, 20) holds 6 records and 2 holes; then 4 records more.
-    assert before.of(ZERO).totals == Totals(
-        read=10, written=7, quarantined=1, filtered=1, skipped=1, holes=2, gap=7
-    )
+    assert before.of(ZERO).totals == Totals(read=10, written=7, quarantined=1, filtered=1, skipped=1, holes=2, gap=7)
     assert before.of(ZERO).totals.conserved
     assert before.of(ZERO).totals.offsets == 24 - 5
 
@@ -401,7 +387,8 @@ def test_a_missing_table_and_a_store_that_does_not_answer_are_told_apart(tmp_pat
         open_table(DeltaTableSpec(path="s3://lake/t403", storage_options=away), JOB)
 
 
-def test_two_that_create_the_table_at_once_share_it(local: Lake) -> None:
-    first = open_or_create(local.spec, JOB, SCHEMA, NewColumnPolicy.ADD)
-    second = open_or_create(local.spec, JOB, SCHEMA, NewColumnPolicy.ADD)
-    assert first.version == second.version == 0
+def test_many_that_create_the_table_at_once_share_it(local: Lake) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        tables = list(pool.map(lambda _: local.open(), range(8)))
+    assert {each.handle.metadata().id for each in tables} == {DeltaTable(local.path).metadata().id}
+    assert local.open().version == 0

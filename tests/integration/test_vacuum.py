@@ -19,8 +19,8 @@ from penstock.storage import open_storage
 from penstock.tables.delta.active import active_files, active_paths
 from penstock.tables.delta.compact import compact, group_files, merge_group
 from penstock.tables.delta.keys import replay_key
-from penstock.tables.delta.proposal import SlicePart
-from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.delta.table import Environment, Table, new_batch_id, open_table
 from penstock.tables.delta.vacuum import Dead, Kept, vacuum
 from penstock.tables.quarantine import Quarantine, quarantine_spec
 from tests.lake import BUCKET, JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets, s3_server
@@ -187,9 +187,16 @@ def test_staged_files_of_a_topic_without_a_position_stay(local: Lake) -> None:
     local.stage(Partition("web", "another-life", 0), 0, 5)
     local.stage(Partition("web", TOPIC_ID, 7), 0, 5)
     assert vacuum(table).kept == {Kept.ACTIVE: 1, Kept.UNPLACED: 2}
+
+
+def test_a_slice_that_another_job_of_the_table_may_still_commit_stays(local: Lake) -> None:
+    table = local.start(ZERO)
+    local.append(table, ZERO, 0, 10)
     other_job = Table(local.spec, "other-job", DeltaTable(local.path), Environment())
-    local.stage(ZERO, 0, 10)
-    assert vacuum(other_job).kept == {Kept.ACTIVE: 1, Kept.UNPLACED: 3}
+    other_job.commit(Proposal("other-job", new_batch_id(), (StartPart(ZERO, 0, 1),)))
+    part = local.stage(ZERO, 0, 10)
+    assert vacuum(table).kept == vacuum(other_job).kept == {Kept.ACTIVE: 1, Kept.COMMITTABLE: 1}
+    assert other_job.commit(Proposal("other-job", new_batch_id(), (part,))).accepted
 
 
 def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: Lake) -> None:
@@ -360,5 +367,3 @@ def test_vacuum_writes_nothing_to_the_log(local: Lake) -> None:
     vacuum(table)
     assert {entry.name: entry.read_text() for entry in log.iterdir()} == before
     assert json.loads(before[f"{table.version:020}.json"].splitlines()[0])["commitInfo"]["operation"] == "WRITE"
-
-

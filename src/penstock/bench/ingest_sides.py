@@ -16,22 +16,16 @@ from pyspark.sql import functions as F
 
 from penstock.bench.cpu import Meter
 from penstock.embedded.sample import job_file
+from penstock.engine.delta_spark import open_delta_spark
 from penstock.engine.events import Silence
-from penstock.engine.jars import JarSet
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
-from penstock.engine.session import open_spark
 from penstock.job.loader import load_job
-from penstock.job.spec import KafkaLogSpec, Limits, SparkSpec
+from penstock.job.spec import KafkaLogSpec
 from penstock.log.source import source_options
 
 BASELINE_NAME = "Spark Structured Streaming from_json to Delta, availableNow"
 WARM_UP_TOPIC_SUFFIX = "-warm-up"
-_DELTA_SETTINGS = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
-}
 _SCHEMA = (
     "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method STRING, session_id STRING, status INT, "
     "url STRING, uuid STRING"
@@ -88,9 +82,7 @@ SIDES: dict[str, Side] = {"penstock": penstock, "baseline": baseline}
 
 def main(arguments: list[str]) -> None:
     side, bootstrap, topic, records, folder = arguments
-    spark = open_spark(
-        SparkSpec(conf=_DELTA_SETTINGS), Limits(), name=f"bench {side}", jar_sets=(JarSet.KAFKA_SOURCE, JarSet.DELTA)
-    )
+    spark = open_delta_spark(f"bench {side}")
     for part in ("warm-up", "measured"):
         (Path(folder) / part).mkdir(parents=True)
     SIDES[side](spark, bootstrap, topic + WARM_UP_TOPIC_SUFFIX, Path(folder) / "warm-up")

@@ -18,11 +18,9 @@ from deltalake import DeltaTable
 
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_sample
-from penstock.engine.jars import JarSet
-from penstock.engine.session import open_spark
+from penstock.engine.delta_spark import open_delta_spark
 from penstock.errors import InvariantError, TransientError
 from penstock.job.loader import load_job
-from penstock.job.spec import Limits, SparkSpec
 from penstock.verify import VerifyReport, verify
 
 TOPIC = "web_requests"
@@ -30,12 +28,6 @@ PARTITIONS = 4
 SAMPLE = Sample(records=200_000, days=3, bad_every=1000)
 _RUN_SECONDS_MAX = 150.0
 _POLL_SECONDS = 0.02
-_SPARK_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",
-}
-
 Say = Callable[[str], None]
 
 
@@ -172,7 +164,7 @@ def _rows_by_day(table: Path) -> dict[str, int]:
 
 
 def _rows_by_spark(table: Path) -> int:
-    spark = open_spark(SparkSpec(conf=_SPARK_DELTA), Limits(), "penstock demo", (JarSet.KAFKA_SOURCE, JarSet.DELTA))
+    spark = open_delta_spark("penstock demo")
     try:
         return spark.read.format("delta").load(str(table)).count()
     finally:

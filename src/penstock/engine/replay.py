@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
-from penstock.engine.pipeline import Pipeline, Records
+from penstock.engine.pipeline import Pipeline
 from penstock.engine.reports import Written, gather
 from penstock.engine.session import open_spark
+from penstock.engine.writing import Records
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts, TaskReport
 from penstock.flow.ranges import Ranges, count_of, offsets_of, ranges_of
@@ -216,11 +217,11 @@ class _Replay:
         batch = Batch(batch_id, chunk.slices)
         for _ in range(PASSES_MAX):
             staged_at = self._pipeline.environment.now()
-            decoded, visible, target = self._pipeline.schemas()
+            decoded, visible, target = self._pipeline.writer.schemas()
             flow = self._flow(batch, number, decoded, target)
-            reports = self._pipeline.run_flow(batch, flow, visible, self._reader(chunk))
+            reports = self._pipeline.writer.run_flow(batch, flow, visible, self._reader(chunk))
             written = gather(batch, reports, staged_at, target)
-            if not self._pipeline.added_columns(written):
+            if not self._pipeline.writer.added_columns(written):
                 run = ReplayRun(number, batch_id, _replayed(chunk, reports))
                 _check(chunk, run, written)
                 return written, run
@@ -230,7 +231,7 @@ class _Replay:
         return lambda slices: self._pipeline.spark.createDataFrame(chunk.within(slices))
 
     def _flow(self, batch: Batch, number: int, decoded: pa.Schema, target: pa.Schema) -> Flow:
-        flow = replace(self._pipeline.flow(batch, decoded, target), replay_run=number)
+        flow = replace(self._pipeline.writer.flow(batch, decoded, target), replay_run=number)
         if flow.on.new_column is NewColumnPolicy.FAIL:
             # A record that would stop the job stays where it is and stops nothing.
             return replace(flow, on=replace(flow.on, new_column=NewColumnPolicy.QUARANTINE))

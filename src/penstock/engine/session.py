@@ -39,7 +39,7 @@ def _settings(limits: Limits, jars: list[Path]) -> dict[str, str]:
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_RECORDS_MAX),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(limits.arrow_batch_bytes_max),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": "4",

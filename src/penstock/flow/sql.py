@@ -122,7 +122,7 @@ def output_schema(spark: SparkSession, visible: pa.Schema, sql: SqlSpec) -> pa.S
     """The columns that the projection gives, as Spark types them."""
     empty = spark.createDataFrame([], from_arrow_schema(pa.schema([*HIDDEN, *visible])))
     shown = project(empty, sql).drop(*HIDDEN.names, _KEEP)
-    return to_arrow_schema(shown.schema, timezone="UTC")
+    return to_arrow_schema(shown.schema)
 
 
 def _outputs(decoded: DataFrame, sql: SqlSpec) -> Iterator[tuple[str, Column]]:

@@ -51,7 +51,7 @@ class KafkaLog:
         described = self._described_surely() if self._pattern is None else self._describe(self._topic_names())
         return tuple(
             sorted(
-                Partition(topic, str(description.topic_id), partition.id)
+                Partition(topic, _url_safe(description.topic_id), partition.id)
                 for topic, description in described.items()
                 if description is not None and not (self._pattern and description.is_internal)
                 for partition in description.partitions
@@ -61,7 +61,7 @@ class KafkaLog:
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """The ids of those topics that exist (RULES P3)."""
         described = self._describe(sorted(set(topics)))
-        return {topic: str(each.topic_id) for topic, each in described.items() if each is not None}
+        return {topic: _url_safe(each.topic_id) for topic, each in described.items() if each is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
         """What the log holds of each partition, up to its last stable offset (RULES P2)."""
@@ -182,3 +182,8 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
         return re.compile(pattern)
     except re.error as error:
         raise UserError(f"topic_pattern {pattern} is not a regular expression", detail=str(error)) from None
+
+
+def _url_safe(topic_id: object) -> str:
+    """The id in the alphabet that Kafka's own tools print: the client's has `/` and `+`, which file names cannot hold."""
+    return str(topic_id).replace("/", "_").replace("+", "-")

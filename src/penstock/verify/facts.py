@@ -17,7 +17,7 @@ from penstock.tables.quarantine import quarantine_spec
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
 from penstock.verify.table_offsets import DataFile
-from penstock.verify.transactions import app_transactions
+from penstock.tables.delta.transactions import app_transactions
 
 
 @dataclass(frozen=True, slots=True)

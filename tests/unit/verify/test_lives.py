@@ -20,7 +20,7 @@ from penstock.tables.delta.state import Totals
 from penstock.verify.laws import CommittedSlice
 from penstock.verify.lives import UNKNOWN_TOPIC, Lives, find_lives, read_history
 from penstock.verify.owners import STRANGER, OriginColumns, Owners, kept_columns
-from penstock.verify.transactions import app_transactions
+from penstock.tables.delta.transactions import app_transactions
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

@@ -6,8 +6,12 @@ A name may be written by several commits; the last one counts. Positions are off
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Iterable
 
 from penstock.log.offsets import Partition
+
+_POSITION_KEY = re.compile(r"(?P<job>.+)/[A-Za-z0-9_-]+/\d+")
 
 
 def position_key(job: str, partition: Partition) -> str:
@@ -44,3 +48,9 @@ def replay_key(job: str) -> str:
 def topic_fingerprint(topic_id: str) -> int:
     """A positive 63-bit number that stands for a topic id: app transactions hold only numbers (RULES P3)."""
     return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1
+
+
+def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
+    """The jobs whose positions stand among the names of a table's app transactions."""
+    found = (_POSITION_KEY.fullmatch(key) for key in keys)
+    return frozenset(each["job"] for each in found if each is not None)

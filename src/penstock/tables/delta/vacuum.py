@@ -1,9 +1,9 @@
 """Vacuum: delete the files that no commit names and none can name any more (RULES C7).
 
-The order is the proof. The folder is listed first and the table is loaded afterwards: what was committed in between is
-active in the loaded version, what was staged in between is not in the listing. The name of a file tells until when a
-commit may name it: a staged one while the position of its partition is its start, a compaction's output up to a table
-version, a replay's while its run is not committed. Names that are not ours stay.
+The proof is in the loaded version and in the name. Up to that version a commit that named a file left it active or
+removed. After it none can: a staged file is committed only while the position of its partition is its start, a
+compaction's output only up to a table version, a replay's only while its run is not committed. Names that are not ours
+stay, whatever they are.
 
 Never the library's full vacuum, which takes staged files. Of its light one only the list of removed files is used, and
 the deletes are ours: the library would commit twice for its own report, and could not be stopped between two files.
@@ -26,10 +26,11 @@ from penstock.flow.partition_values import partition_folder
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
 from penstock.tables.delta.active import active_paths
-from penstock.tables.delta.keys import position_key, quarantine_key, replay_key
+from penstock.tables.delta.keys import jobs_with_positions, position_key, quarantine_key, replay_key
 from penstock.tables.delta.library import library_errors
 from penstock.tables.delta.recent import recently_removed
 from penstock.tables.delta.table import Table
+from penstock.tables.delta.transactions import app_transactions
 
 LOG_FOLDER = "_delta_log/"
 _HOUR_SECONDS = 3600
@@ -100,16 +101,16 @@ def vacuum(
     tables = (table,) if quarantine is None else (table, quarantine)
     folders = [_list(each.storage()) for each in tables]
     table.environment.reach("vacuum_listed")
-    # The data table first: what it lists up to this version, the quarantine loaded behind it holds or still lacks.
     for each in tables:
         each.refresh()
-    rules = [_data_slices(table)]
+    jobs = jobs_with_positions(app_transactions(table.storage(), table.version)) | {table.job}
+    rules = [_data_slices(table, jobs)]
     if quarantine is not None:
-        rules.append(_quarantine_slices(table, quarantine))
+        rules.append(_quarantine_slices(table, quarantine, jobs))
     deleted: list[Deleted] = []
     kept: Counter[Kept] = Counter()
     for each, entries, of_slice in zip(tables, folders, rules, strict=True):
-        dead, stay = _judge_all(each, entries, _facts(each, of_slice, retention_seconds))
+        dead, stay = _judge_all(each, entries, _facts(each, of_slice, retention_seconds, jobs))
         deleted += dead
         kept += stay
     if not dry_run:
@@ -147,15 +148,19 @@ def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
     return len(folders) == len(heads) and all(map(str.startswith, folders, heads))
 
 
-def _data_slices(table: Table) -> SliceRule:
-    """A slice is committed only where its start is the position, and positions never fall."""
+def _data_slices(table: Table, jobs: frozenset[str]) -> SliceRule:
+    """A slice is committed only where its start is the position, and positions never fall.
+
+    A name does not say whose it is: every job that reads the partition into this table must have passed it.
+    """
 
     @cache
-    def position(partition: Partition) -> int | None:
-        return table.transaction(position_key(table.job, partition))
+    def lowest_position(partition: Partition) -> int | None:
+        found = (table.transaction(position_key(job, partition)) for job in jobs)
+        return min((each for each in found if each is not None), default=None)
 
     def of_slice(name: StagedName) -> Dead | Kept:
-        reached = position(_partition(name))
+        reached = lowest_position(_partition(name))
         if reached is None:
             return Kept.UNPLACED
         return Dead.PASSED if reached > name.start else Kept.COMMITTABLE
@@ -163,17 +168,21 @@ def _data_slices(table: Table) -> SliceRule:
     return of_slice
 
 
-def _quarantine_slices(table: Table, quarantine: Table) -> SliceRule:
+def _quarantine_slices(table: Table, quarantine: Table, jobs: frozenset[str]) -> SliceRule:
     """As for the data, but files that a data commit listed belong to the table before they are appended (RULES Q1)."""
-    of_data = _data_slices(table)
+    of_data = _data_slices(table, jobs)
 
     @cache
     def pending(partition: Partition) -> bool:
-        mark = table.transaction(quarantine_key(table.job, partition))
-        appended = quarantine.transaction(position_key(quarantine.job, partition))
-        return mark is not None and (appended is None or appended < mark)
+        return any(_is_pending(table, quarantine, job, partition) for job in jobs)
 
     return lambda name: Kept.PENDING if pending(_partition(name)) else of_data(name)
+
+
+def _is_pending(table: Table, quarantine: Table, job: str, partition: Partition) -> bool:
+    mark = table.transaction(quarantine_key(job, partition))
+    appended = quarantine.transaction(position_key(job, partition))
+    return mark is not None and (appended is None or appended < mark)
 
 
 def _partition(name: StagedName) -> Partition:
@@ -181,7 +190,7 @@ def _partition(name: StagedName) -> Partition:
     return Partition("", name.topic_id, name.partition)
 
 
-def _facts(table: Table, of_slice: SliceRule, retention_seconds: float | None) -> Facts:
+def _facts(table: Table, of_slice: SliceRule, retention_seconds: float | None, jobs: frozenset[str]) -> Facts:
     with library_errors(table.spec.path):
         return Facts(
             version=table.version,
@@ -189,7 +198,7 @@ def _facts(table: Table, of_slice: SliceRule, retention_seconds: float | None) -
             active=active_paths(table.handle),
             removed=_removed(table.handle, 0.0),
             expired=_removed(table.handle, retention_seconds),
-            replay_run=table.handle.transaction_version(replay_key(table.job)) or 0,
+            replay_run=min(table.handle.transaction_version(replay_key(job)) or 0 for job in jobs),
             of_slice=of_slice,
         )
 

@@ -1,0 +1,210 @@
+"""The write step: one Spark job that turns a batch into staged files and counts, and what can go wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.engine.events import Listener
+from penstock.engine.isolate import POISON_PER_BATCH_MAX, find_poison
+from penstock.engine.reports import Written, gather
+from penstock.errors import PenstockError, TransientError, UserError
+from penstock.failpoints import Failpoint
+from penstock.flow.compile import probe_batch, visible_schema, write_batch
+from penstock.flow.manifest import PartitionKey, TaskReport
+from penstock.flow.new_fields import addable
+from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.task import Flow, NamedSlice
+from penstock.flow.write import WriteOptions
+from penstock.job.spec import BadRecordPolicy, JobSpec, NewColumnPolicy
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Batch, Partition, Slice
+from penstock.log.source import read_batch, source_error
+from penstock.tables.delta.table import Table
+
+
+class BatchFailedError(TransientError):
+    """The Spark job of a batch failed for a reason that is not the log's."""
+
+
+Records = Callable[[Sequence[Slice]], DataFrame]
+"""Reads the records of slices, from the log or from quarantine."""
+
+
+class BatchWriter:
+    """Writes batches of one job to staged files of its table."""
+
+    def __init__(
+        self,
+        job: JobSpec,
+        spark: SparkSession,
+        table: Table,
+        log: KafkaLog,
+        listener: Listener,
+        failpoint: Failpoint | None,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self.job = job
+        self.spark = spark
+        self.table = table
+        self.log = log
+        self.listener = listener
+        self.failpoint = failpoint
+        self.stopping = stopping
+        self._compacted: dict[str, bool | None] = {}
+
+    def write(self, batch: Batch) -> Written | None:
+        """Run the batch's Spark job. None if the table first had to take new columns: the batch is planned again."""
+        started_at = self.table.environment.now()
+        decoded, visible, target = self.schemas()
+        flow = self.flow(batch, decoded, target)
+        reports = self.run_flow(batch, flow, visible, self._records)
+        written = gather(batch, reports, started_at, target)
+        self._check_reports(batch, written)
+        return None if self.added_columns(written) else written
+
+    def run_flow(self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records) -> Sequence[TaskReport]:
+        """Run the Spark job; a record that breaks it is found and sent to quarantine, the rest runs again."""
+        reason = ""
+        for _ in range(POISON_PER_BATCH_MAX):
+            try:
+                return write_batch(records(batch.slices), flow, self.job.sql, visible)
+            except (PySparkException, Py4JError) as error:
+                found = self._find_poison(batch, flow, visible, records, self._spark_error(error))
+            partition, offset, reason = found
+            self.listener.event("record isolated", partition=str(partition), offset=offset, reason=reason)
+            key = (partition.topic, partition.number)
+            flow = replace(flow, poison={**flow.poison, key: {**flow.poison.get(key, {}), offset: reason}})
+        raise UserError(
+            f"more than {POISON_PER_BATCH_MAX} records of one batch break its Spark job",
+            detail=reason,
+            hint="use functions that return null instead of failing, such as try_cast and try_divide",
+        )
+
+    def _find_poison(
+        self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records, error: PenstockError
+    ) -> tuple[Partition, int, str]:
+        """The record that broke the job; if it was none, the job's own error is raised."""
+
+        def probe(slices: Sequence[Slice]) -> str | None:
+            try:
+                probe_batch(records(slices), flow, self.job.sql, visible)
+            except (PySparkException, Py4JError) as failure:
+                source = source_error(failure)
+                if source is not None:
+                    raise source from failure
+                return _last_cause(failure)
+            return None
+
+        if not isinstance(error, BatchFailedError) or self.stopping():
+            raise error
+        found = find_poison(batch.slices, probe)
+        if found is None:
+            raise error
+        return found
+
+    def _records(self, slices: Sequence[Slice]) -> DataFrame:
+        return read_batch(self.spark, self.job.log, slices, self.spark.sparkContext.defaultParallelism, False)
+
+    def _check_reports(self, batch: Batch, written: Written) -> None:
+        if written.first_error and self.job.on.bad_record is BadRecordPolicy.FAIL:
+            raise UserError(
+                f"a record cannot be written: {written.first_error}",
+                hint="mend the schema, or set `on.bad_record: quarantine`",
+            )
+        for piece in batch.slices:
+            missing = piece.end - piece.read_from - written.counts_of(piece).read
+            if missing < 0:
+                raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
+            if missing and not self._holes_allowed(piece.partition.topic):
+                raise UserError(
+                    f"{piece.partition} has {missing} offsets without a record between {piece.read_from} and {piece.end}",
+                    detail="the topic is not compacted, and the job does not say that it is written in transactions",
+                    hint="set `log.kafka.transactional: true` if its producers use transactions; otherwise data is missing",
+                )
+
+    def _holes_allowed(self, topic: str) -> bool:
+        if self.job.log.transactional:
+            return True
+        if topic not in self._compacted:
+            self._compacted[topic] = self.log.compacted(topic)
+        return self._compacted[topic] is not False
+
+    def schemas(self) -> tuple[pa.Schema, pa.Schema, pa.Schema]:
+        """What is decoded, what stands before `sql:`, and the table's columns, which others may have extended."""
+        target = self.table.schema
+        decoded = self.job.schema
+        if self.job.sql is None or not self.job.sql.select:
+            known = {name.lower() for name in [*decoded.names, *self.job.columns]}
+            if self.job.decode.format == "json":
+                decoded = pa.schema([*decoded, *(each for each in target if each.name.lower() not in known)])
+        return decoded, visible_schema(self.job, decoded), target
+
+    def flow(self, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
+        return Flow(
+            batch_id=batch.id,
+            decode=self.job.decode,
+            decoded=decoded,
+            columns=self.job.columns,
+            on=self.job.on,
+            table=write_options(self.job, target),
+            quarantine=quarantine_options(self.job),
+            slices=named_slices(batch.slices),
+            failpoint=self.failpoint,
+        )
+
+    def _spark_error(self, error: Exception) -> PenstockError:
+        return source_error(error) or BatchFailedError(
+            "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
+        )
+
+    def added_columns(self, written: Written) -> bool:
+        """Give the table the fields that records brought; those that cannot be columns are told and left out."""
+        if self.job.on.new_column is not NewColumnPolicy.ADD or not written.new_fields:
+            return False
+        columns = addable(written.new_fields, self.table.schema.names)
+        ignored = sorted(written.new_fields.keys() - set(columns.names))
+        if ignored:
+            self.listener.event("fields left out", fields=ignored, reason="they cannot be names of new columns")
+        if not len(columns):
+            return False
+        self.table.add_columns(columns)
+        self.listener.event("columns added", columns=columns.names)
+        return True
+
+
+def write_options(job: JobSpec, schema: pa.Schema) -> WriteOptions:
+    return WriteOptions(
+        table_url=job.table.path,
+        storage_options=dict(job.table.storage_options),
+        schema=schema,
+        partition_by=job.table.partition_by,
+        open_writers_max=job.limits.open_writers_max,
+        row_group_bytes_max=job.limits.row_group_bytes_max,
+        row_group_rows_max=job.flush.max_messages_per_batch,
+    )
+
+
+def quarantine_options(job: JobSpec) -> WriteOptions:
+    return replace(
+        write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, partition_by=(), open_writers_max=1
+    )
+
+
+def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:
+    return {
+        (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
+        for each in slices
+    }
+
+
+def _last_cause(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if "Error" in line or "Exception" in line]
+    return (causes or lines or ["no message"])[-1][:500]
+
