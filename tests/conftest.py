@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -12,6 +13,10 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.engine.delta_spark import open_delta_spark
 from tests.kafka import Produce, Topics
+from tests.pipes import Pipe
+
+BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200"}
+"""Compaction runs as soon as there is something to compact, so that tests need not wait for it."""
 
 
 def pytest_configure() -> None:
@@ -26,7 +31,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One broker that all tests of the session share; tests that hurt a broker start their own."""
-    with Cluster.start(tmp_path_factory.mktemp("kafka")) as running:
+    with Cluster.start(tmp_path_factory.mktemp("kafka"), settings=BROKER_SETTINGS) as running:
         yield running
 
 
@@ -51,3 +56,9 @@ def topic(bootstrap: str) -> Topics:
 @pytest.fixture(scope="session")
 def produce(bootstrap: str) -> Produce:
     return Produce(bootstrap)
+
+
+@pytest.fixture
+def pipe(tmp_path: Path, bootstrap: str, spark: SparkSession) -> Pipe:
+    """A job of its own, with its tables in the test's folder."""
+    return Pipe(tmp_path, bootstrap, spark)

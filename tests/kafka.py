@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaError, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 REQUEST_SECONDS_MAX = 60
 RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -42,6 +43,32 @@ class Topics:
         for future in admin.delete_topics([name]).values():
             future.result(REQUEST_SECONDS_MAX)
 
+    def recreate(self, name: str, partitions: int = 1) -> None:
+        """Delete the topic and make it again, empty, under another id."""
+        self.delete(name)
+        deadline = time.monotonic() + REQUEST_SECONDS_MAX
+        while self._exists(name):
+            assert time.monotonic() < deadline, f"topic {name} was not deleted in time"
+            time.sleep(0.05)
+        self(partitions, name=name)
+
+    def grow(self, name: str, partitions: int) -> None:
+        """Add partitions up to that count."""
+        admin = self._admin()
+        for future in admin.create_partitions([NewPartitions(name, partitions)]).values():
+            future.result(REQUEST_SECONDS_MAX)
+
+    def cut(self, name: str, offset: int, partition: int = 0) -> None:
+        """Drop the records below an offset, as retention does."""
+        admin = self._admin()
+        for future in admin.delete_records([TopicPartition(name, partition, offset)]).values():
+            future.result(REQUEST_SECONDS_MAX)
+
+    def _exists(self, name: str) -> bool:
+        admin = self._admin()
+        [future] = admin.describe_topics(TopicCollection([name])).values()
+        return future.exception(REQUEST_SECONDS_MAX) is None
+
     def _admin(self) -> AdminClient:
         # The caller keeps it in a name while it waits: a client that is collected cancels its requests.
         return AdminClient({"bootstrap.servers": self.bootstrap})
@@ -65,7 +92,8 @@ class Produce:
     ) -> list[tuple[int, int]]:
         settings: dict[str, str | int] = {
             "bootstrap.servers": self.bootstrap,
-            "enable.idempotence": True,
+            # One request at a time keeps the order; an idempotent producer waits half a second for its id.
+            "max.in.flight.requests.per.connection": 1,
             "linger.ms": 5,
             "message.max.bytes": RECORD_BYTES_MAX,
         }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,13 @@ Event = dict[str, Any]
 class PenstockProcess:
     """One `penstock` command; its JSON lines arrive as events."""
 
-    def __init__(self, *arguments: str, failpoint: str = "", environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str,
+        failpoint: str = "",
+        environment: Mapping[str, str] | None = None,
+        prepare: Callable[[], None] | None = None,
+    ) -> None:
         self._errors: list[str] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._process = subprocess.Popen(
@@ -33,6 +39,7 @@ class PenstockProcess:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PENSTOCK_FAILPOINT": failpoint, **(environment or {})},
+            preexec_fn=prepare,
         )
         for target in (self._read_events, self._read_errors):
             threading.Thread(target=target, daemon=True).start()
@@ -104,8 +111,14 @@ class PenstockProcess:
 
 
 @contextmanager
-def penstock(*arguments: str, failpoint: str = "", environment: Mapping[str, str] | None = None) -> Iterator[PenstockProcess]:
-    process = PenstockProcess(*arguments, failpoint=failpoint, environment=environment)
+def penstock(
+    *arguments: str,
+    failpoint: str = "",
+    environment: Mapping[str, str] | None = None,
+    prepare: Callable[[], None] | None = None,
+) -> Iterator[PenstockProcess]:
+    """`prepare` runs in the new process before the command does."""
+    process = PenstockProcess(*arguments, failpoint=failpoint, environment=environment, prepare=prepare)
     try:
         yield process
     finally:

@@ -1,12 +1,12 @@
 """Every error that Penstock raises, grouped by what the caller does next.
 
-    PenstockError
-    ├── UserError             fix the job, the topic or the permissions       exit 2
-    │   └── JobFileError      all faults of a job file together
-    ├── TransientError        try again, with a bound                         exit 75
-    ├── FencedError           another process owns the partition: stop        exit 4
-    ├── OutcomeUnknownError   the act may have happened: read back first      exit 75
-    └── InvariantError        a bug or a damaged table: crash                 exit 70
+PenstockError
+├── UserError             fix the job, the topic or the permissions       exit 2
+│   └── JobFileError      all faults of a job file together
+├── TransientError        try again, with a bound                         exit 75
+├── FencedError           another process owns the partition: stop        exit 4
+├── OutcomeUnknownError   the act may have happened: read back first      exit 75
+└── InvariantError        a bug or a damaged table: crash                 exit 70
 """
 
 from __future__ import annotations

@@ -20,7 +20,6 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
-from penstock.engine.jars import JarSet
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
 from penstock.log.kafka import KafkaLog
@@ -28,7 +27,6 @@ from penstock.log.mirror import mirror
 from penstock.log.offsets import Slice
 from penstock.log.source import read_batch, source_error
 from tests.kafka import Produce, Topics
-from tests.spark import local_session
 
 SECONDS_MAX = 30
 AWKWARD = "a\"b\\c;d'e =f"
@@ -67,13 +65,6 @@ def orders(guarded: Cluster, admin: AdminClient) -> str:
     for future in admin.alter_user_scram_credentials([password]).values():
         future.result(SECONDS_MAX)
     return name
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session(JarSet.KAFKA_SOURCE)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from penstock.engine.jars import JarSet
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition, Slice
 from penstock.log.source import SliceShrankError, read_batch, source_error
 from tests.kafka import Produce, Topics
-from tests.spark import local_session
 
 SECONDS_MAX = 30
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session(JarSet.KAFKA_SOURCE)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

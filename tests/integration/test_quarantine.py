@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
-from penstock.engine.jars import JarSet
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.tables.delta.state import Totals
@@ -31,14 +29,6 @@ from tests.quarantined import (
     totals,
     written,
 )
-from tests.spark import local_session
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session(JarSet.KAFKA_SOURCE)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import SparkSession
 
-from penstock.engine.jars import JarSet
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.replay import ReplayOptions, ReplayReport, replay
 from penstock.errors import InvariantError
@@ -39,16 +37,8 @@ from tests.quarantined import (
     totals,
     written,
 )
-from tests.spark import local_session
 
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    session = local_session(JarSet.KAFKA_SOURCE)
-    yield session
-    session.stop()
 
 
 @pytest.fixture

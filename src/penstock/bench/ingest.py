@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from penstock.bench.cpu import Spent
 from penstock.bench.ingest_sides import BASELINE_NAME, SIDES, WARM_UP_TOPIC_SUFFIX
@@ -55,7 +56,7 @@ def _fill(bootstrap: str, topic: str, records: int) -> None:
     produce_sample(bootstrap, topic, Sample(records), PARTITIONS)
 
 
-def _run_side(side: str, bootstrap: str, records: int, folder: Path) -> dict[str, float | dict[str, int]]:
+def _run_side(side: str, bootstrap: str, records: int, folder: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "penstock.bench.ingest_sides", side, bootstrap, _TOPIC, str(records), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_SIDE_SECONDS_MAX, check=False)
     if done.returncode:

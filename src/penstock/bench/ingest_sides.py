@@ -1,6 +1,6 @@
 """The two sides of `bench ingest`, each run in a process of its own: one ingestion, measured after a warm-up.
 
-    python -m penstock.bench.ingest_sides SIDE BOOTSTRAP TOPIC RECORDS FOLDER
+python -m penstock.bench.ingest_sides SIDE BOOTSTRAP TOPIC RECORDS FOLDER
 """
 
 from __future__ import annotations

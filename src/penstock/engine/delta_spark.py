@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.jars import JarSet
 from penstock.engine.session import open_spark
-from penstock.job.spec import Limits, SparkSpec
+from penstock.job.spec import SparkSpec
 
 DELTA_SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -21,4 +21,4 @@ DELTA_SETTINGS = {
 
 def open_delta_spark(name: str) -> SparkSession:
     """A local session with our own settings that also knows Delta."""
-    return open_spark(SparkSpec(conf=DELTA_SETTINGS), Limits(), name, (JarSet.KAFKA_SOURCE, JarSet.DELTA))
+    return open_spark(SparkSpec(conf=DELTA_SETTINGS), name, (JarSet.KAFKA_SOURCE, JarSet.DELTA))

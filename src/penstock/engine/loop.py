@@ -10,12 +10,13 @@ from typing import Protocol
 
 from penstock.engine.events import Listener
 from penstock.engine.pipeline import Round
-from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.log.offsets import Partition
 from penstock.plan import BeyondEndError
 
 POLL_SECONDS = 0.5
 """How often the log is asked for new records while nothing is due."""
+BEYOND_END_RETRIES_MAX = 3
 _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 30.0
 
@@ -55,7 +56,9 @@ class Retries:
     def pause_seconds(self, error: PenstockError) -> float:
         """Count a failure and return how long to wait; raises the error once the bound is passed."""
         self.failures += 1
-        if self.failures > self.failures_max:
+        # A new leader may tell an older end for a moment; a log that was cut tells it for good.
+        bound = min(self.failures_max, BEYOND_END_RETRIES_MAX) if isinstance(error, UserError) else self.failures_max
+        if self.failures > bound:
             raise error
         longest = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2**self.failures)
         return self.chance.uniform(_RETRY_SECONDS, longest)
@@ -102,8 +105,6 @@ class Loop:
         if self._once and self._ends is None:
             self._ends = self._rounds.present_ends()
         result = self._rounds.round(flush_now=self._once, ends=self._ends)
-        if result.wait is None:
-            return False, 0.0
-        return (True, 0.0) if self._once and result.caught_up else (False, POLL_SECONDS)
-
-
+        if self._once and result.caught_up:
+            return True, 0.0
+        return False, 0.0 if result.wait is None else POLL_SECONDS

@@ -57,6 +57,7 @@ class Seen:
 
     waiting_since: dict[Partition, float] = field(default_factory=dict)
     record_bytes: float = RECORD_BYTES_ASSUMED
+    nothing_matched: bool = False
     ended: set[Partition] = field(default_factory=set)
     """Partitions that were read to their end at least once, so that newer records arrived since."""
 
@@ -96,6 +97,7 @@ class Pipeline:
         bounds = self.log.bounds(tokens)
         state = self.start(tokens, bounds)
         self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in tokens})
+        planned_at = self.environment.now()
         planned = self.plan(tokens, state, bounds, flush_now, ends)
         if isinstance(planned, Wait):
             return Round(wait=planned, caught_up=planned.until is None)
@@ -105,8 +107,16 @@ class Pipeline:
             return Round()
         self.reach("staged")
         outcome = self.commit(planned, tokens, written)
+        self._count_waiting_anew(planned, bounds, planned_at)
         self.mirror(outcome)
-        return Round(outcome=outcome)
+        return Round(outcome=outcome, caught_up=self._reached(ends))
+
+    def _reached(self, ends: Mapping[Partition, int] | None) -> bool:
+        """Whether the table is at the ends that a bounded run set out for."""
+        if ends is None:
+            return False
+        state = self.table.state(ends)
+        return all((state.of(each).position or 0) >= end for each, end in ends.items())
 
     def present_ends(self) -> dict[Partition, int]:
         """Where the log ends now, for a run that stops there."""
@@ -117,6 +127,9 @@ class Pipeline:
     def claim(self) -> dict[Partition, int]:
         """The partitions of this process with their tokens."""
         partitions = self.log.partitions()
+        if not partitions and not self.seen.nothing_matched:
+            self.listener.event("no topic matches", pattern=self.job.log.topic_pattern)
+        self.seen.nothing_matched = not partitions
         return self.claims.held(partitions, self.table.state(partitions).tokens)
 
     def start(self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> TableState:
@@ -177,7 +190,8 @@ class Pipeline:
         if position > bounds.end:
             raise BeyondEndError(partition, position, bounds.end)
         if ends is not None:
-            bounds = Bounds(min(bounds.first, bounds.end), max(position, min(bounds.end, ends.get(partition, position))))
+            end = max(position, min(bounds.end, ends.get(partition, position)))
+            bounds = Bounds(min(bounds.first, end), end)
         if position == bounds.end:
             self.seen.ended.add(partition)
             self.seen.waiting_since.pop(partition, None)
@@ -185,6 +199,13 @@ class Pipeline:
         if partition in self.seen.ended:
             self.seen.waiting_since.setdefault(partition, now)
         return Lane(partition, position, bounds, self.seen.waiting_since.get(partition))
+
+    def _count_waiting_anew(self, batch: Batch, bounds: Mapping[Partition, Bounds], planned_at: float) -> None:
+        """What lies behind a slice that reached the end came after the plan: it waits from then, not from before."""
+        for piece in batch.slices:
+            if piece.end == bounds[piece.partition].end:
+                self.seen.ended.add(piece.partition)
+                self.seen.waiting_since[piece.partition] = planned_at
 
     # commit
 
@@ -223,7 +244,9 @@ class Pipeline:
         for piece in batch.slices:
             now = ids.get(piece.partition.topic)
             if now != piece.partition.topic_id:
-                raise TransientError(f"topic {piece.partition.topic} was deleted or recreated while a batch was written")
+                raise TransientError(
+                    f"topic {piece.partition.topic} was deleted or recreated while a batch was written"
+                )
 
     def _tell(self, batch: Batch, outcome: Outcome, written: Written) -> None:
         total = written.total

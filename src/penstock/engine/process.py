@@ -42,7 +42,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
     One job's failure does not stop the others.
     """
-    spark = open_spark(jobs[0].spark, jobs[0].limits, name="penstock " + " ".join(job.name for job in jobs))
+    spark = open_spark(jobs[0].spark, name="penstock " + " ".join(job.name for job in jobs))
     stop = Stop()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
     shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
@@ -63,7 +63,8 @@ def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, op
     reach = options.failpoint.reach if options.failpoint else nowhere
 
     def pipeline() -> Pipeline:
-        return Pipeline(job, spark, Environment(reach=reach), listener, options.failpoint, stopping=lambda: bool(stop))
+        environment = Environment(reach=reach, stage_age_seconds_max=job.limits.stage_age_seconds_max)
+        return Pipeline(job, spark, environment, listener, options.failpoint, stopping=lambda: bool(stop))
 
     loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
     started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))
@@ -76,7 +77,7 @@ def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, op
         except PenstockError as error:
             listener.event("job failed", error=type(error).__name__, reason=error.primary, detail=error.detail)
             started.error.append(error)
-        except BaseException as error:  # the top of a thread: a bug must reach the process's exit code
+        except BaseException as error:  # noqa: BLE001, the top of a thread: a bug must reach the process's exit code
             listener.event("job crashed", error=type(error).__name__, reason=str(error))
             started.error.append(error)
 
@@ -119,5 +120,3 @@ class _Shutdown:
     def _abandon(self) -> None:
         """Nothing of the batch is committed or only all of it: staged files wait for vacuum."""
         self._spark.sparkContext.cancelAllJobs()
-
-

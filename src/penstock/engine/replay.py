@@ -82,7 +82,7 @@ def replay(
 
     Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
     """
-    session = spark or open_spark(job.spark, job.limits, name=f"penstock replay {job.name}")
+    session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
     try:
         pipeline = Pipeline(job, session, environment, listener)
         try:

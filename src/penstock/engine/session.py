@@ -10,13 +10,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.engine.jars import JarSet, resolve
-from penstock.job.spec import Limits, SparkSpec
-
-ARROW_BATCH_RECORDS_MAX = 100_000
+from penstock.job.spec import SparkSpec
 
 
 def open_spark(
-    spark: SparkSpec, limits: Limits, name: str = "penstock", jar_sets: Iterable[JarSet] = (JarSet.KAFKA_SOURCE,)
+    spark: SparkSpec, name: str = "penstock", jar_sets: Iterable[JarSet] = (JarSet.KAFKA_SOURCE,)
 ) -> SparkSession:
     """Start Spark, or return the session that this process already has."""
     if spark.master.startswith("local"):
@@ -24,22 +22,20 @@ def open_spark(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = [jar for jar_set in jar_sets for jar in resolve(jar_set)]
     builder = SparkSession.builder.appName(name).master(spark.master)
-    for key, setting in {**_settings(limits, jars), **spark.conf}.items():
+    for key, setting in {**_settings(jars), **spark.conf}.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 
 
-def _settings(limits: Limits, jars: list[Path]) -> dict[str, str]:
+def _settings(jars: list[Path]) -> dict[str, str]:
     return {
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_BATCH_RECORDS_MAX),
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
         "spark.python.worker.reuse": "true",
         "spark.speculation": "false",
         "spark.sql.shuffle.partitions": "4",

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.engine.events import Listener
 from penstock.engine.isolate import POISON_PER_BATCH_MAX, find_poison
 from penstock.engine.reports import Written, gather
+from penstock.engine.task_errors import task_error
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import probe_batch, visible_schema, write_batch
@@ -24,8 +25,13 @@ from penstock.flow.write import WriteOptions
 from penstock.job.spec import BadRecordPolicy, JobSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
+from penstock.log.sizes import sample_sizes
 from penstock.log.source import read_batch, source_error
 from penstock.tables.delta.table import Table
+
+BYTES_UNBOUNDED = str(2**31 - 1)
+"""With this very number Spark does not measure batches at all."""
+CAREFUL_ROWS_MAX = 10_000
 
 
 class BatchFailedError(TransientError):
@@ -57,12 +63,15 @@ class BatchWriter:
         self.failpoint = failpoint
         self.stopping = stopping
         self._compacted: dict[str, bool | None] = {}
+        # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
+        self._session = spark.newSession()
 
     def write(self, batch: Batch) -> Written | None:
         """Run the batch's Spark job. None if the table first had to take new columns: the batch is planned again."""
         started_at = self.table.environment.now()
         decoded, visible, target = self.schemas()
         flow = self.flow(batch, decoded, target)
+        self._cut_batches(batch)
         reports = self.run_flow(batch, flow, visible, self._records)
         written = gather(batch, reports, started_at, target)
         self._check_reports(batch, written)
@@ -71,11 +80,15 @@ class BatchWriter:
     def run_flow(self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records) -> Sequence[TaskReport]:
         """Run the Spark job; a record that breaks it is found and sent to quarantine, the rest runs again."""
         reason = ""
-        for _ in range(POISON_PER_BATCH_MAX):
+        for attempt in range(POISON_PER_BATCH_MAX):
             try:
                 return write_batch(records(batch.slices), flow, self.job.sql, visible)
             except (PySparkException, Py4JError) as error:
-                found = self._find_poison(batch, flow, visible, records, self._spark_error(error))
+                failure = self._spark_error(error)
+            if attempt == 0 and isinstance(failure, BatchFailedError) and not self.stopping():
+                self._cut_batches_carefully()
+                continue
+            found = self._find_poison(batch, flow, visible, records, failure)
             partition, offset, reason = found
             self.listener.event("record isolated", partition=str(partition), offset=offset, reason=reason)
             key = (partition.topic, partition.number)
@@ -109,7 +122,22 @@ class BatchWriter:
         return found
 
     def _records(self, slices: Sequence[Slice]) -> DataFrame:
-        return read_batch(self.spark, self.job.log, slices, self.spark.sparkContext.defaultParallelism, False)
+        return read_batch(self._session, self.job.log, slices, self.spark.sparkContext.defaultParallelism, True)
+
+    def _cut_batches(self, batch: Batch) -> None:
+        """Cut Arrow batches by rows, from the size of records; by bytes, slower, if no record can be seen."""
+        sizes = sample_sizes(self.job.log, list(batch.slices))
+        if sizes is None:
+            self._cut_batches_carefully()
+            return
+        rows = sizes.rows_for(self.job.limits.arrow_batch_bytes_max)
+        self._session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_UNBOUNDED)
+        self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
+
+    def _cut_batches_carefully(self) -> None:
+        limit = str(self.job.limits.arrow_batch_bytes_max)
+        self._session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limit)
+        self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CAREFUL_ROWS_MAX))
 
     def _check_reports(self, batch: Batch, written: Written) -> None:
         if written.first_error and self.job.on.bad_record is BadRecordPolicy.FAIL:
@@ -123,9 +151,9 @@ class BatchWriter:
                 raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
             if missing and not self._holes_allowed(piece.partition.topic):
                 raise UserError(
-                    f"{piece.partition} has {missing} offsets without a record between {piece.read_from} and {piece.end}",
+                    f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
                     detail="the topic is not compacted, and the job does not say that it is written in transactions",
-                    hint="set `log.kafka.transactional: true` if its producers use transactions; otherwise data is missing",
+                    hint="set `log.kafka.transactional: true` if its producers use transactions; else data is missing",
                 )
 
     def _holes_allowed(self, topic: str) -> bool:
@@ -159,8 +187,12 @@ class BatchWriter:
         )
 
     def _spark_error(self, error: Exception) -> PenstockError:
-        return source_error(error) or BatchFailedError(
-            "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
+        return (
+            source_error(error)
+            or task_error(error)
+            or BatchFailedError(
+                "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
+            )
         )
 
     def added_columns(self, written: Written) -> bool:
@@ -207,4 +239,3 @@ def _last_cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error" in line or "Exception" in line]
     return (causes or lines or ["no message"])[-1][:500]
-

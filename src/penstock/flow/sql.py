@@ -8,7 +8,7 @@ stage writes and counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 
 import pyarrow as pa
@@ -66,7 +66,7 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
     """Turn Kafka records into rows of the hidden and the visible columns."""
     schema = pa.schema([*HIDDEN, *visible])
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         decoder = decoder_for(flow.decode, flow.decoded, flow.on)
         for batch in batches:
             for key, part in by_partition(batch):
@@ -86,7 +86,7 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
 def write_stage(flow: Flow) -> Stage:
     """Write what Spark kept, quarantine what was bad, count everything."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         writer = SliceWriter(flow)
         try:
             for batch in batches:
@@ -136,8 +136,10 @@ def _outputs(decoded: DataFrame, sql: SqlSpec) -> Iterator[tuple[str, Column]]:
 
 def _refuse_shuffles(frame: DataFrame) -> None:
     """A projection has no node that groups, joins or multiplies rows."""
-    plan = str(frame._jdf.queryExecution().analyzed().toString())  # type: ignore[operator]
-    found = [node for node in _FORBIDDEN_NODES if any(line.lstrip(" +-:").startswith(node) for line in plan.split("\n"))]
+    plan = str(frame._jdf.queryExecution().analyzed().toString())
+    found = [
+        node for node in _FORBIDDEN_NODES if any(line.lstrip(" +-:").startswith(node) for line in plan.split("\n"))
+    ]
     if found:
         raise UserError(
             f"the `sql:` stage needs {', '.join(found)}",
@@ -166,7 +168,12 @@ def _bad(bad: BadRows) -> pa.RecordBatch:
 
 def _note(key: PartitionKey, text: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
-        [pa.array([int(RowState.NOTE)], pa.int8()), pa.array([key[0]]), pa.array([key[1]], pa.int32()), pa.array([text])],
+        [
+            pa.array([int(RowState.NOTE)], pa.int8()),
+            pa.array([key[0]]),
+            pa.array([key[1]], pa.int32()),
+            pa.array([text]),
+        ],
         names=[f"{_PREFIX}state", f"{_PREFIX}topic", f"{_PREFIX}partition", f"{_PREFIX}error"],
     )
 
@@ -175,8 +182,7 @@ def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, 
     renamed = batch.rename_columns(
         [name.removeprefix(_PREFIX) if name in HIDDEN.names else f"={name}" for name in batch.schema.names]
     )
-    for key, part in by_partition(renamed):
-        yield key, part
+    yield from by_partition(renamed)
 
 
 def _take(writer: SliceWriter, key: PartitionKey, part: pa.RecordBatch) -> None:

@@ -7,7 +7,7 @@ Without `sql:` the whole way is one `mapInArrow` (`fused_stage`). With it, Spark
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.failpoints import Failpoint
+from penstock.flow.ahead import one_ahead
 from penstock.flow.columns import compute
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.manifest import Counts, PartitionKey, StagedFile, TaskReport, encode_report
@@ -28,7 +29,7 @@ from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
 
 Batches = Iterator[pa.RecordBatch]
-Stage = Callable[[Batches], Batches]
+Stage = Callable[[Iterable[pa.RecordBatch]], Batches]
 
 REPORT_SCHEMA = pa.schema([("report", pa.string())])
 
@@ -149,11 +150,11 @@ class SliceWriter:
 def fused_stage(flow: Flow) -> Stage:
     """Decode, compute and write in one pass over Arrow batches."""
 
-    def run(batches: Batches) -> Batches:
+    def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         decoder = decoder_for(flow.decode, flow.decoded, flow.on)
         writer = SliceWriter(flow)
         try:
-            for batch in batches:
+            for batch in one_ahead(iter(batches)):
                 for key, part in by_partition(batch):
                     part, poisoned = without_poison(part, flow.poison.get(key, {}))
                     writer.quarantine(key, poisoned)

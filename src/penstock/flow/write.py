@@ -188,5 +188,6 @@ class _OpenFile:
         try:
             # Its last words go to a sink that drops them.
             self._parquet.close()
-        except (pa.ArrowException, OSError, PenstockError):
+        except (pa.ArrowException, OSError, RuntimeError, PenstockError):
+            # After a failed write pyarrow also misses the footer, with a RuntimeError; the error that led here counts.
             pass

@@ -6,7 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -133,8 +133,9 @@ class BoundedAdmin:
 
     def _wait(self, client: AdminClient, future: Future[T], deadline: float) -> Fault | None:
         """Serve the client until the future is done; the fault that makes further waiting useless, if there is one."""
-        while not future.done():
-            client.poll(POLL_SECONDS)
+        # The answer comes on a thread of the client's own; its poll would sleep on although the answer is there.
+        while not wait([future], POLL_SECONDS).done:
+            client.poll(0)
             if self._connection_fault is not None and refused_for_good(self._connection_fault):
                 return self._connection_fault
             if time.monotonic() > deadline:

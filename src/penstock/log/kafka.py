@@ -185,5 +185,5 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
 
 
 def _url_safe(topic_id: object) -> str:
-    """The id in the alphabet that Kafka's own tools print: the client's has `/` and `+`, which file names cannot hold."""
+    """The id in the alphabet of Kafka's own tools: the client's has `/` and `+`, which file names cannot hold."""
     return str(topic_id).replace("/", "_").replace("+", "-")

@@ -17,7 +17,7 @@ _HTTP_STATUS = re.compile(r"status code: (\d{3})")
 _DETAIL_CHARS_MAX = 500
 
 _PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 _STATUS_WORTH_A_RETRY = frozenset({408, 409, 425, 429})
 

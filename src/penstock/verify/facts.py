@@ -13,11 +13,11 @@ from penstock.tables.delta.keys import position_key, replay_key, topic_fingerpri
 from penstock.tables.delta.library import MissingTableError, library_errors
 from penstock.tables.delta.state import PartitionState, read_state
 from penstock.tables.delta.table import Table, open_table
+from penstock.tables.delta.transactions import app_transactions
 from penstock.tables.quarantine import quarantine_spec
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
 from penstock.verify.table_offsets import DataFile
-from penstock.tables.delta.transactions import app_transactions
 
 
 @dataclass(frozen=True, slots=True)

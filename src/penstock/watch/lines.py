@@ -7,7 +7,9 @@ from typing import TextIO
 
 import structlog
 
-_WARNINGS = frozenset({"retrying", "mirror failed", "mirror refused", "fields left out"})
+_WARNINGS = frozenset(
+    {"retrying", "mirror failed", "mirror refused", "fields left out", "no topic matches", "record isolated"}
+)
 _ERRORS = frozenset({"job failed", "job crashed"})
 
 

@@ -23,7 +23,9 @@ class _Row:
     began_at: float = field(default_factory=time.monotonic)
 
 
-_LOUD = frozenset({"retrying", "mirror failed", "mirror refused", "job failed", "job crashed", "columns added", "fields left out"})
+_LOUD = frozenset(
+    {"retrying", "mirror failed", "mirror refused", "job failed", "job crashed", "columns added", "fields left out"}
+)
 
 
 class Progress:

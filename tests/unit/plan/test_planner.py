@@ -28,7 +28,9 @@ def lane(number: int, position: int, first: int, end: int, waiting_since: float 
     return Lane(Partition("web", "id", number), position, Bounds(first, end), waiting_since)
 
 
-def terms(now: float = 0.0, record_bytes: float = 10.0, gap: GapPolicy = GapPolicy.FAIL, flush_now: bool = False) -> Terms:
+def terms(
+    now: float = 0.0, record_bytes: float = 10.0, gap: GapPolicy = GapPolicy.FAIL, flush_now: bool = False
+) -> Terms:
     return Terms(FLUSH, gap, record_bytes, now, flush_now)
 
 

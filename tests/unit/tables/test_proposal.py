@@ -125,7 +125,9 @@ def test_whatever_is_proposed_accepted_slices_touch_and_totals_add_up(proposed: 
         proposal = Proposal("job", "b", (part(ONE, start, start + length),))
         checked = check(proposal, here)
         if checked.accepted:
-            here = TableState(here.version + 1, {**here.partitions, **effect(proposal, checked.accepted, here).state}, {})
+            here = TableState(
+                here.version + 1, {**here.partitions, **effect(proposal, checked.accepted, here).state}, {}
+            )
             accepted.append(proposal.parts[0].piece)  # type: ignore[union-attr]
     ends = [0, *(each.end for each in accepted)]
     assert [each.start for each in accepted] == ends[:-1]

@@ -17,10 +17,10 @@ from penstock.log.offsets import Partition
 from penstock.storage import MemoryStorage
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.delta.state import Totals
+from penstock.tables.delta.transactions import app_transactions
 from penstock.verify.laws import CommittedSlice
 from penstock.verify.lives import UNKNOWN_TOPIC, Lives, find_lives, read_history
 from penstock.verify.owners import STRANGER, OriginColumns, Owners, kept_columns
-from penstock.tables.delta.transactions import app_transactions
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

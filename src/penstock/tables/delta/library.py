@@ -20,8 +20,9 @@ class ConflictError(TransientError):
 
 
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\s*↳\s*")
-_REFUSED = ("Permission denied", "PermissionDenied", "AccessDenied", "Forbidden", "NotADirectory", "Read-only")
-_FULL = ("No space left", "StorageFull", "QuotaExceeded", "Disk quota")
+_REFUSED = ("Permission denied", "PermissionDenied", "AccessDenied", "Forbidden", "Read-only")
+_NO_PLACE = ("Invalid table location", "NotADirectory", "Not a directory", "File name too long")
+_FULL = ("No space left", "StorageFull", "QuotaExceeded", "Disk quota", "File too large")
 
 
 @contextmanager
@@ -40,6 +41,12 @@ def translated(error: Exception, path: str) -> PenstockError:
             f"no permission on the table at {path}",
             detail=text,
             hint="give the process read and write access to the path, or change `table.delta.path`",
+        )
+    if any(mark in text for mark in _NO_PLACE):
+        return UserError(
+            f"no table can be at {path}",
+            detail=text,
+            hint="name a folder, or one that can be made, in `table.delta.path`",
         )
     if any(mark in text for mark in _FULL):
         return TransientError(f"no space left for the table at {path}", detail=text, hint="free space; the job goes on")

@@ -212,8 +212,10 @@ def _slice_record(part: SlicePart) -> dict[str, Any]:
         "end": part.piece.end,
         "token": part.token,
         **{name: getattr(added, name) for name in TOTAL_NAMES if getattr(added, name)},
-        "quarantine": [{"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes, "stats": file.stats}
-                       for file in part.quarantine_files],
+        "quarantine": [
+            {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes, "stats": file.stats}
+            for file in part.quarantine_files
+        ],
     }
 
 

@@ -64,6 +64,8 @@ class Environment:
     sleep: Callable[[float], None] = time.sleep
     chance: random.Random = field(default_factory=random.Random)
     reach: Reach = nowhere
+    stage_age_seconds_max: float = STAGE_AGE_SECONDS_MAX
+    """Files staged longer ago than this are looked for before a commit names them (RULES C7)."""
 
 
 class Table:
@@ -118,6 +120,7 @@ class Table:
         `written_with` is the schema of the staged files; if the table no longer has those columns, they cannot land.
         """
         partitions = [part.partition for part in proposal.parts]
+        reason: TransientError | None = None
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             state = self.state(partitions)
             self.check_schema(written_with)
@@ -127,14 +130,12 @@ class Table:
             self.environment.reach("checked")
             self._check_staged(proposal, checked.accepted)
             wanted = effect(proposal, checked.accepted, state)
-            if self._land(proposal.batch_id, wanted):
+            reason = self._land(proposal.batch_id, wanted)
+            if reason is None:
                 self._remember(state, wanted)
                 return Outcome(self.version, checked.accepted, checked.refused)
             self._back_off(attempt)
-        raise TransientError(
-            f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
-            hint="too many writers on one table; the batch will be written again",
-        )
+        raise self._gave_up(reason)
 
     def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
         """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
@@ -142,6 +143,7 @@ class Table:
         `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
         Returns whether a commit of ours landed.
         """
+        reason: TransientError | None = None
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             self.refresh()
             change = decide()
@@ -151,12 +153,13 @@ class Table:
                 self.environment.reach(step)
             try:
                 self.commit_actions(change.actions, change.transactions, change.metadata)
-            except TransientError:
+            except TransientError as error:
+                reason = error
                 self._back_off(attempt)
                 continue
             self.refresh()
             return True
-        raise TransientError(f"gave up after {COMMIT_ATTEMPTS_MAX} attempts to commit at {self.spec.path}")
+        raise self._gave_up(reason)
 
     def commit_actions(
         self,
@@ -218,18 +221,30 @@ class Table:
             count = self.version - version
             return self._handle.history(count) if count > 0 else []
 
-    def _land(self, batch_id: str, wanted: Effect) -> bool:
-        """Try the commit once; after any error the table is read back before anything is believed (RULES C2)."""
+    def _land(self, batch_id: str, wanted: Effect) -> TransientError | None:
+        """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
+
+        Returns None once it is there, or why it is not.
+        """
         before = self.version
         try:
             self.commit_actions([self.add_action(each) for each in wanted.files], wanted.transactions, wanted.metadata)
         except UserError:
             raise
-        except TransientError:
+        except TransientError as error:
             self.refresh()
-            return any(self._is_batch(each, batch_id) for each in self.commits_since(before))
+            return None if any(self._is_batch(each, batch_id) for each in self.commits_since(before)) else error
         self.refresh()
-        return True
+        return None
+
+    def _gave_up(self, reason: TransientError | None) -> TransientError:
+        """Too many rivals, or a store that refused every time for a reason of its own."""
+        if reason is not None and not isinstance(reason, ConflictError):
+            return reason
+        return TransientError(
+            f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
+            hint="too many writers on one table; the batch will be written again",
+        )
 
     @staticmethod
     def _is_batch(record: Mapping[str, Any], batch_id: str) -> bool:
@@ -255,7 +270,8 @@ class Table:
 
     def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
         """A batch that waited long may have lost files to somebody's vacuum (RULES C7)."""
-        if self.environment.now() - proposal.staged_at < STAGE_AGE_SECONDS_MAX or not proposal.staged_at:
+        age_seconds = self.environment.now() - proposal.staged_at
+        if not proposal.staged_at or age_seconds < self.environment.stage_age_seconds_max:
             return
         storage = self.storage()
         for file in (file for part in accepted for file in getattr(part, "files", ())):

@@ -1,0 +1,218 @@
+"""Whole pipelines inside the test's own process: a job file, its runs on the shared Spark, and what its tables hold."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.pipeline import Pipeline
+from penstock.failpoints import Reach
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
+from penstock.tables.delta.state import Totals
+from penstock.tables.delta.table import Environment
+from penstock.verify import verify
+from penstock.watch.status import JobStatus, status
+
+SECONDS_MAX = 30.0
+_PAUSE_SECONDS = 0.05
+
+JOB = """\
+job: pipe
+log:
+  kafka: {{bootstrap: "{bootstrap}", {topics}{kafka}}}
+decode: {decode}
+schema: {{{schema}}}
+columns: {{partition: kafka.partition, offset: kafka.offset{columns}}}
+{sql}table:
+  delta: {{path: "{table}", partition_by: [{partition_by}]}}
+flush: {{{flush}}}
+on: {{{on}}}
+"""
+
+
+class Recorder:
+    """A listener that remembers."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, **fields: object) -> None:
+        self.events.append((name, fields))
+
+    def named(self, name: str) -> list[dict[str, Any]]:
+        return [fields for each, fields in self.events if each == name]
+
+
+@dataclass(slots=True)
+class Clock:
+    """A clock that only a test moves."""
+
+    seconds: float = 1_700_000_000.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+@dataclass(slots=True)
+class Pipe:
+    """One job in a folder of its own: its file, its runs, its table and its quarantine."""
+
+    folder: Path
+    bootstrap: str
+    spark: SparkSession
+    heard: Recorder = field(default_factory=Recorder)
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "job.yaml"
+
+    @property
+    def table(self) -> str:
+        return str(self.folder / "table")
+
+    @property
+    def quarantine(self) -> str:
+        return str(self.folder / "table_quarantine")
+
+    @property
+    def job(self) -> JobSpec:
+        return load_job(self.path)
+
+    def describe(
+        self,
+        *topics: str,
+        pattern: str = "",
+        kafka: str = "",
+        decode: str = "json",
+        schema: str = "id: long",
+        columns: str = "",
+        sql: str = "",
+        partition_by: str = "",
+        flush: str = "allowed_latency: 1h",
+        on: str = "bad_record: quarantine",
+    ) -> None:
+        """Write the job file; `kafka`, `columns` and the others are entries of their sections."""
+        text = JOB.format(
+            bootstrap=self.bootstrap,
+            topics=f"topic_pattern: '{pattern}'" if pattern else f"topics: [{', '.join(topics)}]",
+            kafka=f", {kafka}" if kafka else "",
+            decode=decode,
+            schema=schema,
+            columns=f", {columns}" if columns else "",
+            sql=f"sql: {{{sql}}}\n" if sql else "",
+            table=self.table,
+            partition_by=partition_by,
+            flush=flush,
+            on=on,
+        )
+        self.path.write_text(text)
+
+    @contextmanager
+    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[Pipeline]:
+        """A pipeline whose rounds the test turns by hand."""
+        pipeline = Pipeline(self.job, self.spark, _environment(reach, clock), self.heard)
+        try:
+            yield pipeline
+        finally:
+            pipeline.close()
+
+    def run_to_end(self, reach: Reach | None = None, retries: int = 0, heard: Recorder | None = None) -> Recorder:
+        """`run --once`: up to the end that the topics have at its start; returns what this run told."""
+        heard = heard or Recorder()
+        opened: list[Pipeline] = []
+
+        def open_pipeline() -> Pipeline:
+            opened.append(Pipeline(self.job, self.spark, _environment(reach, None), heard))
+            return opened[-1]
+
+        try:
+            Loop(open_pipeline, True, Stop(), Retries(retries, random.Random(7)), heard).run()
+        finally:
+            for pipeline in opened:
+                pipeline.close()
+        return heard
+
+    def rows(self, *columns: str) -> list[tuple[Any, ...]]:
+        """The table's rows as Polars reads them, in the order of topic positions."""
+        return pl.read_delta(self.table).sort("partition", "offset").select(columns).rows()
+
+    def column(self, name: str) -> list[Any]:
+        return [value for (value,) in self.rows(name)]
+
+    def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:
+        frame = pl.read_delta(self.quarantine).sort("topic", "partition", "offset")
+        return frame.select(columns or ("partition", "offset")).rows()
+
+    def version(self) -> int:
+        return DeltaTable(self.table).version()
+
+    def status(self) -> JobStatus:
+        return status(self.job)
+
+    def positions(self) -> list[int | None]:
+        return [each.position for each in self.status().partitions]
+
+    def totals(self) -> Totals:
+        """Of all partitions together."""
+        return sum((each.totals for each in self.status().partitions), Totals())
+
+    def verified(self) -> bool:
+        """Whether `verify` proves the table against the log."""
+        report = verify(self.job)
+        assert report.ok, [each for each in report.checks if not each.ok]
+        return report.ok
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+def crash_at(step: str) -> Reach:
+    def reach(reached: str) -> None:
+        if reached == step:
+            raise CrashError(step)
+
+    return reach
+
+
+def once_at(step: str, act: Callable[[], object]) -> Reach:
+    """Somebody acts while we are at a step, the first time that we reach it."""
+    waiting = [act]
+
+    def reach(reached: str) -> None:
+        if reached == step and waiting:
+            waiting.pop()()
+
+    return reach
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS_MAX
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(_PAUSE_SECONDS)
+
+
+def ids(numbers: range) -> list[str]:
+    """Records that carry a number."""
+    return [f'{{"id": {number}}}' for number in numbers]
+
+
+def _environment(reach: Reach | None, clock: Clock | None) -> Environment:
+    environment = Environment()
+    if reach is not None:
+        environment.reach = reach
+    if clock is not None:
+        environment.now = clock.now
+    return environment
