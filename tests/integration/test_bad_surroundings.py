@@ -6,7 +6,7 @@ import ctypes
 import os
 import resource
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import polars as pl
@@ -183,7 +183,8 @@ def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterat
     try:
         yield fill
     finally:
-        # Workers that were forked meanwhile have the limit of those that were there.
-        (_, limits), *_ = before.items()
-        for pid in {*before, *(each.pid for each in psutil.Process().children(recursive=True))}:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        # A failed task takes its worker with it, and those that were forked meanwhile inherit the limit.
+        limits = before[pids[0]]
+        for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            with suppress(ProcessLookupError):
+                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, limits)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.engine.pipeline import Pipeline
-from penstock.errors import TransientError
+from penstock.errors import FencedError
 from penstock.plan import GapError
 from penstock.tables.delta.state import Totals
 from penstock.tables.delta.table import open_table
@@ -128,10 +128,6 @@ def test_l6_a_broker_that_is_away_at_the_start_is_waited_for(tmp_path: Path, spa
                     reasons.append(f"{fields['reason']} {fields['detail']}")
                     Cluster.start(tmp_path / "kafka")
 
-        with pytest.raises(TransientError) as raised:
-            pipe.run_to_end()
-        assert cluster.bootstrap in raised.value.primary
-        assert raised.value.hint
         pipe.run_to_end(retries=3, heard=Helper())
         assert len(reasons) == 1
         assert cluster.bootstrap in reasons[0]
@@ -175,7 +171,7 @@ def test_l9_files_of_a_batch_that_was_never_committed_are_vacuumed(pipe: Pipe, t
     pipe.describe(name)
     with pytest.raises(CrashError):
         pipe.run_to_end(crash_at("staged"))
-    orphans = set(Path(pipe.table).glob("*.parquet"))
+    orphans = {path for path in Path(pipe.table).iterdir() if path.is_file()}
     assert orphans
     pipe.run_to_end()
     report = vacuum(open_table(pipe.job.table, pipe.job.name))
@@ -273,7 +269,7 @@ def test_a_second_process_on_the_same_table_is_refused_and_nothing_is_there_twic
         other.round(flush_now=True)
         other.close()
 
-    with pytest.raises(Exception, match="refused"):
+    with pytest.raises(FencedError):
         pipe.run_to_end(once_at("staged", rival), retries=3)
     assert pipe.column("id") == list(range(5))
     assert len(heard.named("batch committed")) == 1

@@ -38,6 +38,8 @@ class Coordinate:
     organisation: str
     module: str
     revision: str
+    alone: bool = False
+    """Without what it needs: that is at hand, or not used."""
 
     def __str__(self) -> str:
         return f"{self.organisation}:{self.module}:{self.revision}"
@@ -98,7 +100,7 @@ def _tail(output: Path) -> str:
 def _descriptor(request: Request) -> str:
     wanted = [
         f"    <dependency org={quoteattr(c.organisation)} name={quoteattr(c.module)} rev={quoteattr(c.revision)}"
-        ' conf="default->default"/>'
+        f' transitive="{str(not c.alone).lower()}" conf="default->default"/>'
         for c in request.coordinates
     ]
     excluded = [f"    <exclude module={quoteattr(module)}/>" for module in request.excluded_modules]

@@ -121,7 +121,9 @@ def request_for(jar_set: JarSet, spark: Spark) -> Request:
             broker = Coordinate("org.apache.kafka", f"kafka_{SCALA}", KAFKA_REVISION)
             # Without a binding Kafka would log nowhere.
             binding = Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", LOG4J_REVISION)
-            return Request(jar_set, (broker, binding), ())
+            # Kafka's own command line, such as kafka-consumer-groups; with all it names the set would double.
+            tools = Coordinate("org.apache.kafka", "kafka-tools", KAFKA_REVISION, alone=True)
+            return Request(jar_set, (broker, binding, tools), ())
         case JarSet.HDFS:
             modules = ("hadoop-client-api", "hadoop-client-runtime", "hadoop-client-minicluster")
             hadoop = tuple(Coordinate("org.apache.hadoop", module, HADOOP_REVISION) for module in modules)

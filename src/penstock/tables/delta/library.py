@@ -21,7 +21,15 @@ class ConflictError(TransientError):
 
 _NOISE = re.compile(r"\x1b\[[0-9;]*m|\s*↳\s*")
 _REFUSED = ("Permission denied", "PermissionDenied", "AccessDenied", "Forbidden", "Read-only")
-_NO_PLACE = ("Invalid table location", "NotADirectory", "Not a directory", "File name too long")
+_NO_PLACE = (
+    "Invalid table location",
+    "NotADirectory",
+    "Not a directory",
+    "File name too long",
+    "NoSuchBucket",
+    "bucket does not exist",
+    "ContainerNotFound",
+)
 _FULL = ("No space left", "StorageFull", "QuotaExceeded", "Disk quota", "File too large")
 
 
@@ -46,7 +54,7 @@ def translated(error: Exception, path: str) -> PenstockError:
         return UserError(
             f"no table can be at {path}",
             detail=text,
-            hint="name a folder, or one that can be made, in `table.delta.path`",
+            hint="check `table.delta.path`: its bucket must exist, and no part of it may be a file",
         )
     if any(mark in text for mark in _FULL):
         return TransientError(f"no space left for the table at {path}", detail=text, hint="free space; the job goes on")

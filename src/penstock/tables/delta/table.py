@@ -25,6 +25,8 @@ from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, refuse
 from penstock.tables.delta.state import TableState, read_state
 
 COMMIT_ATTEMPTS_MAX = 20
+STORE_FAILURES_MAX = 5
+"""Of one commit, for reasons other than a rival: the library has tried each several times already."""
 STAGE_AGE_SECONDS_MAX = 3600.0
 _BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 2.0
@@ -120,7 +122,7 @@ class Table:
         `written_with` is the schema of the staged files; if the table no longer has those columns, they cannot land.
         """
         partitions = [part.partition for part in proposal.parts]
-        reason: TransientError | None = None
+        failures: list[TransientError] = []
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             state = self.state(partitions)
             self.check_schema(written_with)
@@ -130,12 +132,13 @@ class Table:
             self.environment.reach("checked")
             self._check_staged(proposal, checked.accepted)
             wanted = effect(proposal, checked.accepted, state)
-            reason = self._land(proposal.batch_id, wanted)
-            if reason is None:
+            failure = self._land(proposal.batch_id, wanted)
+            if failure is None:
                 self._remember(state, wanted)
                 return Outcome(self.version, checked.accepted, checked.refused)
+            self._bear(failures, failure)
             self._back_off(attempt)
-        raise self._gave_up(reason)
+        raise self._too_many_rivals()
 
     def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
         """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
@@ -143,7 +146,7 @@ class Table:
         `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
         Returns whether a commit of ours landed.
         """
-        reason: TransientError | None = None
+        failures: list[TransientError] = []
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             self.refresh()
             change = decide()
@@ -154,12 +157,12 @@ class Table:
             try:
                 self.commit_actions(change.actions, change.transactions, change.metadata)
             except TransientError as error:
-                reason = error
+                self._bear(failures, error)
                 self._back_off(attempt)
                 continue
             self.refresh()
             return True
-        raise self._gave_up(reason)
+        raise self._too_many_rivals()
 
     def commit_actions(
         self,
@@ -237,10 +240,15 @@ class Table:
         self.refresh()
         return None
 
-    def _gave_up(self, reason: TransientError | None) -> TransientError:
-        """Too many rivals, or a store that refused every time for a reason of its own."""
-        if reason is not None and not isinstance(reason, ConflictError):
-            return reason
+    @staticmethod
+    def _bear(failures: list[TransientError], failure: TransientError) -> None:
+        """Take note of a failed attempt; raises what the store itself says once it has said it too often."""
+        if not isinstance(failure, ConflictError):
+            failures.append(failure)
+        if len(failures) >= STORE_FAILURES_MAX:
+            raise failure
+
+    def _too_many_rivals(self) -> TransientError:
         return TransientError(
             f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
             hint="too many writers on one table; the batch will be written again",

@@ -1,0 +1,118 @@
+"""Fields that the table does not have: `on.new_column: add | quarantine | fail | ignore`, from Kafka to the table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import UserError
+from penstock.tables.delta.state import Totals
+from tests.kafka import Produce, Topics
+from tests.pipes import Pipe, ids
+
+RED = '{"id": 2, "color": "red"}'
+
+
+def names_of(pipe: Pipe) -> list[str]:
+    return [field.name for field in DeltaTable(pipe.table).schema().fields]
+
+
+def test_add_gives_the_table_the_column_and_earlier_rows_have_null(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    pipe.describe(name, on="new_column: add")
+    produce(name, ids(range(1, 2)))
+    pipe.run_to_end()
+    produce(name, [RED, '{"id": 3}', '{"id": 4, "color": null}'])
+    heard = pipe.run_to_end()
+    assert pipe.rows("id", "color") == [(1, None), (2, "red"), (3, None), (4, None)]
+    assert [each["columns"] for each in heard.named("columns added")] == [["color"]]
+    assert pipe.totals() == Totals(read=4, written=4)
+    produce(name, ['{"id": 5, "color": "blue"}', '{"id": 6, "color": 7}'])
+    pipe.run_to_end()
+    assert pipe.rows("id", "color")[4:] == [(5, "blue")]
+    assert pipe.quarantined() == [(0, 5)]
+    assert pipe.verified()
+
+
+def test_two_new_fields_in_different_partitions_are_both_added(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic(2)
+    produce(name, ['{"id": 1, "size": 1.5}'], partition=0)
+    produce(name, [RED, '{"id": 3, "place": {"city": "Bern", "tags": ["a"]}}'], partition=1)
+    pipe.describe(name, on="new_column: add")
+    pipe.run_to_end()
+    assert pipe.rows("id", "size", "color", "place") == [
+        (1, 1.5, None, None),
+        (2, None, "red", None),
+        (3, None, None, {"city": "Bern", "tags": ["a"]}),
+    ]
+    assert pipe.verified()
+
+
+def test_whole_and_broken_numbers_of_one_new_field_meet_in_double(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic(2)
+    produce(name, ['{"id": 1, "size": 2}'], partition=0)
+    produce(name, ['{"id": 2, "size": 2.5}'], partition=1)
+    pipe.describe(name, on="new_column: add")
+    pipe.run_to_end()
+    assert pipe.rows("id", "size") == [(1, 2.0), (2, 2.5)]
+
+
+def test_types_of_a_new_field_that_do_not_fit_each_other_lose_no_record(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic(2)
+    produce(name, ['{"id": 1, "size": 2}'], partition=0)
+    produce(name, ['{"id": 2, "size": "large"}'], partition=1)
+    pipe.describe(name, on="new_column: add")
+    pipe.run_to_end()
+    assert pipe.rows("id", "size") == [(2, "large")]
+    assert pipe.quarantined() == [(0, 0)]
+    assert pipe.totals() == Totals(read=2, written=1, quarantined=1)
+    assert pipe.verified()
+
+
+def test_a_field_whose_name_a_table_cannot_have_is_told_and_left_out(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, [json.dumps({"id": 1, "a b": 1, "ID": 3, "ok": True, "empty": {}})])
+    pipe.describe(name, on="new_column: add")
+    heard = pipe.run_to_end()
+    assert pipe.rows("id", "ok") == [(1, True)]
+    assert names_of(pipe) == ["id", "partition", "offset", "ok"]
+    assert set(heard.named("fields left out")[0]["fields"]) >= {"a b"}
+
+
+def test_quarantine_keeps_records_with_new_fields_aside(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    produce(name, ['{"id": 1}', RED, '{"id": 3}'])
+    pipe.describe(name, on="new_column: quarantine")
+    pipe.run_to_end()
+    assert pipe.column("id") == [1, 3]
+    [(offset, error)] = pipe.quarantined("offset", "error")
+    assert (offset, "color" in error) == (1, True)
+    assert names_of(pipe) == ["id", "partition", "offset"]
+
+
+def test_fail_stops_the_job_at_the_first_new_field(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    pipe.describe(name, on="new_column: fail")
+    produce(name, ['{"id": 1}'])
+    pipe.run_to_end()
+    produce(name, [RED])
+    with pytest.raises(UserError) as raised:
+        pipe.run_to_end(retries=3)
+    assert "color" in str(raised.value) + raised.value.detail
+    assert pipe.positions() == [1]
+    assert pipe.column("id") == [1]
+
+
+def test_ignore_drops_the_field_and_keeps_the_record(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    produce(name, ['{"id": 1}', RED])
+    pipe.describe(name, on="new_column: ignore")
+    pipe.run_to_end()
+    assert pipe.column("id") == [1, 2]
+    assert names_of(pipe) == ["id", "partition", "offset"]

@@ -1,0 +1,113 @@
+"""RULES P4: `sql:` is a projection and a row filter, bad rows bypass it, and one record cannot stop the others."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.job.loader import load_job
+from penstock.tables.delta.state import Totals
+from tests.kafka import Produce, Topics
+from tests.pipes import Pipe, ids
+
+BROKEN = '{"id": 1'
+
+
+def orders(*texts: str | None) -> list[str]:
+    return [json.dumps({"id": number, "text": text}) for number, text in enumerate(texts)]
+
+
+def test_rows_are_projected_and_filtered_and_the_filtered_are_counted(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic(2)
+    produce(name, ids(range(10)), partition=0)
+    produce(name, [BROKEN, *ids(range(11, 14)), '{"id": null}'], partition=1)
+    pipe.describe(
+        name,
+        sql="select: ['id * 2 as twice', 'partition', 'offset', 'upper(concat(''n'', id)) as label'],"
+        " where: 'id % 2 = 1'",
+    )
+    pipe.run_to_end()
+    assert pipe.rows("partition", "offset", "twice", "label") == [
+        *((0, number, number * 2, f"N{number}") for number in (1, 3, 5, 7, 9)),
+        (1, 1, 22, "N11"),
+        (1, 3, 26, "N13"),
+    ]
+    assert pipe.quarantined() == [(1, 0)]
+    assert pipe.totals() == Totals(read=15, written=7, quarantined=1, filtered=7)
+    assert pipe.verified()
+
+
+def test_bad_records_and_tombstones_bypass_expressions_that_fail_on_null(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["{", '{"id": 7}', None, '{"id": "x"}'], key="k")
+    pipe.describe(
+        name, sql="select: ['*', 'coalesce(id, raise_error(''no id'')) as sure'], where: 'assert_true(id = 7) is null'"
+    )
+    heard = pipe.run_to_end()
+    assert pipe.rows("offset", "sure") == [(1, 7)]
+    assert pipe.quarantined() == [(0, 0), (0, 3)]
+    assert heard.named("record isolated") == []
+    assert pipe.totals() == Totals(read=4, written=1, quarantined=2, filtered=1)
+
+
+def test_a_record_that_breaks_an_expression_is_put_aside_alone(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic(2)
+    produce(name, orders("1", "2", "three", "4", None), partition=0)
+    produce(name, orders("5", "6"), partition=1)
+    pipe.describe(
+        name, schema="id: long, text: string", sql="select: ['partition', 'offset', 'cast(text as int) as number']"
+    )
+    heard = pipe.run_to_end()
+    assert pipe.rows("partition", "offset", "number") == [
+        (0, 0, 1), (0, 1, 2), (0, 3, 4), (0, 4, None), (1, 0, 5), (1, 1, 6),
+    ]  # fmt: skip
+    [(partition, offset, error, value)] = pipe.quarantined("partition", "offset", "error", "value")
+    assert (partition, offset) == (0, 2)
+    assert "three" in error
+    assert json.loads(value) == {"id": 2, "text": "three"}
+    assert [each["offset"] for each in heard.named("record isolated")] == [2]
+    assert pipe.totals() == Totals(read=7, written=6, quarantined=1)
+    assert pipe.verified()
+
+
+def test_a_filter_that_raises_for_two_records_puts_both_aside(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    produce(name, ids(range(8)))
+    pipe.describe(name, sql="where: 'assert_true(id not in (0, 5)) is null'")
+    pipe.run_to_end()
+    assert pipe.column("id") == [1, 2, 3, 4, 6, 7]
+    assert pipe.quarantined() == [(0, 0), (0, 5)]
+
+
+@pytest.mark.parametrize(
+    ("select", "reason"),
+    [
+        ("sum(id) as total", "sum"),
+        ("explode(array(id, id)) as each", "explode"),
+        ("row_number() over (order by id) as place", "over"),
+        ("(select max(id) from other) as most", "select"),
+    ],
+)
+def test_what_would_group_or_multiply_records_is_refused(pipe: Pipe, select: str, reason: str) -> None:
+    pipe.describe("any", sql=f"select: ['{select}']")
+    with pytest.raises(UserError) as raised:
+        load_job(pipe.path)
+    assert reason in str(raised.value).lower() + raised.value.detail.lower()
+
+
+def test_an_aggregate_that_only_spark_knows_is_refused_before_anything_is_made(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ids(range(2)))
+    pipe.describe(name, sql="select: ['nosuchcolumn as x']")
+    with pytest.raises(UserError) as raised:
+        pipe.run_to_end(retries=2)
+    assert "nosuchcolumn" in raised.value.detail
+    assert not (pipe.folder / "table").exists()

@@ -1,0 +1,176 @@
+"""The command line as a person and a script meet it: error texts, exit codes, JSON, and a quiet import."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli import main
+from penstock.cli.app import app
+from penstock.errors import (
+    FencedError,
+    InvariantError,
+    OutcomeUnknownError,
+    PenstockError,
+    TransientError,
+    UserError,
+)
+
+BROKEN = """\
+job: Web
+log:
+  kafka: {bootstrap: "localhost:9092", topics: [web]}
+decode: json
+schema: {id: lng}
+table:
+  delta: {path: /lake/web}
+"""
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException]]:
+    """The real `main` with one verb more, which raises what the list holds."""
+    raised: list[BaseException] = []
+
+    def fail() -> None:
+        raise raised[0]
+
+    app.command("fail")(fail)
+    monkeypatch.setattr(sys, "argv", ["penstock", "fail"])
+    yield raised
+    app.registered_commands.pop()
+
+
+def exit_code() -> object:
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [(UserError, 2), (FencedError, 4), (InvariantError, 70), (TransientError, 75), (OutcomeUnknownError, 75)],
+)
+def test_an_error_ends_the_command_with_the_code_of_its_branch_and_three_lines_to_act_on(
+    kind: type[PenstockError], code: int, failing: list[BaseException], capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.append(kind("the topic is gone", detail="web has no id", hint="create it"))
+    assert exit_code() == code
+    printed = capsys.readouterr()
+    assert printed.err == "the topic is gone\n  detail: web has no id\n  hint: create it\n"
+    assert printed.out == ""
+
+
+def test_a_more_special_error_has_the_code_of_its_branch(failing: list[BaseException]) -> None:
+    class SpecialError(TransientError):
+        """Some module's own."""
+
+    failing.append(SpecialError("later"))
+    assert exit_code() == 75
+
+
+def test_an_interrupted_command_says_nothing(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    failing.append(KeyboardInterrupt())
+    assert exit_code() == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_bug_is_not_hidden(failing: list[BaseException]) -> None:
+    failing.append(ZeroDivisionError("a bug"))
+    with pytest.raises(ZeroDivisionError):
+        main()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["check"],
+        ["run"],
+        ["status"],
+        ["verify"],
+        ["compact"],
+        ["vacuum"],
+        ["quarantine", "list"],
+        ["quarantine", "replay"],
+    ],
+)
+def test_every_verb_answers_a_broken_job_file_with_its_faults_and_exit_code_2(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(BROKEN)
+    monkeypatch.setattr(sys, "argv", ["penstock", *command, str(file)])
+    assert exit_code() == 2
+    printed = capsys.readouterr()
+    told = printed.out + printed.err
+    assert "job.yaml:1:6 job: 'Web' is no job name" in told
+    assert "job.yaml:5:14 schema.id: unknown type 'lng'; did you mean long?" in told
+
+
+def test_check_prints_its_faults_as_json(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(BROKEN)
+    result = CliRunner().invoke(app, ["check", str(file), "--json"])
+    assert result.exit_code == 2
+    [told] = json.loads(result.stdout)
+    assert (told["ok"], [fault["key"] for fault in told["faults"]]) == (False, ["job", "schema.id"])
+
+
+def test_every_verb_has_a_sentence_of_help_and_json() -> None:
+    found = dict(verbs(typer.main.get_command(app), ()))
+    assert {" ".join(name) for name in found} >= {"run", "status", "verify", "quarantine list", "broker status"}
+    for name, command in found.items():
+        assert command.help, name
+        assert "--json" in {option for each in command.params for option in each.opts}, name
+
+
+def verbs(command: Any, name: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    below = getattr(command, "commands", None)
+    if below is None:
+        yield name, command
+        return
+    for each, inner in below.items():
+        yield from verbs(inner, (*name, each))
+
+
+_IMPORT = """
+import json, os, sys, threading
+
+class Watched(dict):
+    read = set()
+    def __getitem__(self, key): self.read.add(key); return super().__getitem__(key)
+    def get(self, key, default=None): self.read.add(key); return super().get(key, default)
+
+environment = Watched(os.environ)
+os.environ = environment
+import penstock, penstock.claims, penstock.plan, penstock.errors
+heavy = {"pyspark", "confluent_kafka", "deltalake", "obstore"} & sys.modules.keys()
+import penstock.cli, penstock.engine.process, penstock.verify, penstock.embedded.demo
+ours = sorted(name for name in environment.read if name.startswith(("PENSTOCK", "SPARK", "KAFKA", "JAVA", "XDG")))
+print(json.dumps({
+    "heavy": sorted(heavy),
+    "threads": [each.name for each in threading.enumerate()],
+    "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),
+    "read": ours,
+    "session": "pyspark" in sys.modules and sys.modules["pyspark"].SparkContext._active_spark_context is not None,
+}))
+"""
+
+
+def test_importing_starts_nothing_and_the_pure_parts_need_neither_spark_nor_kafka() -> None:
+    done = subprocess.run([sys.executable, "-c", _IMPORT], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == {
+        "heavy": [],
+        "threads": ["MainThread"],
+        "children": [],
+        "read": [],
+        "session": False,
+    }
