@@ -1,4 +1,4 @@
-"""Real Penstock processes for tests: started by the command line, killed and stopped by signals, heard by their events."""
+"""Real Penstock processes for tests: started by command line, killed and stopped by signals, heard by their events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,16 @@ class PenstockProcess:
         *arguments: str,
         failpoint: str = "",
         environment: Mapping[str, str] | None = None,
-        prepare: Callable[[], None] | None = None,
+        through: Sequence[str] = (),
     ) -> None:
         self._errors: list[str] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli", *arguments],
+            [*through, sys.executable, "-m", "penstock.cli", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PENSTOCK_FAILPOINT": failpoint, **(environment or {})},
-            preexec_fn=prepare,
         )
         for target in (self._read_events, self._read_errors):
             threading.Thread(target=target, daemon=True).start()
@@ -115,10 +114,10 @@ def penstock(
     *arguments: str,
     failpoint: str = "",
     environment: Mapping[str, str] | None = None,
-    prepare: Callable[[], None] | None = None,
+    through: Sequence[str] = (),
 ) -> Iterator[PenstockProcess]:
-    """`prepare` runs in the new process before the command does."""
-    process = PenstockProcess(*arguments, failpoint=failpoint, environment=environment, prepare=prepare)
+    """`through` is a command that prepares the process and then becomes the one that is given behind it."""
+    process = PenstockProcess(*arguments, failpoint=failpoint, environment=environment, through=through)
     try:
         yield process
     finally:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,8 +27,15 @@ from tests.pipes import Recorder, once_at
 from tests.processes import penstock
 from tests.quarantined import run_once
 
-_PR_CAPBSET_DROP = 24
-_CAP_DAC_OVERRIDE = 1
+# Makes the modes of files count for a process, also where it is root: it gives up CAP_DAC_OVERRIDE (1) for good.
+_OBEYING_MODES = """
+import ctypes, os, sys
+PR_CAPBSET_DROP = 24
+if os.geteuid() == 0 and ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, 1, 0, 0, 0):
+    sys.exit("root cannot give up its override of file modes")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+OBEYING_MODES = (sys.executable, "-c", _OBEYING_MODES)
 
 
 @pytest.fixture
@@ -90,7 +97,7 @@ def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is
     forbidden = (closed.parent, sealed.parent / "table")
     for folder in forbidden:
         folder.chmod(0o500)
-    with penstock("run", str(away), str(closed), str(sealed), "--once", "--json", prepare=without_override) as process:
+    with penstock("run", str(away), str(closed), str(sealed), "--once", "--json", through=OBEYING_MODES) as process:
         # Of the first job that failed.
         assert process.exit_code() == TransientError.exit_code
         failed = {each["job"]: each for each in process.rest() if each["event"] == "job failed"}
@@ -151,14 +158,6 @@ def job_file(folder: Path, bootstrap: str, topic: str, retries: int = 10) -> Pat
     path = numbered_job(folder, bootstrap, topic, retries=retries)
     path.write_text(path.read_text().replace("job: numbered", f"job: {folder.name}"))
     return path
-
-
-def without_override() -> None:
-    """Makes the modes of files count for this process, also where it is root."""
-    if os.geteuid() == 0:
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.prctl(_PR_CAPBSET_DROP, _CAP_DAC_OVERRIDE, 0, 0, 0):
-            raise OSError(ctypes.get_errno(), "root cannot give up its override of file modes")
 
 
 def spark_workers() -> list[int]:

@@ -123,8 +123,8 @@ def test_l6_a_broker_that_is_away_at_the_start_is_waited_for(tmp_path: Path, spa
         reasons: list[str] = []
 
         class Helper(Recorder):
-            def event(self, event: str, /, **fields: object) -> None:
-                if event == "retrying":
+            def event(self, name: str, **fields: object) -> None:
+                if name == "retrying":
                     reasons.append(f"{fields['reason']} {fields['detail']}")
                     Cluster.start(tmp_path / "kafka")
 

@@ -195,7 +195,9 @@ def offsets_of(bootstrap: str, topic: str) -> list[int]:
         while not found or found[-1] < end - 1:
             message = consumer.poll(SECONDS_MAX)
             assert message is not None and message.error() is None
-            found.append(message.offset())
+            offset = message.offset()
+            assert offset is not None
+            found.append(offset)
     return found
 
 

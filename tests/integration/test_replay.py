@@ -43,7 +43,8 @@ REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
 
 @pytest.fixture
 def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
-    return orders(bootstrap, topic(), tmp_path)
+    # One test sends a record that is years old: retention by time would take it before it is read.
+    return orders(bootstrap, topic(config={"retention.ms": "-1"}), tmp_path)
 
 
 def test_after_a_mended_schema_what_fits_is_in_the_table_once_and_the_rest_stays(
@@ -137,7 +138,7 @@ def test_key_headers_and_timestamp_are_as_kafka_had_them(job: JobSpec, spark: Sp
     (row,) = stored_rows(job)
     assert row["key"] == b"\xff"
     assert row["at"].timestamp() == 1_700_000_000
-    assert dict(row["headers"]) == {"a": b"1", "b": None}
+    assert row["headers"] == [{"key": "a", "value": b"1"}, {"key": "b", "value": None}]
 
 
 def stored_rows(job: JobSpec) -> list[dict[str, Any]]:

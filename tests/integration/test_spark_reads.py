@@ -209,7 +209,6 @@ def test_spark_travels_in_time_and_shows_our_commits_in_its_history(
     # Created, started, then the batches.
     assert counts == [0, 0, 10, 20, 30]
     history = pipe.spark.sql(f"describe history delta.`{pipe.table}`").orderBy("version").collect()
-    print(history)
     assert [row["version"] for row in history] == [0, 1, 2, 3, 4]
     assert [row["operation"] for row in history] == ["CREATE TABLE", *["WRITE"] * 4]
 
@@ -260,13 +259,16 @@ def test_polars_and_duckdb_read_the_table_too(pipe: Pipe, topic: Topics, produce
     frame = pl.read_delta(pipe.table)
     assert frame.filter(pl.col("day") == date(2026, 1, 2)).sort("id")["id"].to_list() == [1, 4, 7]
     rows = frame.to_arrow()
-    summed = duckdb.sql("select day, count(*), sum(price) from rows group by day order by day nulls last").fetchall()
-    assert summed == [
+    connection = duckdb.connect()
+    summed = connection.execute("select day, count(*), sum(price) from rows group by day order by day nulls last")
+    assert summed.fetchall() == [
         (date(2026, 1, 1), 3, Decimal("9.75")),
         (date(2026, 1, 2), 3, Decimal("12.75")),
         (date(2026, 1, 3), 3, Decimal("15.75")),
         (None, 1, None),
     ]
-    files = duckdb.sql(f"select count(*), sum(id) from read_parquet('{pipe.table}/day=*/*.pq', hive_partitioning=true)")
+    files = connection.execute(
+        f"select count(*), sum(id) from read_parquet('{pipe.table}/day=*/*.pq', hive_partitioning=true)"
+    )
     assert files.fetchall() == [(10, 45)]
     assert rows.num_rows == 10

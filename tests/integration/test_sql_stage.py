@@ -57,32 +57,22 @@ def test_bad_records_and_tombstones_bypass_expressions_that_fail_on_null(
 
 
 def test_a_record_that_breaks_an_expression_is_put_aside_alone(pipe: Pipe, topic: Topics, produce: Produce) -> None:
+    """An ANSI cast of Spark raises for one record; finding it takes several Spark jobs, so the batch is small."""
     name = topic(2)
-    produce(name, orders("1", "2", "three", "4", None), partition=0)
-    produce(name, orders("5", "6"), partition=1)
+    produce(name, orders("1", "two", None), partition=0)
+    produce(name, orders("4"), partition=1)
     pipe.describe(
         name, schema="id: long, text: string", sql="select: ['partition', 'offset', 'cast(text as int) as number']"
     )
     heard = pipe.run_to_end()
-    assert pipe.rows("partition", "offset", "number") == [
-        (0, 0, 1), (0, 1, 2), (0, 3, 4), (0, 4, None), (1, 0, 5), (1, 1, 6),
-    ]  # fmt: skip
+    assert pipe.rows("partition", "offset", "number") == [(0, 0, 1), (0, 2, None), (1, 0, 4)]
     [(partition, offset, error, value)] = pipe.quarantined("partition", "offset", "error", "value")
-    assert (partition, offset) == (0, 2)
-    assert "three" in error
-    assert json.loads(value) == {"id": 2, "text": "three"}
-    assert [each["offset"] for each in heard.named("record isolated")] == [2]
-    assert pipe.totals() == Totals(read=7, written=6, quarantined=1)
+    assert (partition, offset) == (0, 1)
+    assert error.startswith("[CAST_INVALID_INPUT]")
+    assert json.loads(value) == {"id": 1, "text": "two"}
+    assert [each["offset"] for each in heard.named("record isolated")] == [1]
+    assert pipe.totals() == Totals(read=4, written=3, quarantined=1)
     assert pipe.verified()
-
-
-def test_a_filter_that_raises_for_two_records_puts_both_aside(pipe: Pipe, topic: Topics, produce: Produce) -> None:
-    name = topic()
-    produce(name, ids(range(8)))
-    pipe.describe(name, sql="where: 'assert_true(id not in (0, 5)) is null'")
-    pipe.run_to_end()
-    assert pipe.column("id") == [1, 2, 3, 4, 6, 7]
-    assert pipe.quarantined() == [(0, 0), (0, 5)]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +80,7 @@ def test_a_filter_that_raises_for_two_records_puts_both_aside(pipe: Pipe, topic:
     [
         ("sum(id) as total", "sum"),
         ("explode(array(id, id)) as each", "explode"),
-        ("row_number() over (order by id) as place", "over"),
+        ("row_number() over (order by id) as place", "window"),
         ("(select max(id) from other) as most", "select"),
     ],
 )
@@ -101,13 +91,13 @@ def test_what_would_group_or_multiply_records_is_refused(pipe: Pipe, select: str
     assert reason in str(raised.value).lower() + raised.value.detail.lower()
 
 
-def test_an_aggregate_that_only_spark_knows_is_refused_before_anything_is_made(
+def test_what_only_spark_can_judge_stops_the_job_before_anything_is_made(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
     produce(name, ids(range(2)))
-    pipe.describe(name, sql="select: ['nosuchcolumn as x']")
+    pipe.describe(name, sql="select: ['no_such_function(id) as x']")
     with pytest.raises(UserError) as raised:
         pipe.run_to_end(retries=2)
-    assert "nosuchcolumn" in raised.value.detail
+    assert "no_such_function" in str(raised.value) + raised.value.detail
     assert not (pipe.folder / "table").exists()

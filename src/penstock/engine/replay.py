@@ -25,6 +25,7 @@ from penstock.engine.reports import Written, gather
 from penstock.engine.session import open_spark
 from penstock.engine.writing import Records
 from penstock.errors import InvariantError, TransientError
+from penstock.flow.compile import Source
 from penstock.flow.manifest import Counts, TaskReport
 from penstock.flow.ranges import Ranges, count_of, offsets_of, ranges_of
 from penstock.flow.task import Flow
@@ -228,7 +229,7 @@ class _Replay:
         raise TransientError(f"the columns of {self._data.spec.path} changed {PASSES_MAX} times during a replay")
 
     def _reader(self, chunk: _Chunk) -> Records:
-        return lambda slices: self._pipeline.spark.createDataFrame(chunk.within(slices))
+        return lambda slices: Source(self._pipeline.spark.createDataFrame(chunk.within(slices)))
 
     def _flow(self, batch: Batch, number: int, decoded: pa.Schema, target: pa.Schema) -> Flow:
         flow = replace(self._pipeline.writer.flow(batch, decoded, target), replay_run=number)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
 from penstock.engine.isolate import POISON_PER_BATCH_MAX, find_poison
@@ -16,7 +16,7 @@ from penstock.engine.reports import Written, gather
 from penstock.engine.task_errors import task_error
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.failpoints import Failpoint
-from penstock.flow.compile import probe_batch, visible_schema, write_batch
+from penstock.flow.compile import Source, probe_batch, visible_schema, write_batch
 from penstock.flow.manifest import PartitionKey, TaskReport
 from penstock.flow.new_fields import addable
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
@@ -25,6 +25,7 @@ from penstock.flow.write import WriteOptions
 from penstock.job.spec import BadRecordPolicy, JobSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
+from penstock.log.reader import PieceReader
 from penstock.log.sizes import sample_sizes
 from penstock.log.source import read_batch, source_error
 from penstock.tables.delta.table import Table
@@ -38,7 +39,7 @@ class BatchFailedError(TransientError):
     """The Spark job of a batch failed for a reason that is not the log's."""
 
 
-Records = Callable[[Sequence[Slice]], DataFrame]
+Records = Callable[[Sequence[Slice]], Source]
 """Reads the records of slices, from the log or from quarantine."""
 
 
@@ -121,11 +122,18 @@ class BatchWriter:
             raise error
         return found
 
-    def _records(self, slices: Sequence[Slice]) -> DataFrame:
-        return read_batch(self._session, self.job.log, slices, self.spark.sparkContext.defaultParallelism, True)
+    def _records(self, slices: Sequence[Slice]) -> Source:
+        tasks_min = self.spark.sparkContext.defaultParallelism
+        if self.job.log.reader == "spark":
+            return Source(read_batch(self._session, self.job.log, slices, tasks_min, True))
+        reader = PieceReader.of(self.job.log, slices, tasks_min, self.job.limits.arrow_batch_bytes_max)
+        count = len(reader.pieces)
+        return Source(self._session.range(0, count, 1, max(1, count)), reader)
 
     def _cut_batches(self, batch: Batch) -> None:
-        """Cut Arrow batches by rows, from the size of records; by bytes, slower, if no record can be seen."""
+        """Where Spark cuts Arrow batches: by rows, from the size of records; by bytes, slower, if none can be seen."""
+        if self.job.log.reader != "spark" and self.job.sql is None:
+            return
         sizes = sample_sizes(self.job.log, list(batch.slices))
         if sizes is None:
             self._cut_batches_carefully()
@@ -238,4 +246,5 @@ def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:
 def _last_cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error" in line or "Exception" in line]
-    return (causes or lines or ["no message"])[-1][:500]
+    # Python's traceback ends with its error; Spark's message begins with it and goes on with the place in the query.
+    return (causes[-1] if causes else lines[0] if lines else "no message")[:500]

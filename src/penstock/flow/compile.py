@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from penstock.flow.columns import output_type
 from penstock.flow.manifest import TaskReport, decode_report
 from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
-from penstock.flow.task import REPORT_SCHEMA, Flow, fused_stage
+from penstock.flow.task import REPORT_SCHEMA, Flow, Stage, fused_stage
 from penstock.job.spec import JobSpec, SqlSpec
 
 
@@ -21,17 +22,40 @@ def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:
     return pa.schema([*decoded, *computed])
 
 
-def write_batch(records: DataFrame, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> Sequence[TaskReport]:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where records come from: a frame of them, or a frame of numbers that `read` turns into them inside the task."""
+
+    frame: DataFrame
+    read: Stage | None = None
+
+    def map(self, stage: Stage, schema: pa.Schema) -> DataFrame:
+        """One `mapInArrow` for reading and the stage together."""
+        return self.frame.mapInArrow(
+            stage if self.read is None else _Fused(self.read, stage), from_arrow_schema(schema)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    first: Stage
+    second: Stage
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.second(self.first(batches))
+
+
+def write_batch(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> Sequence[TaskReport]:
     """Run the one Spark job of a batch."""
     if sql is None:
-        written = records.mapInArrow(fused_stage(flow), from_arrow_schema(REPORT_SCHEMA))
+        written = records.map(fused_stage(flow), REPORT_SCHEMA)
     else:
-        decoded = records.mapInArrow(decode_stage(flow, visible), from_arrow_schema(pa.schema([*HIDDEN, *visible])))
+        decoded = records.map(decode_stage(flow, visible), pa.schema([*HIDDEN, *visible]))
         written = project(decoded, sql).mapInArrow(write_stage(flow), from_arrow_schema(REPORT_SCHEMA))
     return [decode_report(row["report"]) for row in written.collect()]
 
 
-def probe_batch(records: DataFrame, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> None:
+def probe_batch(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> None:
     """Decode and compute like `write_batch`, but write nothing: raises if a record breaks the job."""
-    decoded = records.mapInArrow(decode_stage(flow, visible), from_arrow_schema(pa.schema([*HIDDEN, *visible])))
+    decoded = records.map(decode_stage(flow, visible), pa.schema([*HIDDEN, *visible]))
     (decoded if sql is None else project(decoded, sql)).write.format("noop").mode("overwrite").save()

@@ -40,6 +40,7 @@ from penstock.job.spec import (
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Format = Literal["json", "raw"]
+Reader = Literal["librdkafka", "spark"]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -86,6 +87,7 @@ class KafkaSection(Section):
     start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
     group: Text = None
     transactional: Flag = None
+    reader: Annotated[Reader | None, one_of(("librdkafka", "spark"))] = None
     security: SecuritySection | None = None
     client: Settings = None
 

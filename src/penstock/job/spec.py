@@ -91,6 +91,8 @@ class KafkaLogSpec:
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     group: str = ""
     transactional: bool = False
+    reader: Literal["librdkafka", "spark"] = "librdkafka"
+    """Who fetches records inside the tasks: librdkafka straight into Arrow, or Spark's own Kafka source."""
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """Further consumer settings under names that both clients know, such as `fetch.max.bytes`."""

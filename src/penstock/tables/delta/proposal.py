@@ -180,12 +180,15 @@ def _changes(job: str, partition: Partition, before: PartitionState, after: Part
 def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
     """What `history` shows of the commit. The library names the operation; the streaming fields are ours."""
     slices = [part for part in accepted if isinstance(part, SlicePart)]
+    kind = "batch" if slices else "start" if isinstance(accepted[0], StartPart) else "fence"
     return {
+        # What Spark's DESCRIBE HISTORY shows of a commit that it did not make.
+        "userMetadata": f"penstock {proposal.job} {kind} {proposal.batch_id}",
         "queryId": proposal.job,
         "outputMode": "Append",
         "penstock": {
             "v": 1,
-            "kind": "batch" if slices else "start" if isinstance(accepted[0], StartPart) else "fence",
+            "kind": kind,
             "job": proposal.job,
             "batch": proposal.batch_id,
             "slices": [_slice_record(part) for part in slices],

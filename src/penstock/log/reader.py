@@ -1,0 +1,198 @@
+"""Reading slices inside Spark's tasks with librdkafka: straight into Arrow, no JVM in between.
+
+Each task reads one piece, a part of a slice, exactly `[start, end)`. Offsets without a record (markers of transactions,
+aborted or compacted records) are passed over; the end is reached by a record at or beyond it, or by the client's word
+that the log ends there. See docs/adr/0004.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.errors import TransientError
+from penstock.job.kafka_types import HEADERS_TYPE
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.faults import error_of, fault_of
+from penstock.log.offsets import Slice
+from penstock.log.security import librdkafka_settings
+from penstock.log.source import SliceShrankError
+
+MIB = 1024 * 1024
+NO_PROGRESS_SECONDS_MAX = 30.0
+FIRST_ROWS = 1_000
+ROWS_MAX = 100_000
+_WAIT_SECONDS = 0.1
+_TUNING = {
+    "fetch.message.max.bytes": str(8 * MIB),
+    "fetch.wait.max.ms": "50",
+    "queued.max.messages.kbytes": str(32 * 1024),
+    "queued.min.messages": "1000000",
+    "check.crcs": "true",
+}
+
+SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of a slice that one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
+    """Cut the slices so that few of them still give every core its work; a small slice stays whole."""
+    total = sum(each.end - each.read_from for each in slices)
+    pieces = []
+    for each in slices:
+        size = each.end - each.read_from
+        if not size:
+            continue
+        count = min(size, max(1, round(tasks_min * size / total)))
+        cuts = [each.read_from + size * number // count for number in range(count + 1)]
+        pieces += [Piece(each.partition.topic, each.partition.number, start, end) for start, end in pairwise(cuts)]
+    return tuple(pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceReader:
+    """Turns piece numbers, as Spark deals them out to tasks, into Arrow batches of about `batch_bytes`."""
+
+    settings: Mapping[str, str]
+    pieces: tuple[Piece, ...]
+    batch_bytes: int
+
+    @classmethod
+    def of(cls, spec: KafkaLogSpec, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
+        settings = {
+            **_TUNING,
+            **librdkafka_settings(spec),
+            "group.id": spec.group or "penstock",
+            "enable.auto.commit": "false",
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": "true",
+        }
+        return cls(settings, pieces_of(slices, tasks_min), batch_bytes)
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield from self._read(self.pieces[number])
+
+    def _read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        consumer = Consumer(dict(self.settings))
+        try:
+            consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
+            rows = FIRST_ROWS
+            cursor = _Cursor(piece, consumer, self.settings["bootstrap.servers"])
+            while messages := cursor.next_messages(rows):
+                batch = arrow_batch(piece, messages)
+                yield batch
+                mean_bytes = max(1.0, batch.nbytes / batch.num_rows)
+                # Never much larger than the last: a few small records must not promise that all are small.
+                rows = max(1, min(ROWS_MAX, 16 * rows, int(self.batch_bytes / mean_bytes)))
+        except KafkaException as error:
+            raise error_of(fault_of(error), self.settings["bootstrap.servers"], f"topic {piece.topic}") from error
+        finally:
+            consumer.close()
+
+
+class _Cursor:
+    """Where the read of one piece stands."""
+
+    def __init__(self, piece: Piece, consumer: Consumer, bootstrap: str) -> None:
+        self._piece = piece
+        self._consumer = consumer
+        self._bootstrap = bootstrap
+        self._position = piece.start
+        self._progress_at = time.monotonic()
+
+    def next_messages(self, rows: int) -> list[Message]:
+        """Up to so many records of the piece, or none once it is read."""
+        found: list[Message] = []
+        while len(found) < rows and self._position < self._piece.end:
+            wanted = min(rows - len(found), self._piece.end - self._position)
+            arrived = self._consumer.consume(wanted, _WAIT_SECONDS)
+            if arrived:
+                self._progress_at = time.monotonic()
+                found += self._taken(arrived)
+            elif time.monotonic() - self._progress_at > NO_PROGRESS_SECONDS_MAX:
+                raise TransientError(
+                    f"Kafka sent nothing of {self._piece.topic}/{self._piece.partition} for too long",
+                    detail=f"waited {NO_PROGRESS_SECONDS_MAX} s at offset {self._position}, to read up to {self._piece.end}",
+                    hint="is every broker reachable from the executors?",
+                )
+        return found
+
+    def _taken(self, arrived: list[Message]) -> list[Message]:
+        taken = []
+        for message in arrived:
+            error = message.error()
+            if error is not None:
+                self._hear(error, message)
+                continue
+            offset = message.offset() or 0
+            if offset >= self._piece.end:
+                self._position = self._piece.end
+                break
+            self._position = offset + 1
+            taken.append(message)
+        return taken
+
+    def _hear(self, error: KafkaError, message: Message) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._position = max(self._position, message.offset() or 0)
+        elif code in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            raise SliceShrankError(
+                f"offset {self._position} of {self._piece.topic}/{self._piece.partition} is no longer in the log",
+                detail=error.str(),
+            )
+        elif not error.retriable() or error.fatal():
+            raise error_of(fault_of(error), self._bootstrap, f"topic {self._piece.topic}")
+
+
+def arrow_batch(piece: Piece, messages: list[Message]) -> pa.RecordBatch:
+    """Records of one partition in the columns of Spark's Kafka source."""
+    count = len(messages)
+    headers = [each.headers() for each in messages]
+    stamps = [each.timestamp() for each in messages]
+    arrays = [
+        pa.repeat(piece.topic, count),
+        pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
+        pa.array([each.offset() for each in messages], pa.int64()),
+        pa.array([at if kind else None for kind, at in stamps], pa.timestamp("ms", "UTC")).cast(SCHEMA.field(3).type),
+        pa.array([each.key() for each in messages], pa.binary()),
+        pa.array([each.value() for each in messages], pa.binary()),
+        _header_array(headers, count),
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _header_array(headers: list[Any], count: int) -> pa.Array:
+    if not any(headers):
+        return pa.nulls(count, HEADERS_TYPE)
+    # One header may stand several times, so the client gives pairs.
+    rows = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers]
+    return pa.array(rows, HEADERS_TYPE)

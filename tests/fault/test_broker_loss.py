@@ -1,0 +1,40 @@
+"""The broker is killed in mid-run and comes back: the job waits, goes on, and every record is there once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from penstock.embedded.broker import Cluster
+from penstock.job.loader import load_job
+from penstock.verify import verify
+from tests.jobs import assert_every_record_once, numbered, numbered_job
+from tests.kafka import Produce, Topics
+from tests.processes import penstock
+
+
+def test_a_broker_killed_while_a_batch_is_read_and_again_while_the_job_waits_costs_no_record(tmp_path: Path) -> None:
+    with Cluster.start(tmp_path / "kafka") as cluster:
+        name = Topics(cluster.bootstrap)(partitions=2)
+        produce = Produce(cluster.bootstrap)
+        job = numbered_job(tmp_path, cluster.bootstrap, name)
+        places = produce(name, numbered(range(300)))
+        with penstock("run", str(job), "--json", failpoint="planned:stop:2") as process:
+            process.wait_for("batch committed")
+            places += produce(name, numbered(range(300, 600)))
+            # The next batch is planned; when Spark comes to read it, nobody is there.
+            process.wait_stopped()
+            cluster.kill()
+            process.send(signal.SIGCONT)
+            cluster.restart()
+            process.wait_for("batch committed")
+            cluster.kill()
+            told = process.wait_for("retrying")
+            assert cluster.bootstrap in told["reason"]
+            cluster.restart()
+            places += produce(name, numbered(range(600, 900)))
+            process.wait_for("batch committed")
+            process.send(signal.SIGTERM)
+            assert process.exit_code() == 0
+        assert_every_record_once(tmp_path / "table", places)
+        assert verify(load_job(job)).ok

@@ -1,0 +1,105 @@
+"""The loop bears passing errors up to a bound, stops when it is told to, and ends a bounded run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from penstock.engine.events import Silence
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.pipeline import Round
+from penstock.errors import PenstockError, TransientError, UserError
+from penstock.log.offsets import Partition
+from penstock.plan import Wait
+
+AWAY = TransientError("Kafka does not answer")
+CAUGHT_UP = Round(wait=Wait(None), caught_up=True)
+BATCH = Round()
+
+
+class Patient(Stop):
+    """Takes pauses without sleeping; a test may stop the loop in one."""
+
+    def __init__(self, stop_after: int = 100) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+        self._stop_after = stop_after
+
+    def wait(self, seconds: float) -> bool:
+        self.pauses.append(seconds)
+        if len(self.pauses) >= self._stop_after:
+            self.request()
+        return bool(self)
+
+
+class Script:
+    """Rounds that end as written."""
+
+    def __init__(self, *rounds: Round | PenstockError) -> None:
+        self._left = list(rounds)
+        self.bounds: list[dict[Partition, int] | None] = []
+
+    def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> Round:
+        self.bounds.append(ends)
+        result = self._left.pop(0)
+        if isinstance(result, PenstockError):
+            raise result
+        return result
+
+    def present_ends(self) -> dict[Partition, int]:
+        return {Partition("web", "id", 0): 7 + len(self.bounds)}
+
+
+def loop_of(script: Callable[[], Script], stop: Stop, once: bool = True, retries: int = 3) -> Loop:
+    return Loop(script, once, stop, Retries(retries, random.Random(7)), Silence())
+
+
+def test_passing_errors_are_tried_again_up_to_the_bound_and_then_raised() -> None:
+    stop = Patient()
+    with pytest.raises(TransientError) as raised:
+        loop_of(lambda: Script(*[AWAY] * 9), stop).run()
+    assert raised.value is AWAY
+    assert len(stop.pauses) == 3
+    assert all(0.5 <= pause <= 30 for pause in stop.pauses)
+
+
+def test_a_pipeline_that_cannot_be_opened_yet_is_opened_again() -> None:
+    script, failures = Script(BATCH, CAUGHT_UP), [AWAY, AWAY]
+
+    def open_rounds() -> Script:
+        if failures:
+            raise failures.pop()
+        return script
+
+    stop = Patient()
+    loop_of(open_rounds, stop).run()
+    assert len(stop.pauses) == 2
+    assert len(script.bounds) == 2
+
+
+def test_a_success_forgives_the_failures_before_it() -> None:
+    rounds: list[Round | PenstockError] = [AWAY, AWAY, BATCH] * 4
+    script = Script(*rounds, CAUGHT_UP)
+    loop_of(lambda: script, Patient(), retries=2).run()
+    assert len(script.bounds) == len(rounds) + 1
+
+
+def test_an_error_of_the_user_is_raised_at_once() -> None:
+    stop = Patient()
+    with pytest.raises(UserError):
+        loop_of(lambda: Script(UserError("no such topic")), stop).run()
+    assert stop.pauses == []
+
+
+def test_a_bounded_run_keeps_the_ends_that_it_saw_first() -> None:
+    script = Script(BATCH, AWAY, BATCH, CAUGHT_UP)
+    loop_of(lambda: script, Patient()).run()
+    assert script.bounds == [{Partition("web", "id", 0): 7}] * 4
+
+
+def test_a_run_without_end_goes_on_after_it_has_caught_up_until_it_is_stopped() -> None:
+    script = Script(BATCH, CAUGHT_UP, CAUGHT_UP, CAUGHT_UP)
+    loop_of(lambda: script, Patient(stop_after=2), once=False).run()
+    assert script.bounds == [None] * 3

@@ -1,0 +1,49 @@
+"""An error of ours that a Spark task raised keeps its branch, its detail and its hint on the way to the driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.engine.task_errors import task_error
+from penstock.errors import InvariantError, TransientError, UserError
+from penstock.storage import NotFoundError
+
+TRACE = """\
+Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+OSError: [Errno 13] Permission denied: '/lake'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "task.py", line 2, in run
+penstock.errors.{told}
+
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:581)
+"""
+
+
+@pytest.mark.parametrize("branch", [UserError, TransientError, InvariantError])
+def test_branch_detail_and_hint_arrive(branch: type[UserError]) -> None:
+    raised = branch("permission denied: /lake", detail="Errno 13\nof the disk", hint="ask")
+    found = task_error(Exception(TRACE.format(told=f"{branch.__name__}: {raised}")))
+    assert type(found) is branch
+    assert (found.primary, found.detail, found.hint) == (raised.primary, raised.detail, raised.hint)
+
+
+def test_an_error_without_detail_has_none() -> None:
+    found = task_error(Exception(TRACE.format(told="UserError: no")))
+    assert found is not None
+    assert (found.primary, found.detail, found.hint) == ("no", "", "")
+
+
+def test_a_more_special_error_arrives_as_its_branch() -> None:
+    text = TRACE.format(told="UserError: x").replace("errors.UserError", f"storage.port.{NotFoundError.__name__}")
+    found = task_error(Exception(text))
+    assert found is not None
+    assert issubclass(NotFoundError, type(found))
+
+
+def test_a_failure_that_is_not_ours_is_left_to_others() -> None:
+    assert task_error(Exception(TRACE.format(told="x").replace("penstock.errors.x", "ZeroDivisionError: x"))) is None
