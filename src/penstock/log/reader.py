@@ -140,7 +140,7 @@ class _Cursor:
             elif time.monotonic() - self._progress_at > NO_PROGRESS_SECONDS_MAX:
                 raise TransientError(
                     f"Kafka sent nothing of {self._piece.topic}/{self._piece.partition} for too long",
-                    detail=f"waited {NO_PROGRESS_SECONDS_MAX} s at offset {self._position}, to read up to {self._piece.end}",
+                    detail=f"waited {NO_PROGRESS_SECONDS_MAX} s at offset {self._position}, the end is {self._piece.end}",
                     hint="is every broker reachable from the executors?",
                 )
         return found
