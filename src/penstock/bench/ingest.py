@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.cpu import Spent
-from penstock.bench.ingest_sides import BASELINE_NAME, SIDES, WARM_UP_TOPIC_SUFFIX
+from penstock.bench.ingest_sides import BASELINE_NAME, SIDES
 from penstock.bench.result import BenchResult, median
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import Sample, create_topic, produce_sample
 from penstock.errors import TransientError
 
 PARTITIONS = 4
-WARM_UP_RECORDS = 20_000
 _SIDE_SECONDS_MAX = 900
 _TOPIC = "web_requests"
 
@@ -34,7 +33,6 @@ def bench_ingest(records: int, rounds: int, say: Say) -> BenchResult:
         with Cluster.start(root / "kafka") as cluster:
             say(f"producing {records:,} records")
             _fill(cluster.bootstrap, _TOPIC, records)
-            _fill(cluster.bootstrap, _TOPIC + WARM_UP_TOPIC_SUFFIX, min(records, WARM_UP_RECORDS))
             for number in range(1, rounds + 1):
                 for side in SIDES:
                     measured = _run_side(side, cluster.bootstrap, records, root / f"{side}-{number}")

@@ -58,6 +58,7 @@ class Seen:
     waiting_since: dict[Partition, float] = field(default_factory=dict)
     record_bytes: float = RECORD_BYTES_ASSUMED
     nothing_matched: bool = False
+    """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
     ended: set[Partition] = field(default_factory=set)
     """Partitions that were read to their end at least once, so that newer records arrived since."""
 
@@ -128,8 +129,8 @@ class Pipeline:
         """The partitions of this process with their tokens."""
         partitions = self.log.partitions()
         if not partitions and not self.seen.nothing_matched:
+            self.seen.nothing_matched = True
             self.listener.event("no topic matches", pattern=self.job.log.topic_pattern)
-        self.seen.nothing_matched = not partitions
         return self.claims.held(partitions, self.table.state(partitions).tokens)
 
     def start(self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> TableState:
@@ -151,14 +152,14 @@ class Pipeline:
         self, new: Sequence[Partition], state: TableState, bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
         """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
-        job_began = any(fingerprint is not None for fingerprint in state.fingerprints.values())
+        began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.seen.nothing_matched
         fresh = []
         for partition in new:
             known = state.fingerprints.get(partition.topic)
             if known is not None and known != topic_fingerprint(partition.topic_id):
                 if self.job.on.recreated is RecreatedPolicy.FAIL:
                     raise TopicRecreatedError(partition.topic)
-            elif known is None and not (job_began and self.job.log.topic_pattern):
+            elif known is None and not (began and self.job.log.topic_pattern):
                 fresh.append(partition)
         resolved = self.log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
         return {each: resolved.get(each, bounds[each].first) for each in new}

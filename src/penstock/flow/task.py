@@ -15,7 +15,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.failpoints import Failpoint
-from penstock.flow.ahead import one_ahead
 from penstock.flow.columns import compute
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.manifest import Counts, PartitionKey, StagedFile, TaskReport, encode_report
@@ -154,7 +153,7 @@ def fused_stage(flow: Flow) -> Stage:
         decoder = decoder_for(flow.decode, flow.decoded, flow.on)
         writer = SliceWriter(flow)
         try:
-            for batch in one_ahead(iter(batches)):
+            for batch in batches:
                 for key, part in by_partition(batch):
                     part, poisoned = without_poison(part, flow.poison.get(key, {}))
                     writer.quarantine(key, poisoned)

@@ -14,7 +14,11 @@ def piece(number: int, start: int, end: int, read_from: int | None = None) -> Sl
 
 
 def test_one_slice_gives_every_core_a_piece() -> None:
-    assert pieces_of([piece(0, 10, 20)], 2) == (Piece("web", 0, 10, 15), Piece("web", 0, 15, 20))
+    assert pieces_of([piece(0, 10, 40_010)], 2) == (Piece("web", 0, 10, 20_010), Piece("web", 0, 20_010, 40_010))
+
+
+def test_a_small_slice_stays_whole() -> None:
+    assert pieces_of([piece(0, 10, 20)], 2) == (Piece("web", 0, 10, 20),)
 
 
 def test_many_slices_stay_whole() -> None:
@@ -29,7 +33,7 @@ def test_a_gap_and_an_empty_slice_are_not_read() -> None:
     assert pieces_of([piece(0, 0, 9, read_from=7), piece(1, 4, 4)], 1) == (Piece("web", 0, 7, 9),)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 500)), max_size=6), st.integers(1, 16))
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50_000)), max_size=4), st.integers(1, 16))
 def test_pieces_cover_their_slices_without_hole_or_overlap(ranges: list[tuple[int, int]], tasks_min: int) -> None:
     slices = [piece(number, start, start + size) for number, (start, size) in enumerate(ranges)]
     pieces = pieces_of(slices, tasks_min)
