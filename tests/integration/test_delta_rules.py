@@ -21,7 +21,8 @@ from penstock.log.offsets import Slice
 from penstock.tables.delta.keys import position_key
 from penstock.tables.delta.library import ConflictError, MissingTableError
 from penstock.tables.delta.proposal import FencePart, Proposal, SlicePart, StartPart
-from penstock.tables.delta.state import Totals, read_state
+from penstock.tables.delta.reading import read_state
+from penstock.tables.delta.state import Totals
 from penstock.tables.delta.table import (
     COMMIT_ATTEMPTS_MAX,
     STAGE_AGE_SECONDS_MAX,

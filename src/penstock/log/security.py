@@ -1,4 +1,4 @@
-"""One security section for both Kafka clients: librdkafka in the driver, Java inside Spark.
+"""One security section for both Kafka clients: librdkafka, and Java inside Spark where a job says `reader: spark`.
 
 Certificates and keys travel to Java as text, not as paths: Spark's executors may not have the files, and Java wants
 certificate and key in one file where librdkafka wants two.

@@ -11,7 +11,8 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
-from penstock.tables.delta.state import PartitionState, read_state
+from penstock.tables.delta.reading import read_state
+from penstock.tables.delta.state import PartitionState
 from penstock.tables.delta.table import Table, open_table
 from penstock.tables.delta.transactions import app_transactions
 from penstock.tables.quarantine import quarantine_spec

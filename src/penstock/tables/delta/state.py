@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-
-from deltalake import DeltaTable
 
 from penstock.flow.manifest import Counts
 from penstock.log.offsets import Partition, Slice
-from penstock.tables.delta.keys import origin_key, position_key, quarantine_key, token_key, topic_key, total_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,26 +76,3 @@ class TableState:
     @property
     def tokens(self) -> dict[Partition, int]:
         return {partition: state.token for partition, state in self.partitions.items()}
-
-
-def read_state(handle: DeltaTable, job: str, partitions: Iterable[Partition]) -> TableState:
-    """Read the state of these partitions from the very version that the handle has loaded."""
-    wanted = tuple(partitions)
-    return TableState(
-        version=handle.version(),
-        partitions={each: _read_partition(handle, job, each) for each in wanted},
-        fingerprints={each.topic: handle.transaction_version(topic_key(job, each.topic)) for each in wanted},
-    )
-
-
-def _read_partition(handle: DeltaTable, job: str, partition: Partition) -> PartitionState:
-    position = handle.transaction_version(position_key(job, partition))
-    if position is None:
-        return PartitionState(token=handle.transaction_version(token_key(job, partition)) or 0)
-    return PartitionState(
-        position=position,
-        origin=handle.transaction_version(origin_key(job, partition)),
-        token=handle.transaction_version(token_key(job, partition)) or 0,
-        totals=Totals(*(handle.transaction_version(total_key(job, partition, name)) or 0 for name in TOTAL_NAMES)),
-        quarantine_mark=handle.transaction_version(quarantine_key(job, partition)),
-    )

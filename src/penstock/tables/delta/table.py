@@ -21,8 +21,9 @@ from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.tables.delta.proposal import Effect, Part, Proposal, Refusal, check, effect
+from penstock.tables.delta.reading import read_state
 from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, refuse_foreign_demands
-from penstock.tables.delta.state import TableState, read_state
+from penstock.tables.delta.state import TableState
 
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
