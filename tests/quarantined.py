@@ -26,10 +26,6 @@ Place = tuple[int, int]
 Reach = Callable[[str], None]
 
 
-class CrashError(Exception):
-    """The process ends here."""
-
-
 def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
     return JobSpec(
         name="orders",
@@ -72,25 +68,6 @@ def run_once(job: JobSpec, spark: SparkSession, reach: Reach | None = None) -> N
             pass
     finally:
         pipeline.close()
-
-
-def crash_at(step: str) -> Reach:
-    def reach(reached: str) -> None:
-        if reached == step:
-            raise CrashError(step)
-
-    return reach
-
-
-def once_at(step: str, act: Callable[[], object]) -> Reach:
-    """What somebody else does while we are at a step, the first time that we reach it."""
-    waiting = [act]
-
-    def reach(reached: str) -> None:
-        if reached == step and waiting:
-            waiting.pop()()
-
-    return reach
 
 
 def written(job: JobSpec) -> list[Place]:

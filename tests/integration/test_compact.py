@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -31,27 +31,9 @@ from penstock.tables.delta.compact import (
 )
 from penstock.tables.delta.keys import token_key
 from penstock.tables.delta.table import Environment, Table, open_or_create
-from tests.lake import BUCKET, JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets, s3_server
+from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2
-
-
-@pytest.fixture(scope="module")
-def s3_options() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
-@pytest.fixture(params=["local", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Lake:
-    if request.param == "local":
-        return Lake(str(tmp_path / "table"))
-    return Lake(f"s3://{BUCKET}/{tmp_path.name}/table", s3_options)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "table"))
 
 
 def test_small_files_become_one_per_day_and_nothing_else_changes(lake: Lake) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -33,27 +32,9 @@ from penstock.tables.delta.table import (
     new_batch_id,
     open_table,
 )
-from tests.lake import BUCKET, JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, s3_server, with_token
+from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, with_token
 
 DAY_SECONDS = 86_400
-
-
-@pytest.fixture(scope="module")
-def s3_options() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
-@pytest.fixture(params=["local", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Lake:
-    if request.param == "local":
-        return Lake(str(tmp_path / "table"))
-    return Lake(f"s3://{BUCKET}/{tmp_path.name}/table", s3_options)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "table"))
 
 
 class Unlucky(Table):

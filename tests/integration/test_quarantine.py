@@ -15,20 +15,8 @@ from penstock.job.spec import JobSpec
 from penstock.tables.delta.state import Totals
 from penstock.tables.quarantine_rows import list_rows
 from tests.kafka import Produce, Topics
-from tests.quarantined import (
-    BROKEN,
-    EXTRA,
-    GOOD,
-    CrashError,
-    crash_at,
-    job_text,
-    orders,
-    quarantined,
-    run_once,
-    tables,
-    totals,
-    written,
-)
+from tests.pipes import CrashError, crash_at
+from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, tables, totals, written
 
 
 @pytest.fixture

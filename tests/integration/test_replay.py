@@ -21,22 +21,8 @@ from penstock.tables.delta.keys import position_key, replay_key
 from penstock.tables.delta.state import Totals
 from penstock.tables.delta.table import Environment
 from tests.kafka import Produce, Topics
-from tests.quarantined import (
-    BROKEN,
-    EXTRA,
-    GOOD,
-    CrashError,
-    Place,
-    crash_at,
-    mended,
-    once_at,
-    orders,
-    quarantined,
-    run_once,
-    tables,
-    totals,
-    written,
-)
+from tests.pipes import CrashError, crash_at, once_at
+from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written
 
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
 

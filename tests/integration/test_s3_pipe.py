@@ -25,7 +25,8 @@ from penstock.verify import verify
 from tests.jobs import numbered
 from tests.kafka import Produce, Topics
 from tests.lake import s3_server
-from tests.quarantined import CrashError, crash_at, run_once
+from tests.pipes import CrashError, crash_at
+from tests.quarantined import run_once
 
 JOB = """
 job: numbered

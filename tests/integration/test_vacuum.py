@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
@@ -23,27 +22,9 @@ from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.delta.table import Environment, Table, new_batch_id, open_table
 from penstock.tables.delta.vacuum import Dead, Kept, vacuum
 from penstock.tables.quarantine import Quarantine, quarantine_spec
-from tests.lake import BUCKET, JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets, s3_server
+from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 
 LARGE = 128 * 1024**2
-
-
-@pytest.fixture(scope="module")
-def s3_options() -> Iterator[dict[str, str]]:
-    with s3_server() as options:
-        yield options
-
-
-@pytest.fixture(params=["local", "s3"])
-def lake(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Lake:
-    if request.param == "local":
-        return Lake(str(tmp_path / "table"))
-    return Lake(f"s3://{BUCKET}/{tmp_path.name}/table", s3_options)
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Lake:
-    return Lake(str(tmp_path / "table"))
 
 
 def paths(part: SlicePart) -> set[str]:
