@@ -163,7 +163,8 @@ def job_file(folder: Path, bootstrap: str, topic: str, retries: int = 10) -> Pat
 def spark_workers() -> list[int]:
     """The daemon that Spark forks its Python workers from, and those that there are."""
     family = psutil.Process().children(recursive=True)
-    found = [each.pid for each in family if "pyspark.daemon" in each.cmdline()]
+    living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
+    found = [each.pid for each in living if "pyspark.daemon" in each.cmdline()]
     assert found, "no Python worker runs yet"
     return found
 
