@@ -23,7 +23,10 @@ def keys(section: type[Section]) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("key", [*keys(JobFile), *CLIENT_NUMBERS, *CLIENT_WORDS, *(f"kafka.{n}" for n in KAFKA_NAMES)])
+KEYS = sorted({*keys(JobFile), *CLIENT_NUMBERS, *CLIENT_WORDS, *(f"kafka.{name}" for name in KAFKA_NAMES)})
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_every_key_is_on_the_reference_page(key: str) -> None:
     if key in ("kafka", "delta"):
         assert f"\n## {'log' if key == 'kafka' else 'table'}.{key}\n" in PAGE
