@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, Message, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 REQUEST_SECONDS_MAX = 60
@@ -113,7 +113,21 @@ class Produce:
             delivered.send(topic, value, options)
         if transactional:
             producer.commit_transaction(REQUEST_SECONDS_MAX)
+            _wait_for_markers(self.bootstrap, topic, delivered.places())
         return delivered.places()
+
+
+def _wait_for_markers(bootstrap: str, topic: str, places: list[tuple[int, int]]) -> None:
+    """The broker writes the marker of a transaction behind its commit: the next record must not come before it."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "markers"})
+    deadline = time.monotonic() + REQUEST_SECONDS_MAX
+    try:
+        for partition, offset in dict(sorted(places)).items():
+            while consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1] < offset + 2:
+                assert time.monotonic() < deadline, "a transaction has no marker"
+                time.sleep(0.01)
+    finally:
+        consumer.close()
 
 
 class _Delivered:

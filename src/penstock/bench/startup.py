@@ -24,15 +24,18 @@ from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.spec import DeltaTableSpec, FlushPolicy, GapPolicy, NewColumnPolicy
 from penstock.log.offsets import Bounds, Partition, Slice
 from penstock.plan import Lane, Terms, plan
+from penstock.tables.delta.compact import compact
 from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.delta.table import Table, new_batch_id, open_or_create, open_table
 
 PARTITIONS = 4
 COMMITS_FEW = 10
+COMPACT_EVERY = 200
 BASELINE_NAME = f"the same with {COMMITS_FEW} commits of history"
 _JOB = "bench-startup"
 _SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _PROCESS_SECONDS_MAX = 120
+_TARGET_BYTES = 128 * 1024 * 1024
 
 Say = Callable[[str], None]
 
@@ -53,7 +56,7 @@ def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
 
 
 def make_history(path: Path, commits: int) -> None:
-    """Commit one row per partition and commit, as a job at the head of its log does."""
+    """Commit one row at a time, as a job at the head of its log does, and compact now and then, as its owner does."""
     spec = DeltaTableSpec(str(path))
     table = open_or_create(spec, _JOB, _SCHEMA, NewColumnPolicy.ADD)
     partitions = _partitions()
@@ -62,6 +65,8 @@ def make_history(path: Path, commits: int) -> None:
         partition = partitions[number % PARTITIONS]
         offset = number // PARTITIONS
         table.commit(Proposal(_JOB, new_batch_id(), (_part(table, partition, offset),)))
+        if number % COMPACT_EVERY == COMPACT_EVERY - 1:
+            compact(table, _TARGET_BYTES)
 
 
 def _part(table: Table, partition: Partition, offset: int) -> SlicePart:
