@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from deltalake import DeltaTable
 
@@ -10,25 +10,33 @@ from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import origin_key, position_key, quarantine_key, token_key, topic_key, total_key
 from penstock.tables.delta.state import TOTAL_NAMES, PartitionState, TableState, Totals
 
+Lookup = Callable[[str], int | None]
+"""The number of an app transaction by its name, as of one version."""
+
 
 def read_state(handle: DeltaTable, job: str, partitions: Iterable[Partition]) -> TableState:
     """Read the state of these partitions from the very version that the handle has loaded."""
+    return state_of(handle.version(), handle.transaction_version, job, partitions)
+
+
+def state_of(version: int, lookup: Lookup, job: str, partitions: Iterable[Partition]) -> TableState:
+    """The state of these partitions, from whoever knows the app transactions of a version."""
     wanted = tuple(partitions)
     return TableState(
-        version=handle.version(),
-        partitions={each: _read_partition(handle, job, each) for each in wanted},
-        fingerprints={each.topic: handle.transaction_version(topic_key(job, each.topic)) for each in wanted},
+        version=version,
+        partitions={each: _partition_state(lookup, job, each) for each in wanted},
+        fingerprints={each.topic: lookup(topic_key(job, each.topic)) for each in wanted},
     )
 
 
-def _read_partition(handle: DeltaTable, job: str, partition: Partition) -> PartitionState:
-    position = handle.transaction_version(position_key(job, partition))
+def _partition_state(lookup: Lookup, job: str, partition: Partition) -> PartitionState:
+    position = lookup(position_key(job, partition))
     if position is None:
-        return PartitionState(token=handle.transaction_version(token_key(job, partition)) or 0)
+        return PartitionState(token=lookup(token_key(job, partition)) or 0)
     return PartitionState(
         position=position,
-        origin=handle.transaction_version(origin_key(job, partition)),
-        token=handle.transaction_version(token_key(job, partition)) or 0,
-        totals=Totals(*(handle.transaction_version(total_key(job, partition, name)) or 0 for name in TOTAL_NAMES)),
-        quarantine_mark=handle.transaction_version(quarantine_key(job, partition)),
+        origin=lookup(origin_key(job, partition)),
+        token=lookup(token_key(job, partition)) or 0,
+        totals=Totals(*(lookup(total_key(job, partition, name)) or 0 for name in TOTAL_NAMES)),
+        quarantine_mark=lookup(quarantine_key(job, partition)),
     )

@@ -21,9 +21,10 @@ from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.tables.delta.proposal import Effect, Part, Proposal, Refusal, check, effect
-from penstock.tables.delta.reading import read_state
+from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, refuse_foreign_demands
 from penstock.tables.delta.state import TableState
+from penstock.tables.delta.transactions import app_transactions
 
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
@@ -109,8 +110,9 @@ class Table:
     def _known_state(self, partitions: Iterable[Partition]) -> TableState:
         wanted = tuple(partitions)
         if self._state.version != self.version or not set(wanted) <= self._state.partitions.keys():
-            with library_errors(self.spec.path):
-                self._state = read_state(self._handle, self.job, {*wanted, *self._state.partitions})
+            # All names at once: the library reads the whole checkpoint again for every one.
+            numbers = app_transactions(self.storage(), self.version)
+            self._state = state_of(self.version, numbers.get, self.job, {*wanted, *self._state.partitions})
         return self._state
 
     def transaction(self, key: str) -> int | None:
