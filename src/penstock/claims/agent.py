@@ -1,0 +1,379 @@
+"""The agent: a thread that joins a participant to the coordination topic, and answers what is held now.
+
+It keeps on through broker failures: while it cannot be heard, its leases run out and nothing is held, by design.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.claims.codec import TEXT_CHARACTERS_MAX
+from penstock.claims.fold import skip
+from penstock.claims.journal import Entry, Journal
+from penstock.claims.participant import Life, MemberOptions, Participant, Send, Told, Verdict
+from penstock.claims.records import Record
+from penstock.claims.snapshots import SNAPSHOT_EVERY_RECORDS, Snapshot
+from penstock.claims.topics import (
+    DEFAULT_PARTITIONS,
+    DEFAULT_TOPIC,
+    CoordinationTopic,
+    MissingTopicError,
+    describe_surely,
+    open_topic,
+)
+from penstock.claims.world import World
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.admin import BoundedAdmin
+from penstock.log.offsets import Partition
+
+POLL_SECONDS = 0.1
+HEARTBEAT_SECONDS_MIN = 0.5
+IDENTITY_CHECK_INTERVALS = 2
+"""How often the coordination topic is looked at: it may have been deleted and made again."""
+_CATCH_UP_SECONDS_MAX = 120.0
+
+Tell = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinationOptions:
+    """Which coordination topic, and what to do if its history is gone (RULES M7)."""
+
+    topic: str = DEFAULT_TOPIC
+    partitions: int = DEFAULT_PARTITIONS
+    restart_lost_history: bool = False
+
+
+@dataclass(slots=True)
+class Clock:
+    """Monotonic time for leases, wall time for pauses; passed in so that tests can hold them."""
+
+    now: Callable[[], float] = time.monotonic
+    wall_now: Callable[[], float] = time.time
+
+
+def _silence(event: str, **fields: object) -> None:
+    """The `tell` of an agent that nobody listens to."""
+
+
+@dataclass(slots=True)
+class Startup:
+    """What the last start of the agent took, for benchmarks and status."""
+
+    seconds: float = 0.0
+    records: int = 0
+
+
+class Agent:
+    """One member of a group. Everything public may be called from any thread."""
+
+    def __init__(
+        self,
+        spec: KafkaLogSpec,
+        member: MemberOptions,
+        coordination: CoordinationOptions | None = None,
+        tell: Tell = _silence,
+        clock: Clock | None = None,
+    ) -> None:
+        _check_member(member)
+        self.member = member
+        self.startup = Startup()
+        self._spec = spec
+        self._coordination = coordination or CoordinationOptions()
+        self._tell = tell
+        self._clock = clock or Clock()
+        self._changed = threading.Condition()
+        self._participant: Participant | None = None
+        self._outbox: list[Send] = []
+        self._wanted: tuple[tuple[Partition, ...], dict[Partition, int]] = ((), {})
+        self._error: PenstockError | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(name=f"claims {member.client_id}", target=self._live, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Release everything, leave the group, and end the thread within a bound."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(4 * self.member.heartbeat_seconds)
+
+    # what the application asks and says
+
+    def now(self) -> float:
+        """This member's monotonic time."""
+        return self._clock.now()
+
+    def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
+        """The partitions that the group shares, with the tokens of their tables."""
+        with self._changed:
+            self._wanted = (tuple(partitions), dict(floors))
+            if self._participant is not None:
+                self._participant.want(*self._wanted)
+
+    def held(self) -> dict[Partition, int]:
+        """The partitions on which work may begin now; raises what ended the agent."""
+        with self._changed:
+            self._raise_error()
+            return {} if self._participant is None else self._participant.held(self._clock.now())
+
+    def using(self, partitions: Iterable[Partition]) -> None:
+        """The partitions that work is under way on."""
+        with self._changed:
+            if self._participant is not None:
+                self._participant.using(partitions)
+
+    def confirmed(self, partition: Partition, token: int) -> bool:
+        """Whether the claim under this token is ours beyond doubt at this moment."""
+        with self._changed:
+            return self._participant is not None and self._participant.confirmed(partition, token, self._clock.now())
+
+    def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
+        with self._changed:
+            if self._participant is not None:
+                self._participant.progress(partition, position, lag)
+
+    def shed(self, partition: Partition, reason: str) -> None:
+        """Let go of a partition that this member cannot keep up with."""
+        with self._changed:
+            if self._participant is not None:
+                self._participant.shed(partition, reason, self._clock.now())
+
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[Participant]:
+        """The participant, held still while one looks at it; TransientError while the agent is not a member."""
+        with self._changed:
+            self._raise_error()
+            if self._participant is None or self._participant.life is not Life.MEMBER:
+                raise TransientError(f"{self.member.client_id} is not yet a member of {self.member.group}")
+            yield self._participant
+
+    def say(self, kind: type[Record], partition: Partition, **content: object) -> Verdict:
+        """Send a record about a partition and wait until it is read back; OutcomeUnknownError if it is not in time."""
+        deadline = self._clock.now() + 2 * self.member.heartbeat_seconds
+        with self.looking() as participant:
+            record = participant.record_of(kind, partition=partition, **content)
+            participant.ask(record)
+            participant.sending(record, self._clock.now())
+            self._outbox.append(Send(participant.world.place_of(partition), record))
+            while True:
+                verdict = participant.verdict(record) if self._participant is participant else None
+                if verdict is not None:
+                    participant.stop_asking(record)
+                    return verdict
+                self._raise_error()
+                left = deadline - self._clock.now()
+                if left <= 0 or self._participant is not participant:
+                    raise OutcomeUnknownError(f"a {kind.__name__} record about {partition} was not read back in time")
+                self._changed.wait(min(left, POLL_SECONDS))
+
+    def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until something holds that the agent's thread changes."""
+        deadline = self._clock.now() + seconds
+        with self._changed:
+            while not holds():
+                self._raise_error()
+                left = deadline - self._clock.now()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, POLL_SECONDS))
+        return True
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    # the thread
+
+    def _live(self) -> None:
+        """One membership after another: each begins by reading the log from its snapshots."""
+        while not self._stopping.is_set():
+            try:
+                self._membership()
+            except (TransientError, OutcomeUnknownError) as error:
+                self._tell("coordination interrupted", reason=error.primary, detail=error.detail)
+                self._stopping.wait(min(1.0, self.member.heartbeat_seconds))
+            except PenstockError as error:
+                self._end(error)
+                return
+            except BaseException as error:
+                # The top of a thread: whoever asks next must hear of a bug.
+                self._end(PenstockError("the claims agent crashed", detail=repr(error)))
+                raise
+
+    def _end(self, error: PenstockError) -> None:
+        with self._changed:
+            self._error = error
+            self._participant = None
+            self._changed.notify_all()
+
+    def _membership(self) -> None:
+        started_at = self._clock.now()
+        topic = self._open_topic()
+        admin = BoundedAdmin(self._spec, max(1.0, self.member.heartbeat_seconds / 2))
+        journal = Journal(self._spec, topic, max(1.0, self.member.heartbeat_seconds / 2))
+        participant = Participant(
+            self.member,
+            uuid.uuid4().hex[:12],
+            World(self.member.group, topic.partitions, self.member.heartbeat_seconds),
+        )
+        try:
+            session = _Session(journal, topic, admin, participant, self._clock, self._tell)
+            self.startup = Startup(0.0, session.catch_up(self._coordination.restart_lost_history))
+            self.startup.seconds = self._clock.now() - started_at
+            with self._changed:
+                participant.want(*self._wanted)
+                participant.begin(self._clock.now())
+                self._participant, self._outbox = participant, []
+            while not self._stopping.is_set():
+                self._turn(session)
+            self._leave(session)
+        finally:
+            with self._changed:
+                self._participant = None
+                self._changed.notify_all()
+            journal.close()
+            admin.close()
+
+    def _open_topic(self) -> CoordinationTopic:
+        admin = BoundedAdmin(self._spec)
+        try:
+            return open_topic(admin, self._coordination.topic, self._coordination.partitions)
+        finally:
+            admin.close()
+
+    def _turn(self, session: _Session) -> None:
+        """Read, decide, send: the lock is not held while the broker is waited for."""
+        entries = session.journal.poll(POLL_SECONDS if not self._outbox else 0.0)
+        with self._changed:
+            session.take(entries)
+            outbox, self._outbox = self._outbox, []
+            sends = outbox + session.participant.decide(self._clock.now(), self._clock.wall_now())
+            told, session.participant.told = session.participant.told, Told()
+            self._changed.notify_all()
+        session.send(sends)
+        session.keep_snapshots()
+        session.check_identity()
+        _tell_all(self._tell, told)
+
+    def _leave(self, session: _Session) -> None:
+        with self._changed:
+            sends = session.participant.leave(self._clock.now())
+        session.send(sends)
+        if session.journal.flush(self.member.heartbeat_seconds):
+            self._tell("left without saying so", reason="the broker did not take the last records in time")
+
+
+@dataclass(slots=True)
+class _Session:
+    """One membership's reading of the log."""
+
+    journal: Journal
+    topic: CoordinationTopic
+    admin: BoundedAdmin
+    participant: Participant
+    clock: Clock
+    tell: Tell
+    snapshot_offsets: dict[int, int] = field(default_factory=dict)
+    appended_at: dict[int, float] = field(default_factory=dict)
+    due: set[int] = field(default_factory=set)
+    identity_checked_at: float = 0.0
+
+    def catch_up(self, restart: bool) -> int:
+        """Read snapshots and the log behind them to its present end; returns how many records that were."""
+        world, now = self.participant.world, self.clock.now()
+        snapshots = self.journal.snapshots()
+        for place, snapshot in snapshots.items():
+            world.restore(place, snapshot.state, now, snapshot.appended_at)
+            self.snapshot_offsets[place] = snapshot.state.next_offset
+        bounds = self.journal.seek({place: each.state.next_offset for place, each in snapshots.items()}, restart)
+        deadline = now + _CATCH_UP_SECONDS_MAX
+        count = 0
+        # By position, not by the record before the end: that place may hold a marker or nothing at all.
+        positions = {place: start for place, (start, _) in bounds.items()}
+        while any(positions[place] < end for place, (_, end) in bounds.items()):
+            entries = self.journal.poll(POLL_SECONDS)
+            count += len(entries)
+            self.take(entries)
+            positions = {place: max(known, positions[place]) for place, known in self.journal.positions().items()}
+            if self.clock.now() > deadline:
+                raise TransientError(f"coordination topic {self.topic.name} could not be read to its end in time")
+        self.identity_checked_at = self.clock.now()
+        return count
+
+    def take(self, entries: Iterable[Entry]) -> None:
+        participant, now = self.participant, self.clock.now()
+        for entry in entries:
+            self.appended_at[entry.place] = entry.appended_at
+            if entry.record is None:
+                participant.world.folds[entry.place] = skip(participant.world.folds[entry.place], entry.offset)
+                self.tell("foreign record", place=entry.place, offset=entry.offset, reason=entry.fault)
+                continue
+            participant.read(entry.place, entry.offset, entry.record, now, entry.appended_at)
+            behind = entry.offset - self.snapshot_offsets.get(entry.place, 0)
+            if entry.record.who == participant.who and behind >= SNAPSHOT_EVERY_RECORDS:
+                self.due.add(entry.place)
+
+    def send(self, sends: Iterable[Send]) -> None:
+        for send in sends:
+            self.journal.append(send.place, send.record, self.participant.failed)
+
+    def keep_snapshots(self) -> None:
+        while self.due:
+            place = self.due.pop()
+            state = self.participant.world.folds[place]
+            self.journal.keep(Snapshot(self.topic.topic_id, place, self.appended_at[place], state))
+            self.snapshot_offsets[place] = state.next_offset
+
+    def check_identity(self) -> None:
+        """A topic that was deleted and made again is another log: everything known of the old one is void."""
+        now = self.clock.now()
+        if now - self.identity_checked_at < IDENTITY_CHECK_INTERVALS * self.participant.options.heartbeat_seconds:
+            return
+        self.identity_checked_at = now
+        try:
+            found = describe_surely(self.admin, self.topic.name)
+        except MissingTopicError:
+            raise
+        except TransientError:
+            # The broker is away: heartbeats tell that soon enough.
+            return
+        if found.topic_id != self.topic.topic_id:
+            raise TransientError(f"coordination topic {self.topic.name} was recreated")
+        before = self.topic.partitions
+        if found.partitions != before:
+            raise UserError(
+                f"coordination topic {self.topic.name} grew from {before} to {found.partitions} partitions",
+                detail="where a claim is found depends on that number, so it must never change",
+                hint="stop every process, delete the topic and its snapshots, and start again",
+            )
+
+
+def _tell_all(tell: Tell, told: Told) -> None:
+    for partition, token in told.won:
+        tell("claim won", partition=str(partition), token=token)
+    for partition, token in told.lost:
+        tell("claim lost", partition=str(partition), token=token)
+    for partition, reason in told.released:
+        tell("claim released", partition=str(partition), reason=reason)
+
+
+def default_client_id() -> str:
+    """A client id for a process that does not name one: it cannot take its claims back after a restart."""
+    return f"{socket.gethostname()[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+def _check_member(member: MemberOptions) -> None:
+    for name, text in (("group", member.group), ("client id", member.client_id)):
+        if not text or len(text) > TEXT_CHARACTERS_MAX:
+            raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
+    if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:
+        raise UserError(f"a heartbeat interval of {member.heartbeat_seconds} s is below {HEARTBEAT_SECONDS_MIN} s")

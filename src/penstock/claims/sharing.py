@@ -1,0 +1,162 @@
+"""What one member should claim and release now, from what it has read. Pure: time and state come in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from penstock.claims.records import Presence, Who
+from penstock.claims.shares import Seat, favourite, needy, targets
+from penstock.claims.world import World
+from penstock.log.offsets import Partition
+
+ABOVE_SHARE = "above the fair share"
+TOPIC_LOST = "another part of the topic was lost"
+NOT_WANTED = "the partition is no longer part of the job"
+
+
+@dataclass(frozen=True, slots=True)
+class Self:
+    """What a member knows of itself when it decides."""
+
+    who: Who
+    wanted: tuple[Partition, ...]
+    unit: Literal["partition", "topic"]
+    presence: Presence
+    held: frozenset[Partition]
+    claiming: frozenset[Partition] = frozenset()
+    cooling: frozenset[Partition] = frozenset()
+    in_use: frozenset[Partition] = frozenset()
+    joined_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    claim: tuple[Partition, ...] = ()
+    release: Mapping[Partition, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What is claimed as one; whoever holds the first partition holds the unit."""
+
+    name: str
+    partitions: tuple[Partition, ...]
+
+    @property
+    def lock(self) -> Partition:
+        return self.partitions[0]
+
+
+def share(world: World, me: Self, now: float) -> Share:
+    """Claim up to the fair share, release above it if somebody waits; a unit goes as a whole."""
+    units = _units(me)
+    holders = {unit.name: _holder(world, unit.lock, now) for unit in units}
+    seats = _seats(world, me, holders, now)
+    shares = targets(seats, len(units))
+    waiting = needy(seats, shares)
+    mine = [unit for unit in units if unit.lock in me.held]
+    surplus = len(mine) - shares[me.who.client_id]
+    release: dict[Partition, str] = dict.fromkeys(me.held.difference(me.wanted), NOT_WANTED)
+    if surplus > 0 and any(each != me.who.client_id for each in waiting):
+        for unit in sorted(mine, key=lambda unit: (unit.lock in me.in_use, unit.name))[:surplus]:
+            release |= dict.fromkeys((each for each in unit.partitions if each in me.held), ABOVE_SHARE)
+    claim = _wanted_units(world, me, units, holders, shares[me.who.client_id] - len(mine), waiting, now)
+    if me.unit == "topic":
+        release |= _broken_units(me, units)
+        claim += _rest_of_units(world, me, [unit for unit in mine if unit.lock not in release], now)
+    return Share(tuple(claim), release)
+
+
+def _units(me: Self) -> list[_Unit]:
+    if me.unit == "partition":
+        return [_Unit(f"{each.topic}\x00{each.topic_id}\x00{each.number}", (each,)) for each in me.wanted]
+    topics: dict[str, list[Partition]] = {}
+    for each in me.wanted:
+        topics.setdefault(f"{each.topic}\x00{each.topic_id}", []).append(each)
+    return [_Unit(name, tuple(partitions)) for name, partitions in topics.items()]
+
+
+def _holder(world: World, partition: Partition, now: float) -> str | None:
+    """Who holds a partition as far as we can see; None if it is free, or if its owner is suspected."""
+    claim = world.claim(partition)
+    if not claim.held or claim.owner is None or world.suspected(partition, now):
+        return None
+    return claim.owner.client_id
+
+
+def _seats(world: World, me: Self, holders: Mapping[str, str | None], now: float) -> list[Seat]:
+    bounds = {each.who.client_id: each.presence.claims_max for each in world.live_members(now)}
+    bounds |= {holder: None for holder in holders.values() if holder is not None and holder not in bounds}
+    bounds[me.who.client_id] = me.presence.claims_max
+    count = dict.fromkeys(bounds, 0)
+    for holder in holders.values():
+        if holder is not None:
+            count[holder] += 1
+    return [Seat(client_id, count[client_id], bound) for client_id, bound in bounds.items()]
+
+
+def _wanted_units(
+    world: World,
+    me: Self,
+    units: list[_Unit],
+    holders: Mapping[str, str | None],
+    room: int,
+    waiting: tuple[str, ...],
+    now: float,
+) -> list[Partition]:
+    """The free units that this member goes for: its own of a former life first, then those it is the favourite of."""
+    former = [unit.lock for unit in units if _of_former_life(world, unit.lock, me) and unit.lock not in me.claiming]
+    # What is above the share is handed over later by a release: cleaner than to let it grow stale.
+    claim = list(former)
+    room -= len(former) + sum(unit.lock in me.claiming for unit in units)
+    for unit in units:
+        if room <= 0:
+            break
+        free = holders[unit.name] is None and unit.lock not in me.claiming and unit.lock not in me.cooling
+        if not free or unit.lock in me.held or unit.lock in claim:
+            continue
+        if favourite(unit.name, waiting) == me.who.client_id or _left_over(world, unit.lock, me, now):
+            claim.append(unit.lock)
+            room -= 1
+    return claim
+
+
+def _of_former_life(world: World, partition: Partition, me: Self) -> bool:
+    claim = world.claim(partition)
+    if not claim.held or claim.owner is None:
+        return False
+    return claim.owner.client_id == me.who.client_id and claim.owner.nonce != me.who.nonce
+
+
+def _left_over(world: World, partition: Partition, me: Self, now: float) -> bool:
+    """Whether a partition is free for so long that its favourite will not come."""
+    claim = world.claim(partition)
+    interval = world.heartbeat_seconds
+    if claim.last is None:
+        return now - me.joined_at > interval
+    return world.silence_seconds(partition, now) > (3 * interval if claim.held else interval)
+
+
+def _broken_units(me: Self, units: list[_Unit]) -> dict[Partition, str]:
+    """Parts of topics whose lock is not ours (any more)."""
+    return {
+        each: TOPIC_LOST
+        for unit in units
+        if unit.lock not in me.held and unit.lock not in me.claiming
+        for each in unit.partitions
+        if each in me.held
+    }
+
+
+def _rest_of_units(world: World, me: Self, mine: list[_Unit], now: float) -> list[Partition]:
+    return [
+        each
+        for unit in mine
+        for each in unit.partitions[1:]
+        if each not in me.held
+        and each not in me.claiming
+        and each not in me.cooling
+        and (_holder(world, each, now) is None or _of_former_life(world, each, me))
+    ]
