@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.engine.pipeline import TopicRecreatedError
+from penstock.engine.starting import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.plan import BeyondEndError
 from penstock.tables.delta.proposal import Proposal, StartPart

@@ -10,10 +10,10 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.claims.codec import TEXT_CHARACTERS_MAX
+from penstock.claims.codec import TEXT_CHARACTERS_MAX, encode
 from penstock.claims.fold import skip
 from penstock.claims.journal import Entry, Journal
 from penstock.claims.participant import Life, MemberOptions, Participant, Send, Told, Verdict
@@ -109,7 +109,7 @@ class Agent:
     # what the application asks and says
 
     def now(self) -> float:
-        """This member's monotonic time."""
+        """The monotonic time of this member."""
         return self._clock.now()
 
     def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
@@ -138,6 +138,8 @@ class Agent:
 
     def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
         with self._changed:
+            if position < 0 or lag < 0:
+                raise ValueError(f"no position and lag of a partition: {position}, {lag}")
             if self._participant is not None:
                 self._participant.progress(partition, position, lag)
 
@@ -145,7 +147,7 @@ class Agent:
         """Let go of a partition that this member cannot keep up with."""
         with self._changed:
             if self._participant is not None:
-                self._participant.shed(partition, reason, self._clock.now())
+                self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self._clock.now())
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Participant]:
@@ -157,23 +159,40 @@ class Agent:
             yield self._participant
 
     def say(self, kind: type[Record], partition: Partition, **content: object) -> Verdict:
-        """Send a record about a partition and wait until it is read back; OutcomeUnknownError if it is not in time."""
+        """Send a record about a partition and wait until it is read back; OutcomeUnknownError if it is not in time.
+
+        ValueError for a record that every reader would refuse as malformed.
+        """
+        [verdict] = self.say_each(kind, [(partition, content)])
+        return verdict
+
+    def say_each(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[Verdict]:
+        """The same about several partitions at once."""
         deadline = self._clock.now() + 2 * self.member.heartbeat_seconds
         with self.looking() as participant:
-            record = participant.record_of(kind, partition=partition, **content)
-            participant.ask(record)
-            participant.sending(record, self._clock.now())
-            self._outbox.append(Send(participant.world.place_of(partition), record))
-            while True:
-                verdict = participant.verdict(record) if self._participant is participant else None
-                if verdict is not None:
+            records = [participant.record_of(kind, partition=each, **content) for each, content in about]
+            for record in records:
+                encode(record, participant.world.count)
+            for record, (partition, _) in zip(records, about, strict=True):
+                participant.ask(record)
+                participant.sending(record, self._clock.now())
+                self._outbox.append(Send(participant.world.place_of(partition), record))
+            try:
+                return self._read_back(participant, records, deadline)
+            finally:
+                for record in records:
                     participant.stop_asking(record)
-                    return verdict
-                self._raise_error()
-                left = deadline - self._clock.now()
-                if left <= 0 or self._participant is not participant:
-                    raise OutcomeUnknownError(f"a {kind.__name__} record about {partition} was not read back in time")
-                self._changed.wait(min(left, POLL_SECONDS))
+
+    def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
+        while True:
+            verdicts = [each for record in records if (each := participant.verdict(record)) is not None]
+            if len(verdicts) == len(records):
+                return verdicts
+            self._raise_error()
+            left = deadline - self._clock.now()
+            if left <= 0 or self._participant is not participant:
+                raise OutcomeUnknownError(f"{len(records) - len(verdicts)} coordination records were not read back")
+            self._changed.wait(min(left, POLL_SECONDS))
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait until something holds that the agent's thread changes."""
@@ -375,5 +394,9 @@ def _check_member(member: MemberOptions) -> None:
     for name, text in (("group", member.group), ("client id", member.client_id)):
         if not text or len(text) > TEXT_CHARACTERS_MAX:
             raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
+        if any("\ud800" <= each <= "\udfff" for each in text):
+            raise UserError(f"the {name} {text!r} is no text: it holds half of a surrogate pair")
+    if member.claims_max is not None and member.claims_max < 0:
+        raise UserError(f"a member cannot hold at most {member.claims_max} claims")
     if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:
         raise UserError(f"a heartbeat interval of {member.heartbeat_seconds} s is below {HEARTBEAT_SECONDS_MIN} s")

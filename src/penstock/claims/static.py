@@ -1,4 +1,4 @@
-"""The claims of a job with one process: every partition is held, under the token that the table has."""
+"""What the engine asks of claims, and the claims of a job with one process: it holds everything."""
 
 from __future__ import annotations
 
@@ -9,10 +9,40 @@ from penstock.log.offsets import Partition
 
 
 class Claims(Protocol):
-    """Which partitions this process may work on now, each with the token that proves it."""
+    """Which partitions this process may work on, each with the token that proves it."""
+
+    shared: bool
+    """Whether other processes work on the job too, so that a refused partition is an ordinary event."""
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Return the held partitions with their tokens; `table_tokens` is the floor under each (RULES M1)."""
+        """The held partitions with their tokens; `table_tokens` is the floor under each (RULES M1).
+
+        Asked at the beginning of a round: no work is under way on what is not in the answer.
+        """
+        ...
+
+    def keeps(self, partition: Partition, token: int) -> bool:
+        """Whether the claim under this token is still ours, asked before a commit."""
+        ...
+
+    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
+        """Claim the messages below these offsets for processing at most once; those partitions where it was granted."""
+        ...
+
+    def announced(self, partition: Partition) -> int | None:
+        """The offset up to which somebody has claimed messages for processing at most once."""
+        ...
+
+    def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
+        """Tell others how far this process is."""
+        ...
+
+    def correct(self, partition: Partition, token: int, position: int) -> int | None:
+        """Set the shown position to the table's where it is ahead of it (RULES M2); what it was, if it was."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything."""
         ...
 
 
@@ -20,6 +50,25 @@ class StaticClaims:
     """Holds everything. Safe with one process; a second one is refused by the table's positions."""
 
     FIRST_TOKEN = 1
+    shared = False
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         return {each: max(self.FIRST_TOKEN, table_tokens.get(each, 0)) for each in partitions}
+
+    def keeps(self, partition: Partition, token: int) -> bool:
+        return True
+
+    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
+        return frozenset(ends)
+
+    def announced(self, partition: Partition) -> int | None:
+        return None
+
+    def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
+        """Nobody else listens."""
+
+    def correct(self, partition: Partition, token: int, position: int) -> int | None:
+        return None
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
@@ -10,36 +10,24 @@ from pyspark.sql import SparkSession
 from penstock.claims import Claims, StaticClaims
 from penstock.engine.events import Listener, Silence
 from penstock.engine.reports import Written
+from penstock.engine.starting import Starter
 from penstock.engine.writing import BatchWriter
-from penstock.errors import FencedError, PenstockError, TransientError, UserError
+from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
-from penstock.job.spec import JobSpec, NewColumnPolicy, RecreatedPolicy
+from penstock.job.spec import Delivery, JobSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
 from penstock.log.offsets import Batch, Bounds, Partition
 from penstock.plan import BeyondEndError, Lane, Terms, Wait, plan
-from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.delta.proposal import Proposal, SlicePart
 from penstock.tables.delta.state import TableState
 from penstock.tables.delta.table import Environment, Outcome, Table, new_batch_id, open_or_create
 from penstock.tables.quarantine import Quarantine
 
 RECORD_BYTES_ASSUMED = 100.0
 """Parquet bytes per record before the first commit has taught the real size."""
-
-
-class TopicRecreatedError(UserError):
-    """The topic was deleted and created again; the table's positions belong to the old one."""
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(
-            f"topic {topic} was recreated",
-            detail="the table's positions belong to the earlier topic of this name",
-            hint="set `on.recreated: restart` to read the new topic from its beginning, or write to a new table",
-        )
-        self.topic = topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +45,6 @@ class Seen:
 
     waiting_since: dict[Partition, float] = field(default_factory=dict)
     record_bytes: float = RECORD_BYTES_ASSUMED
-    nothing_matched: bool = False
-    """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
     ended: set[Partition] = field(default_factory=set)
     """Partitions that were read to their end at least once, so that newer records arrived since."""
 
@@ -84,6 +70,7 @@ class Pipeline:
         self.claims = claims or StaticClaims()
         self.seen = Seen()
         self.table = self._open_table()
+        self.starter = Starter(job, self.log, self.table, self.claims, self.listener, self.reach)
         self.writer = BatchWriter(job, spark, self.table, self.log, self.listener, failpoint, stopping)
         self.quarantine = Quarantine(job, self.table, self.environment)
         self.quarantine.finish_replay()
@@ -94,14 +81,18 @@ class Pipeline:
 
     def round(self, flush_now: bool = False, ends: Mapping[Partition, int] | None = None) -> Round:
         """Carry one batch through, or say how long to wait. `ends` bounds the partitions, as `run --once` does."""
-        tokens = self.claim()
+        partitions = self.log.partitions()
+        tokens = self.claim(partitions)
         bounds = self.log.bounds(tokens)
-        state = self.start(tokens, bounds)
+        tokens, state = self.starter.begin(tokens, partitions, bounds)
+        self._tell_progress(tokens, state, bounds)
         self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in tokens})
         planned_at = self.environment.now()
         planned = self.plan(tokens, state, bounds, flush_now, ends)
+        if isinstance(planned, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
+            planned = self.announce(planned, tokens)
         if isinstance(planned, Wait):
-            return Round(wait=planned, caught_up=planned.until is None)
+            return Round(wait=planned, caught_up=planned.until is None and (ends is None or self._reached(ends)))
         self.reach("planned")
         written = self.writer.write(planned)
         if written is None:
@@ -113,7 +104,7 @@ class Pipeline:
         return Round(outcome=outcome, caught_up=self._reached(ends))
 
     def _reached(self, ends: Mapping[Partition, int] | None) -> bool:
-        """Whether the table is at the ends that a bounded run set out for."""
+        """Whether the table is at the ends that a bounded run set out for, whichever process brought it there."""
         if ends is None:
             return False
         state = self.table.state(ends)
@@ -125,44 +116,12 @@ class Pipeline:
 
     # claim
 
-    def claim(self) -> dict[Partition, int]:
+    def claim(self, partitions: tuple[Partition, ...]) -> dict[Partition, int]:
         """The partitions of this process with their tokens."""
-        partitions = self.log.partitions()
-        if not partitions and not self.seen.nothing_matched:
-            self.seen.nothing_matched = True
+        if not partitions and not self.starter.nothing_matched:
+            self.starter.nothing_matched = True
             self.listener.event("no topic matches", pattern=self.job.log.topic_pattern)
         return self.claims.held(partitions, self.table.state(partitions).tokens)
-
-    def start(self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> TableState:
-        """Commit where new partitions begin, before anything of them is read (RULES P1, P3)."""
-        state = self.table.state(tokens)
-        new = [each for each in tokens if state.of(each).position is None]
-        if not new:
-            return state
-        offsets = self._first_offsets(new, state, bounds)
-        parts = tuple(StartPart(each, offsets[each], tokens[each]) for each in new)
-        outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), parts))
-        self.reach("started")
-        for part in outcome.accepted:
-            if isinstance(part, StartPart):
-                self.listener.event("partition started", partition=str(part.partition), offset=part.offset)
-        return self.table.state(tokens)
-
-    def _first_offsets(
-        self, new: Sequence[Partition], state: TableState, bounds: Mapping[Partition, Bounds]
-    ) -> dict[Partition, int]:
-        """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
-        began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.seen.nothing_matched
-        fresh = []
-        for partition in new:
-            known = state.fingerprints.get(partition.topic)
-            if known is not None and known != topic_fingerprint(partition.topic_id):
-                if self.job.on.recreated is RecreatedPolicy.FAIL:
-                    raise TopicRecreatedError(partition.topic)
-            elif known is None and not (began and self.job.log.topic_pattern):
-                fresh.append(partition)
-        resolved = self.log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
-        return {each: resolved.get(each, bounds[each].first) for each in new}
 
     # plan
 
@@ -181,6 +140,14 @@ class Pipeline:
         if isinstance(planned, Batch):
             self.listener.event("batch planned", batch=planned.id, offsets=planned.offsets, slices=len(planned.slices))
         return planned
+
+    def announce(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch | Wait:
+        """Claim the batch's messages for this process, before the first is read: nobody will write them again."""
+        self.starter.announcing({piece.partition: tokens[piece.partition] for piece in batch.slices})
+        granted = self.claims.announce({piece.partition: piece.end for piece in batch.slices}, tokens)
+        self.reach("announced")
+        slices = tuple(piece for piece in batch.slices if piece.partition in granted)
+        return Batch(batch.id, slices) if slices else Wait(self.environment.now())
 
     def _lane(
         self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Mapping[Partition, int] | None
@@ -213,6 +180,9 @@ class Pipeline:
     def commit(self, batch: Batch, tokens: Mapping[Partition, int], written: Written) -> Outcome:
         """The one act that makes rows visible and moves positions; a refused partition means another owner."""
         self._check_identity(batch)
+        batch = self._still_ours(batch, tokens)
+        if not batch.slices:
+            return Outcome(None)
         parts = tuple(
             SlicePart(
                 piece,
@@ -230,7 +200,9 @@ class Pipeline:
             self.quarantine.append(outcome.accepted)
             self.reach("quarantined")
             self._tell(batch, outcome, written)
-        if outcome.refused:
+        for refusal in outcome.refused:
+            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
+        if outcome.refused and not self.claims.shared:
             first = outcome.refused[0]
             raise FencedError(
                 f"the table refused {len(outcome.refused)} of {len(parts)} slices: {first.partition}: {first.reason}",
@@ -238,6 +210,22 @@ class Pipeline:
                 hint="stop the other process; with `claims: static` a job has one process",
             )
         return outcome
+
+    def _still_ours(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch:
+        """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""
+        kept = []
+        for piece in batch.slices:
+            if self.claims.keeps(piece.partition, tokens[piece.partition]):
+                kept.append(piece)
+            else:
+                self.listener.event("slice dropped", partition=str(piece.partition), reason="the claim was lost")
+        return Batch(batch.id, tuple(kept))
+
+    def _tell_progress(
+        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
+    ) -> None:
+        positions = {each: state.of(each).position or 0 for each in tokens}
+        self.claims.progress(positions, {each: max(0, bounds[each].end - positions[each]) for each in tokens})
 
     def _check_identity(self, batch: Batch) -> None:
         """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""
@@ -268,7 +256,7 @@ class Pipeline:
 
     def mirror(self, outcome: Outcome) -> None:
         """Show the table's positions in the consumer group; best effort, never read back (RULES P5)."""
-        partitions = [part.partition for part in outcome.accepted]
+        partitions = [part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)]
         state = self.table.state(partitions)
         positions = {each: state.of(each).position or 0 for each in partitions}
         try:

@@ -10,6 +10,8 @@ from types import FrameType
 
 from pyspark.sql import SparkSession
 
+from penstock.claims import StaticClaims
+from penstock.claims.group import open_group
 from penstock.engine.events import Listener
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
@@ -61,10 +63,11 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
 def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else nowhere
+    claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
 
     def pipeline() -> Pipeline:
         environment = Environment(reach=reach, stage_age_seconds_max=job.limits.stage_age_seconds_max)
-        return Pipeline(job, spark, environment, listener, options.failpoint, stopping=lambda: bool(stop))
+        return Pipeline(job, spark, environment, listener, options.failpoint, claims, lambda: bool(stop))
 
     loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
     started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))
@@ -72,7 +75,10 @@ def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, op
     def body() -> None:
         listener.event("job started", once=options.once)
         try:
-            loop.run()
+            try:
+                loop.run()
+            finally:
+                claims.close()
             listener.event("job stopped")
         except PenstockError as error:
             listener.event("job failed", error=type(error).__name__, reason=error.primary, detail=error.detail)

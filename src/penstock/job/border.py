@@ -29,6 +29,7 @@ from penstock.job.scalars import (
 )
 from penstock.job.spec import (
     BadRecordPolicy,
+    Delivery,
     GapPolicy,
     NewColumnPolicy,
     Payload,
@@ -42,9 +43,18 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Format = Literal["json", "raw"]
 Reader = Literal["librdkafka", "spark"]
 
+Mode = Literal["static", "group"]
+Unit = Literal["partition", "topic"]
+LostHistory = Literal["fail", "restart"]
+
+MODES = ("static", "group")
+UNITS = ("partition", "topic")
+LOST_HISTORY = ("fail", "restart")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 FORMATS = ("json", "raw")
+_SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
+"""Keys that a section may be written as: `decode: json`."""
 
 
 def _start(value: object) -> StartAt | dict[str, Any]:
@@ -131,6 +141,23 @@ class TableSection(Section):
     delta: DeltaSection | None = None
 
 
+class ClaimsSection(Section):
+    mode: Annotated[Mode | None, one_of(MODES)] = None
+    client_id: Text = None
+    heartbeat: Duration = None
+    topic: Text = None
+    partitions: Positive = None
+    unit: Annotated[Unit | None, one_of(UNITS)] = None
+    max: Positive = None
+    ranges: Flag = None
+    lost_history: Annotated[LostHistory | None, one_of(LOST_HISTORY)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"mode": value} if isinstance(value, str) else value
+
+
 class FlushSection(Section):
     allowed_latency: Duration = None
     min_bytes_per_file: Size = None
@@ -170,7 +197,8 @@ class JobFile(Section):
     columns: dict[str, Any] | None = None
     sql: SqlSection | None = None
     table: TableSection | None = None
-    claims: Annotated[Literal["static"] | None, one_of(("static",))] = None
+    claims: ClaimsSection | None = None
+    delivery: Annotated[Delivery | None, one_of(Delivery)] = None
     flush: FlushSection | None = None
     on: OnSection | None = None
     limits: LimitsSection | None = None
@@ -202,8 +230,8 @@ def _missing(section: Section, at: KeyPath, document: Document) -> Iterator[Find
 
 def _finding(detail: ErrorDetails, document: Document) -> Finding:
     key: KeyPath = detail["loc"]
-    if key == ("decode", "format") and not document.has(*key):
-        key = ("decode",)
+    if key in _SHORT_FORMS and not document.has(*key):
+        key = key[:1]
     match detail["type"]:
         case "extra_forbidden":
             known = _known_keys(JobFile, key[:-1])

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.job.border import FlushSection, JobFile, KafkaSection, SecuritySection, read_border
+from penstock.job.border import ClaimsSection, FlushSection, JobFile, KafkaSection, SecuritySection, read_border
+from penstock.job.claims_checks import claims_findings, with_claims
 from penstock.job.column_checks import Output, columns_before_sql, read_columns, read_sql
 from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.expressions import Expression
@@ -19,6 +20,7 @@ from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, s
 from penstock.job.kafka_checks import kafka_findings, start_offsets
 from penstock.job.schema import parse_schema
 from penstock.job.spec import (
+    ClaimsSpec,
     DecodeSpec,
     DeltaTableSpec,
     FlushPolicy,
@@ -108,6 +110,7 @@ def _read_parts(file: JobFile, document: Document, folder: Path) -> tuple[_Parts
     if _is_unreadable(document, file):
         output = None
     findings += _job_findings(file, document)
+    findings += claims_findings(file, document)
     if file.log is not None and file.log.kafka is not None:
         findings += kafka_findings(file.log.kafka, document)
     if file.table is not None and file.table.delta is not None:
@@ -172,11 +175,29 @@ def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
             properties=dict(delta.properties or {}),
         ),
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
+        claims=_claims(file.claims or ClaimsSection()) if with_claims(file) else None,
         flush=_flush(file),
         on=_policies(file),
         limits=_limits(file),
         spark=_spark(file),
         path=path.absolute(),
+        **_stated(delivery=file.delivery),
+    )
+
+
+def _claims(claims: ClaimsSection) -> ClaimsSpec:
+    return replace(
+        ClaimsSpec(),
+        **_stated(
+            client_id=claims.client_id,
+            heartbeat_seconds=claims.heartbeat,
+            topic=claims.topic,
+            partitions=claims.partitions,
+            unit=claims.unit,
+            claims_max=claims.max,
+            ranges=claims.ranges,
+            lost_history=claims.lost_history,
+        ),
     )
 
 

@@ -55,6 +55,14 @@ class NewColumnPolicy(StrEnum):
     IGNORE = "ignore"
 
 
+class Delivery(StrEnum):
+    """What a job promises. A table of ours gives exactly once at no further cost, so at least once is the same."""
+
+    EXACTLY_ONCE = "exactly_once"
+    AT_LEAST_ONCE = "at_least_once"
+    AT_MOST_ONCE = "at_most_once"
+
+
 class Payload(StrEnum):
     """How the bytes of a record are wrapped before the decoder sees them."""
 
@@ -96,6 +104,23 @@ class KafkaLogSpec:
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
     client_settings: Mapping[str, str] = field(default_factory=dict)
     """Further consumer settings under names that both clients know, such as `fetch.max.bytes`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimsSpec:
+    """How the processes of a job share its partitions through the coordination topic."""
+
+    client_id: str | None = None
+    """A stable id takes its claims back after a restart; None: one made by chance."""
+    heartbeat_seconds: float = 10.0
+    topic: str = "__penstock"
+    partitions: int = 8
+    """Of the coordination topic, if it has to be created."""
+    unit: Literal["partition", "topic"] = "partition"
+    claims_max: int | None = None
+    ranges: bool = True
+    """Whether idle processes may help with a partition that lags, range by range."""
+    lost_history: Literal["fail", "restart"] = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +196,9 @@ class JobSpec:
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: DeltaTableSpec
     sql: SqlSpec | None = None
-    claims: Literal["static"] = "static"
+    claims: ClaimsSpec | None = None
+    """None: static, this process owns every partition."""
+    delivery: Delivery = Delivery.EXACTLY_ONCE
     flush: FlushPolicy = field(default_factory=FlushPolicy)
     on: Policies = field(default_factory=Policies)
     limits: Limits = field(default_factory=Limits)

@@ -100,7 +100,7 @@ def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
 def test_a_short_file_gets_every_default_of_the_spec(load: Load, tmp_path: Path) -> None:
     spec = load(BASE)
     assert (spec.flush, spec.on, spec.limits, spec.spark) == (FlushPolicy(), Policies(), Limits(), SparkSpec())
-    assert (spec.sql, spec.claims, spec.columns) == (None, "static", {})
+    assert (spec.sql, spec.claims, spec.columns) == (None, None, {})
     assert spec.path == tmp_path / "job.yaml"
 
 

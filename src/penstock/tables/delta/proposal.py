@@ -17,7 +17,7 @@ from penstock.tables.delta.keys import (
     topic_key,
     total_key,
 )
-from penstock.tables.delta.state import TOTAL_NAMES, PartitionState, TableState, Totals, slice_totals
+from penstock.tables.delta.state import TOTAL_NAMES, PartitionState, TableState, Totals, given_up_totals, slice_totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,18 @@ class SlicePart:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUpPart:
+    """Offsets that a crashed owner had claimed at most once: passed over, and counted as lost (RULES M6)."""
+
+    piece: Slice
+    token: int
+
+    @property
+    def partition(self) -> Partition:
+        return self.piece.partition
+
+
+@dataclass(frozen=True, slots=True)
 class FencePart:
     """A token raised over a partition without rows: the first act of a new owner (RULES C5)."""
 
@@ -52,7 +64,7 @@ class FencePart:
     token: int
 
 
-Part = StartPart | SlicePart | FencePart
+Part = StartPart | SlicePart | GivenUpPart | FencePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +111,7 @@ def _refusal(part: Part, state: TableState) -> str | None:
     match part:
         case StartPart():
             return None if here.position is None else f"already started, position is {here.position}"
-        case SlicePart():
+        case SlicePart() | GivenUpPart():
             if here.position == part.piece.start:
                 return None
             return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
@@ -155,6 +167,9 @@ def _after(part: Part, before: PartitionState) -> PartitionState:
                 totals=before.totals + slice_totals(part.piece, part.counts),
                 quarantine_mark=part.piece.end if part.quarantine_files else before.quarantine_mark,
             )
+        case GivenUpPart():
+            totals = before.totals + given_up_totals(part.piece)
+            return PartitionState(part.piece.end, before.origin, part.token, totals, before.quarantine_mark)
         case FencePart():
             return PartitionState(before.position, before.origin, part.token, before.totals, before.quarantine_mark)
         case _:
@@ -180,18 +195,18 @@ def _changes(job: str, partition: Partition, before: PartitionState, after: Part
 def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
     """What `history` shows of the commit. The library names the operation; the streaming fields are ours."""
     slices = [part for part in accepted if isinstance(part, SlicePart)]
-    kind = "batch" if slices else "start" if isinstance(accepted[0], StartPart) else "fence"
+    given_up = [part for part in accepted if isinstance(part, GivenUpPart)]
     return {
         # What Spark's DESCRIBE HISTORY shows of a commit that it did not make.
-        "userMetadata": f"penstock {proposal.job} {kind} {proposal.batch_id}",
+        "userMetadata": f"penstock {proposal.job} {_kind(accepted)} {proposal.batch_id}",
         "queryId": proposal.job,
         "outputMode": "Append",
         "penstock": {
             "v": 1,
-            "kind": kind,
+            "kind": _kind(accepted),
             "job": proposal.job,
             "batch": proposal.batch_id,
-            "slices": [_slice_record(part) for part in slices],
+            "slices": [*map(_slice_record, slices), *map(_given_up_record, given_up)],
             "starts": [
                 {**_partition_record(part.partition), "offset": part.offset}
                 for part in accepted
@@ -201,6 +216,13 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
             "size_bytes": sum(file.size_bytes for part in slices for file in part.files),
         },
     }
+
+
+def _kind(accepted: tuple[Part, ...]) -> str:
+    """One word for people who read the history: the weightiest part names the commit."""
+    kinds = {type(part) for part in accepted}
+    names = {SlicePart: "batch", GivenUpPart: "given_up", StartPart: "start", FencePart: "fence"}
+    return next(name for kind, name in names.items() if kind in kinds)
 
 
 def _partition_record(partition: Partition) -> dict[str, Any]:
@@ -219,6 +241,17 @@ def _slice_record(part: SlicePart) -> dict[str, Any]:
             {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes, "stats": file.stats}
             for file in part.quarantine_files
         ],
+    }
+
+
+def _given_up_record(part: GivenUpPart) -> dict[str, Any]:
+    return {
+        **_partition_record(part.partition),
+        "start": part.piece.start,
+        "end": part.piece.end,
+        "token": part.token,
+        "given_up": part.piece.offsets,
+        "quarantine": [],
     }
 
 

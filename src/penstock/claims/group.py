@@ -1,0 +1,78 @@
+"""The claims of a job with many processes: what the engine asks, answered by the agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.claims.agent import Agent, CoordinationOptions, Tell, default_client_id
+from penstock.claims.participant import MemberOptions
+from penstock.claims.records import ClaimingMessages, Seeking
+from penstock.errors import TransientError
+from penstock.job.spec import ClaimsSpec, KafkaLogSpec
+from penstock.log.offsets import Partition
+
+
+class GroupClaims:
+    """Shares the partitions of a job with every other process of its group."""
+
+    shared = True
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
+        wanted = tuple(partitions)
+        self.agent.want(wanted, table_tokens)
+        held = self.agent.held()
+        tokens = {each: held[each] for each in wanted if each in held}
+        self.agent.using(tokens)
+        return tokens
+
+    def keeps(self, partition: Partition, token: int) -> bool:
+        return self.agent.confirmed(partition, token)
+
+    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
+        granted = {each for each, end in ends.items() if end <= (self.announced(each) or 0)}
+        asked = [each for each in ends if each not in granted]
+        contents = [{"token": tokens[each], "end": ends[each]} for each in asked]
+        verdicts = self.agent.say_each(ClaimingMessages, list(zip(asked, contents, strict=True)))
+        granted |= {each for each, verdict in zip(asked, verdicts, strict=True) if verdict.refusal is None}
+        return frozenset(each for each in granted if self.keeps(each, tokens[each]))
+
+    def announced(self, partition: Partition) -> int | None:
+        with self.agent.looking() as participant:
+            return participant.world.claim(partition).claimed
+
+    def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
+        for partition, position in positions.items():
+            self.agent.progress(partition, position, lags.get(partition, 0))
+
+    def correct(self, partition: Partition, token: int, position: int) -> int | None:
+        with self.agent.looking() as participant:
+            shown = participant.world.claim(partition).position
+        if shown is None or shown <= position:
+            return None
+        said = self.agent.say(
+            Seeking, partition, if_token=token, position=position, reason="the table is behind what was shown"
+        )
+        if said.refusal is not None:
+            raise TransientError(f"{partition} has another owner: {said.refusal}")
+        return shown
+
+    def close(self) -> None:
+        self.agent.close()
+
+
+def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaims:
+    """Start an agent for a job."""
+    member = MemberOptions(
+        group=spec.group,
+        client_id=claims.client_id or default_client_id(),
+        heartbeat_seconds=claims.heartbeat_seconds,
+        unit=claims.unit,
+        claims_max=claims.claims_max,
+    )
+    coordination = CoordinationOptions(claims.topic, claims.partitions, claims.lost_history == "restart")
+    agent = Agent(spec, member, coordination, tell)
+    agent.start()
+    return GroupClaims(agent)

@@ -1,0 +1,94 @@
+"""`claims` and `delivery` of a job file: who shares partitions, and what is promised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.job.faults import JobFileError
+from penstock.job.loader import load_job
+from penstock.job.spec import ClaimsSpec, Delivery, JobSpec
+
+JOB = """\
+job: web
+log:
+  kafka: {{bootstrap: "kafka:9092", topics: [web]{kafka}}}
+decode: raw
+table:
+  delta: {{path: table}}
+{rest}
+"""
+
+
+def load(folder: Path, kafka: str = "", rest: str = "") -> JobSpec:
+    path = folder / "job.yaml"
+    path.write_text(JOB.format(kafka=f", {kafka}" if kafka else "", rest=rest), encoding="utf-8")
+    return load_job(path, {})
+
+
+def faults(folder: Path, kafka: str = "", rest: str = "") -> list[str]:
+    with pytest.raises(JobFileError) as caught:
+        load(folder, kafka, rest)
+    return [fault.key for fault in caught.value.faults]
+
+
+def test_a_job_that_names_a_group_shares_its_partitions(tmp_path: Path) -> None:
+    assert load(tmp_path, kafka="group: readers").claims == ClaimsSpec()
+
+
+def test_a_job_without_a_group_owns_every_partition(tmp_path: Path) -> None:
+    assert load(tmp_path).claims is None
+
+
+def test_claims_can_be_switched_off_and_on_by_a_word(tmp_path: Path) -> None:
+    assert load(tmp_path, kafka="group: readers", rest="claims: static").claims is None
+    assert load(tmp_path, rest="claims: group").claims == ClaimsSpec()
+
+
+def test_every_option_arrives(tmp_path: Path) -> None:
+    stated = (
+        "claims: {client_id: w-1, heartbeat: 2s, topic: coordination, partitions: 4, unit: topic, max: 3, "
+        "ranges: false, lost_history: restart}"
+    )
+    assert load(tmp_path, rest=stated).claims == ClaimsSpec(
+        client_id="w-1",
+        heartbeat_seconds=2.0,
+        topic="coordination",
+        partitions=4,
+        unit="topic",
+        claims_max=3,
+        ranges=False,
+        lost_history="restart",
+    )
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_all_three_promises_are_accepted(tmp_path: Path, delivery: Delivery) -> None:
+    assert load(tmp_path, kafka="group: readers", rest=f"delivery: {delivery}").delivery is delivery
+
+
+def test_exactly_once_is_the_default(tmp_path: Path) -> None:
+    assert load(tmp_path).delivery is Delivery.EXACTLY_ONCE
+
+
+def test_at_most_once_needs_claims(tmp_path: Path) -> None:
+    assert faults(tmp_path, rest="delivery: at_most_once") == ["delivery"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "key"),
+    [
+        ("claims: {mode: static, heartbeat: 5s}", "claims.heartbeat"),
+        ("claims: {heartbeat: 100ms}", "claims.heartbeat"),
+        ("claims: {topic: 'a/b'}", "claims.topic"),
+        ("claims: {client_id: ''}", "claims.client_id"),
+        ("claims: {partitions: 5000}", "claims.partitions"),
+        ("claims: {max: 0}", "claims.max"),
+        ("claims: {unit: broker}", "claims.unit"),
+        ("claims: {hartbeat: 5s}", "claims.hartbeat"),
+        ("delivery: twice", "delivery"),
+    ],
+)
+def test_what_cannot_be_is_named_at_its_place(tmp_path: Path, stated: str, key: str) -> None:
+    assert faults(tmp_path, rest=stated) == [key]
