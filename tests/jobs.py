@@ -23,8 +23,8 @@ table:
 flush: {{{flush}}}
 on: {{{on}}}
 limits: {{transient_retries: {retries}, shutdown: 30s}}
-spark: {{conf: {{spark.driver.memory: 512m}}}}
-"""
+spark: {{{master}conf: {{spark.driver.memory: 512m}}}}
+{more}"""
 
 
 def numbered_job(
@@ -35,9 +35,12 @@ def numbered_job(
     flush: str = "allowed_latency: 100ms",
     on: str = "bad_record: quarantine",
     retries: int = 10,
+    more: str = "",
+    name: str = "job.yaml",
+    master: str = "",
 ) -> Path:
-    """Write a job file for records made by `numbered`; the table lies beside it."""
-    path = folder / "job.yaml"
+    """Write a job file for records made by `numbered`; the table lies beside it. `more` are further sections."""
+    path = folder / name
     text = NUMBERED_JOB.format(
         bootstrap=bootstrap,
         topic=topic,
@@ -46,6 +49,8 @@ def numbered_job(
         flush=flush,
         on=on,
         retries=retries,
+        more=more,
+        master=f'master: "{master}", ' if master else "",
     )
     path.write_text(text)
     return path

@@ -197,8 +197,8 @@ def once_at(step: str, act: Callable[[], object]) -> Reach:
     return reach
 
 
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
+def wait_until(holds: Callable[[], bool], seconds_max: float = SECONDS_MAX) -> None:
+    deadline = time.monotonic() + seconds_max
     while not holds():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(_PAUSE_SECONDS)

@@ -45,7 +45,10 @@ class PauseReport:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReport:
-    """A partition that is free now. `before` is how it was; `token` fences that owner; `released` is false if it was free."""
+    """A partition that is free now. `before` is how it was; `token` fences that owner.
+
+    `released` is false if it was free already.
+    """
 
     before: ListedClaim
     token: int
@@ -118,7 +121,7 @@ def pause(
     until_at = None if for_seconds is None else time.time() + for_seconds
     with _reading(of) as reader:
         content = {"pause_id": pause_id, "until_at": until_at, "reason": reason}
-        reader.say({place: reader.record_of(ReleaseGroup, **content) for place in range(reader.topic.partitions)})
+        reader.say([(place, reader.record_of(ReleaseGroup, **content)) for place in range(reader.topic.partitions)])
         holders = _wait_released(reader, pause_id, wait_seconds, progress)
     return PauseReport(pause_id, until_at, holders)
 
@@ -136,7 +139,7 @@ def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]
         for each in ended:
             # Refused means that a member was faster: the pause is over either way.
             places = reader.world.paused_places(each)
-            reader.say({place: reader.record_of(ResumingGroup, pause_id=each) for place in places})
+            reader.say([(place, reader.record_of(ResumingGroup, pause_id=each)) for place in places])
     return tuple(ended)
 
 
@@ -154,12 +157,8 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token:
         if not before.held and seek is None:
             return ReleaseReport(before, before.token, before.position, released=False)
         _refuse_paused(reader)
-        claim = _take(reader, partition, before.token)
-        if seek is not None:
-            _say_owned(reader, Seeking, partition, if_token=claim.token, position=seek, reason=RELEASE_REASON)
-        position = claim.position if seek is None else seek
-        _say_owned(reader, ReleasingPartition, partition, token=claim.token, position=position, reason=RELEASE_REASON)
-        return ReleaseReport(before, claim.token, reader.world.claim(partition).position, released=True)
+        token = _free(reader, partition, before.token, seek)
+        return ReleaseReport(before, token, reader.world.claim(partition).position, released=True)
 
 
 # steps
@@ -175,7 +174,7 @@ def _reading(of: CoordinatedGroup) -> Iterator[LogReader]:
 
 
 def _broker_now(reader: LogReader) -> float:
-    """The broker's time. A log that looks silent is watched for an interval: is nobody there, or is our clock wrong?"""
+    """The broker's time; a log that looks silent is watched for an interval, as our clock may be what is wrong."""
     heartbeat_seconds, newest_at = reader.of.heartbeat_seconds, reader.newest_at
     if time.time() - newest_at < heartbeat_seconds:
         return reader.broker_now()
@@ -202,30 +201,35 @@ def _wait_released(
     return holders
 
 
-def _take(reader: LogReader, partition: Partition, token: int) -> Claim:
-    """Compare and swap until it succeeds: a living owner may renew its claim in between."""
+def _free(reader: LogReader, partition: Partition, token: int, seek: int | None) -> int:
+    """Claim a partition away and release it, by compare and swap until it succeeds; returns the token that fences.
+
+    All is said in one breath: the new token is known beforehand, what follows a refused claim is refused with it, and
+    members have no time to count the administrator in their shares.
+    """
     place = reader.world.place_of(partition)
+    fence = token + 1
     for _ in range(RELEASE_ATTEMPTS_MAX):
         seen = reader.world.claim(partition)
         if seen.token != token:
             raise FencedError(f"{partition} was claimed by another member meanwhile", hint="look again, then decide")
-        wanted = reader.record_of(
-            ClaimingPartition, partition=partition, if_token=seen.token, if_last=seen.last, floor=0
-        )
-        refusal = reader.say({place: wanted})[place]
-        if refusal is None:
-            return reader.world.claim(partition)
+        said = [
+            reader.record_of(ClaimingPartition, partition=partition, if_token=token, if_last=seen.last, floor=0),
+            reader.record_of(
+                ReleasingPartition, partition=partition, token=fence, position=None, reason=RELEASE_REASON
+            ),
+        ]
+        if seek is not None:
+            sought = {"if_token": fence, "position": seek, "reason": RELEASE_REASON}
+            said.insert(1, reader.record_of(Seeking, partition=partition, **sought))
+        refusals = reader.say([(place, each) for each in said])
+        if refusals[0] is None:
+            if refusals[-1] is not None:
+                raise FencedError(f"{partition} was claimed by another member meanwhile", detail=refusals[-1])
+            return fence
+        # Either a living owner renewed its claim in between, or somebody paused the group.
         _refuse_paused(reader)
     raise TransientError(f"{partition} changed at every one of {RELEASE_ATTEMPTS_MAX} attempts to claim it")
-
-
-def _say_owned(
-    reader: LogReader, kind: type[Seeking] | type[ReleasingPartition], partition: Partition, **content: object
-) -> None:
-    place = reader.world.place_of(partition)
-    refusal = reader.say({place: reader.record_of(kind, partition=partition, **content)})[place]
-    if refusal is not None:
-        raise FencedError(f"{partition} was claimed by another member meanwhile", detail=refusal)
 
 
 def _refuse_paused(reader: LogReader) -> None:

@@ -8,38 +8,23 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from penstock.claims.codec import TEXT_CHARACTERS_MAX, encode
-from penstock.claims.fold import skip
-from penstock.claims.journal import Entry, Journal
+from penstock.claims.journal import Journal
 from penstock.claims.participant import Life, MemberOptions, Participant, Send, Told, Verdict
 from penstock.claims.records import Record
-from penstock.claims.snapshots import SNAPSHOT_EVERY_RECORDS, Snapshot
-from penstock.claims.topics import (
-    DEFAULT_PARTITIONS,
-    DEFAULT_TOPIC,
-    CoordinationTopic,
-    MissingTopicError,
-    describe_surely,
-    open_topic,
-)
+from penstock.claims.session import POLL_SECONDS, Clock, Session, Tell
+from penstock.claims.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, CoordinationTopic, open_topic
 from penstock.claims.world import World
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.admin import BoundedAdmin
 from penstock.log.offsets import Partition
 
-POLL_SECONDS = 0.1
 HEARTBEAT_SECONDS_MIN = 0.5
-IDENTITY_CHECK_INTERVALS = 2
-"""How often the coordination topic is looked at: it may have been deleted and made again."""
-_CATCH_UP_SECONDS_MAX = 120.0
-
-Tell = Callable[..., None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +34,6 @@ class CoordinationOptions:
     topic: str = DEFAULT_TOPIC
     partitions: int = DEFAULT_PARTITIONS
     restart_lost_history: bool = False
-
-
-@dataclass(slots=True)
-class Clock:
-    """Monotonic time for leases, wall time for pauses; passed in so that tests can hold them."""
-
-    now: Callable[[], float] = time.monotonic
-    wall_now: Callable[[], float] = time.time
 
 
 def _silence(event: str, **fields: object) -> None:
@@ -124,6 +101,13 @@ class Agent:
         with self._changed:
             self._raise_error()
             return {} if self._participant is None else self._participant.held(self._clock.now())
+
+    def working(self) -> bool:
+        """Whether this process is a member, and its group not paused."""
+        with self._changed:
+            self._raise_error()
+            participant = self._participant
+            return participant is not None and participant.life is Life.MEMBER and not participant.world.pauses()
 
     def using(self, partitions: Iterable[Partition]) -> None:
         """The partitions that work is under way on."""
@@ -245,7 +229,7 @@ class Agent:
             World(self.member.group, topic.partitions, self.member.heartbeat_seconds),
         )
         try:
-            session = _Session(journal, topic, admin, participant, self._clock, self._tell)
+            session = Session(journal, topic, admin, participant, self._clock, self._tell)
             self.startup = Startup(0.0, session.catch_up(self._coordination.restart_lost_history))
             self.startup.seconds = self._clock.now() - started_at
             with self._changed:
@@ -269,7 +253,7 @@ class Agent:
         finally:
             admin.close()
 
-    def _turn(self, session: _Session) -> None:
+    def _turn(self, session: Session) -> None:
         """Read, decide, send: the lock is not held while the broker is waited for."""
         entries = session.journal.poll(POLL_SECONDS if not self._outbox else 0.0)
         with self._changed:
@@ -281,108 +265,28 @@ class Agent:
         session.send(sends)
         session.keep_snapshots()
         session.check_identity()
-        _tell_all(self._tell, told)
+        self._tell_all(told)
 
-    def _leave(self, session: _Session) -> None:
+    def _tell_all(self, told: Told) -> None:
+        if told.joined:
+            self._tell("group joined", group=self.member.group, client_id=self.member.client_id)
+        for partition, token in told.won:
+            self._tell("claim won", partition=str(partition), token=token)
+        for partition, token in told.lost:
+            self._tell("claim lost", partition=str(partition), token=token)
+        for partition, reason in told.released:
+            self._tell("claim released", partition=str(partition), reason=reason)
+
+    def _leave(self, session: Session) -> None:
         with self._changed:
             sends = session.participant.leave(self._clock.now())
+            self._participant = None
         session.send(sends)
         if session.journal.flush(self.member.heartbeat_seconds):
             self._tell("left without saying so", reason="the broker did not take the last records in time")
-
-
-@dataclass(slots=True)
-class _Session:
-    """One membership's reading of the log."""
-
-    journal: Journal
-    topic: CoordinationTopic
-    admin: BoundedAdmin
-    participant: Participant
-    clock: Clock
-    tell: Tell
-    snapshot_offsets: dict[int, int] = field(default_factory=dict)
-    appended_at: dict[int, float] = field(default_factory=dict)
-    due: set[int] = field(default_factory=set)
-    identity_checked_at: float = 0.0
-
-    def catch_up(self, restart: bool) -> int:
-        """Read snapshots and the log behind them to its present end; returns how many records that were."""
-        world, now = self.participant.world, self.clock.now()
-        snapshots = self.journal.snapshots()
-        for place, snapshot in snapshots.items():
-            world.restore(place, snapshot.state, now, snapshot.appended_at)
-            self.snapshot_offsets[place] = snapshot.state.next_offset
-        bounds = self.journal.seek({place: each.state.next_offset for place, each in snapshots.items()}, restart)
-        deadline = now + _CATCH_UP_SECONDS_MAX
-        count = 0
-        # By position, not by the record before the end: that place may hold a marker or nothing at all.
-        positions = {place: start for place, (start, _) in bounds.items()}
-        while any(positions[place] < end for place, (_, end) in bounds.items()):
-            entries = self.journal.poll(POLL_SECONDS)
-            count += len(entries)
-            self.take(entries)
-            positions = {place: max(known, positions[place]) for place, known in self.journal.positions().items()}
-            if self.clock.now() > deadline:
-                raise TransientError(f"coordination topic {self.topic.name} could not be read to its end in time")
-        self.identity_checked_at = self.clock.now()
-        return count
-
-    def take(self, entries: Iterable[Entry]) -> None:
-        participant, now = self.participant, self.clock.now()
-        for entry in entries:
-            self.appended_at[entry.place] = entry.appended_at
-            if entry.record is None:
-                participant.world.folds[entry.place] = skip(participant.world.folds[entry.place], entry.offset)
-                self.tell("foreign record", place=entry.place, offset=entry.offset, reason=entry.fault)
-                continue
-            participant.read(entry.place, entry.offset, entry.record, now, entry.appended_at)
-            behind = entry.offset - self.snapshot_offsets.get(entry.place, 0)
-            if entry.record.who == participant.who and behind >= SNAPSHOT_EVERY_RECORDS:
-                self.due.add(entry.place)
-
-    def send(self, sends: Iterable[Send]) -> None:
-        for send in sends:
-            self.journal.append(send.place, send.record, self.participant.failed)
-
-    def keep_snapshots(self) -> None:
-        while self.due:
-            place = self.due.pop()
-            state = self.participant.world.folds[place]
-            self.journal.keep(Snapshot(self.topic.topic_id, place, self.appended_at[place], state))
-            self.snapshot_offsets[place] = state.next_offset
-
-    def check_identity(self) -> None:
-        """A topic that was deleted and made again is another log: everything known of the old one is void."""
-        now = self.clock.now()
-        if now - self.identity_checked_at < IDENTITY_CHECK_INTERVALS * self.participant.options.heartbeat_seconds:
             return
-        self.identity_checked_at = now
-        try:
-            found = describe_surely(self.admin, self.topic.name)
-        except MissingTopicError:
-            raise
-        except TransientError:
-            # The broker is away: heartbeats tell that soon enough.
-            return
-        if found.topic_id != self.topic.topic_id:
-            raise TransientError(f"coordination topic {self.topic.name} was recreated")
-        before = self.topic.partitions
-        if found.partitions != before:
-            raise UserError(
-                f"coordination topic {self.topic.name} grew from {before} to {found.partitions} partitions",
-                detail="where a claim is found depends on that number, so it must never change",
-                hint="stop every process, delete the topic and its snapshots, and start again",
-            )
-
-
-def _tell_all(tell: Tell, told: Told) -> None:
-    for partition, token in told.won:
-        tell("claim won", partition=str(partition), token=token)
-    for partition, token in told.lost:
-        tell("claim lost", partition=str(partition), token=token)
-    for partition, reason in told.released:
-        tell("claim released", partition=str(partition), reason=reason)
+        session.keep_last_snapshots(sends, self.member.heartbeat_seconds)
+        session.journal.flush(self.member.heartbeat_seconds)
 
 
 def default_client_id() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from penstock.claims.agent import Agent
@@ -95,8 +95,3 @@ def _position(claim: Claim) -> int | None:
     if claim.claimed is None or claim.position is None:
         return claim.claimed if claim.position is None else claim.position
     return max(claim.position, claim.claimed)
-
-
-def ended(bounds: Bounds, offset: int) -> Bounds:
-    """The bounds with an end that this reader has seen itself."""
-    return replace(bounds, end=max(bounds.end, offset))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.claims.agent import Agent, CoordinationOptions, Tell, default_client_id
+from penstock.claims.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.participant import MemberOptions
 from penstock.claims.records import ClaimingMessages, Seeking
+from penstock.claims.session import Tell
 from penstock.errors import TransientError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.log.offsets import Partition

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from penstock.claims.snapshots import Snapshot, encode_snapshot, newest
 from penstock.claims.topics import SNAPSHOT_BYTES_MAX, CoordinationTopic
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
+from penstock.log.admin import _QuietLog, logger
 from penstock.log.faults import error_of, fault_of
 from penstock.log.security import librdkafka_settings
 
@@ -22,6 +24,8 @@ CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ_MAX = 20
 """Newest snapshots that are looked at: a late writer may have put an older one behind a newer."""
+_VALUES_POLL_SECONDS = 0.05
+_CLOSE_SECONDS_MAX = 1.0
 _CUT = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -72,7 +76,8 @@ class Journal:
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 100,
                 "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
-            }
+            },
+            logger=_QuietLog(logger),
         )
         self._producer = Producer(
             {
@@ -84,21 +89,23 @@ class Journal:
                 "message.max.bytes": SNAPSHOT_BYTES_MAX,
                 "delivery.timeout.ms": int(delivery_seconds_max * 1000),
                 "request.timeout.ms": int(delivery_seconds_max * 1000),
-            }
+                # A broker that makes topics by itself would make this one with the wrong settings.
+                "allow.auto.create.topics": False,
+            },
+            logger=_QuietLog(logger),
         )
 
     # reading
 
     def snapshots(self) -> dict[int, Snapshot]:
         """The newest usable snapshot of each coordination partition."""
-        found: dict[int, Snapshot] = {}
-        for place in range(self.topic.partitions):
-            first, end = self._bounds(self.topic.snapshots, place)
-            contents = self._values(self.topic.snapshots, place, max(first, end - SNAPSHOTS_READ_MAX), end)
-            snapshot = newest(contents, self.topic.topic_id, place)
-            if snapshot is not None:
-                found[place] = snapshot
-        return found
+        bounds = {place: self._bounds(self.topic.snapshots, place) for place in range(self.topic.partitions)}
+        wanted = {
+            place: (max(first, end - SNAPSHOTS_READ_MAX), end) for place, (first, end) in bounds.items() if first < end
+        }
+        contents = self._values(self.topic.snapshots, wanted)
+        found = {place: newest(each, self.topic.topic_id, place) for place, each in contents.items()}
+        return {place: snapshot for place, snapshot in found.items() if snapshot is not None}
 
     def seek(self, known: Mapping[int, int], restart: bool = False) -> dict[int, tuple[int, int]]:
         """Go to the given offsets, and return where each partition is read from and ends now.
@@ -176,15 +183,27 @@ class Journal:
 
     def keep(self, snapshot: Snapshot) -> None:
         """Write a snapshot; if it is lost, another one follows."""
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None and error.code() in _DENIED:
+                self._fault = self._error(error)
+
         content = encode_snapshot(snapshot)
         if len(content) < SNAPSHOT_BYTES_MAX:
-            self._produce(self.topic.snapshots, snapshot.place, str(snapshot.place).encode(), content, None)
+            self._produce(self.topic.snapshots, snapshot.place, str(snapshot.place).encode(), content, delivered)
 
     def flush(self, seconds: float) -> int:
         """Wait for what is on its way; returns how many records are still not delivered."""
-        return int(self._producer.flush(seconds))
+        try:
+            return int(self._producer.flush(seconds))
+        except KafkaException as error:
+            raise self._error(error) from None
 
     def close(self) -> None:
+        """End both clients; what still waits to be sent is not sent any more."""
+        self._producer.purge(in_flight=False)
+        with contextlib.suppress(KafkaException):
+            self._producer.flush(_CLOSE_SECONDS_MAX)
         self._consumer.close()
 
     def _produce(self, topic: str, place: int, key: bytes | None, content: bytes, delivered: Any) -> None:
@@ -194,10 +213,18 @@ class Journal:
             raise TransientError("too many coordination records wait for the broker") from None
         except KafkaException as error:
             raise self._error(error) from None
-        self._producer.poll(0)
+        self._serve()
+
+    def _serve(self) -> None:
+        """Let the producer report what became of its records."""
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            # It is done for good: it may not write, or lost count of its records.
+            self._fault = self._error(error)
 
     def _raise_fault(self) -> None:
-        self._producer.poll(0)
+        self._serve()
         if self._fault is not None:
             raise self._fault
 
@@ -210,19 +237,32 @@ class Journal:
             raise self._error(error) from None
         return first, end
 
-    def _values(self, topic: str, place: int, start: int, end: int) -> Iterator[bytes | None]:
-        """The values of one partition's offsets `[start, end)`, as far as they still exist."""
-        if start >= end:
-            return
-        self._consumer.assign([TopicPartition(topic, place, start)])
+    def _values(self, topic: str, wanted: Mapping[int, tuple[int, int]]) -> dict[int, list[bytes | None]]:
+        """The values at the offsets `[start, end)` of each partition, as far as they still exist."""
+        found: dict[int, list[bytes | None]] = {place: [] for place in wanted}
+        places = [TopicPartition(topic, place, start) for place, (start, _) in wanted.items()]
         deadline = time.monotonic() + CALL_SECONDS_MAX
-        while time.monotonic() < deadline:
-            for message in self._consumer.consume(READ_AT_ONCE_MAX, timeout=0.5):
+        if places:
+            self._consumer.assign(places)
+        while any(each.offset < wanted[each.partition][1] for each in places):
+            if time.monotonic() > deadline:
+                break
+            for message in self._consumer.consume(READ_AT_ONCE_MAX, timeout=_VALUES_POLL_SECONDS):
                 if message.error() is None:
-                    yield message.value()
-            [position] = self._consumer.position([TopicPartition(topic, place)])
-            if position.offset >= end:
-                return
+                    found[message.partition() or 0].append(message.value())
+            places = self._consumer.position(places)
+        # Every question to the broker would wait behind the fetches of an assigned consumer.
+        self._consumer.unassign()
+        if not all(found.values()):
+            raise TransientError(f"{topic} could not be read in time")
+        return found
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:
-        return error_of(fault_of(error), self._bootstrap, f"coordination topic {self.topic.name}", None)
+        fault = fault_of(error)
+        if fault.code in _DENIED:
+            return UserError(
+                f"not allowed: coordination topic {self.topic.name}",
+                detail=fault.text,
+                hint=f"grant Read, Write and Describe on {self.topic.name} and {self.topic.snapshots}",
+            )
+        return error_of(fault, self._bootstrap, f"coordination topic {self.topic.name}", None)

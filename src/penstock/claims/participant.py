@@ -127,6 +127,7 @@ class Verdict:
 class Told:
     """What happened to this member since it was last asked: for its events and logs."""
 
+    joined: bool = False
     won: list[tuple[Partition, int]] = field(default_factory=list)
     lost: list[tuple[Partition, int]] = field(default_factory=list)
     released: list[tuple[Partition, str]] = field(default_factory=list)
@@ -184,15 +185,20 @@ class Participant:
         units = len({each.topic_id for each in self._held} if self.options.unit == "topic" else self._held)
         self._claims_max_now = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
 
+    def idle_others(self, now: float) -> bool:
+        """Whether another live member has nothing to do."""
+        return any(each.presence.lag == 0 for each in self.world.live_members(now) if each.who != self.who)
+
     def takers(self, now: float) -> bool:
         """Whether somebody else could take a partition from us: alive, with room, and without a lag of its own."""
-        counts: dict[str, int] = {}
-        for _, claim in self.world.claims():
+        units: dict[str, set[str | Partition]] = {}
+        for partition, claim in self.world.claims():
             if claim.held and claim.owner is not None:
-                counts[claim.owner.client_id] = counts.get(claim.owner.client_id, 0) + 1
+                unit = partition.topic_id if self.options.unit == "topic" else partition
+                units.setdefault(claim.owner.client_id, set()).add(unit)
         return any(
             each.presence.lag == 0
-            and (each.presence.claims_max is None or counts.get(each.who.client_id, 0) < each.presence.claims_max)
+            and (each.presence.claims_max is None or len(units.get(each.who.client_id, ())) < each.presence.claims_max)
             for each in self.world.live_members(now)
             if each.who != self.who
         )
@@ -243,7 +249,7 @@ class Participant:
         sent_at = sent.sent_at if sent is not None else float("-inf")
         match record:
             case JoiningGroup():
-                self.life, self._joined_at = Life.MEMBER, now
+                self.life, self._joined_at, self.told.joined = Life.MEMBER, now, True
                 self.world.age_by(appended_at, now)
             case ClaimingPartition():
                 claim = self.world.claim(record.partition)

@@ -6,7 +6,7 @@ import getpass
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -147,28 +147,28 @@ class LogReader:
         self._seq += 1
         return kind(group=self.of.group, who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
 
-    def say(self, records: Mapping[int, Record]) -> dict[int, str | None]:
-        """Append one record to each of these coordination partitions; why each was refused, known by reading it back.
+    def say(self, said: Sequence[tuple[int, Record]]) -> list[str | None]:
+        """Append records to coordination partitions, in this order; why each was refused, known by reading it back.
 
         OutcomeUnknownError if that takes too long.
         """
         lost: list[Record] = []
-        for place, record in records.items():
+        for place, record in said:
             self._journal.append(place, record, lost.append)
-        unread = len(records)
+        unread = len(said)
 
         def all_read() -> bool:
             nonlocal unread
-            unread = sum(record.seq not in self._verdicts for record in records.values())
+            unread = sum(record.seq not in self._verdicts for _, record in said)
             return unread == 0
 
         if not self.follow(SAY_SECONDS_MAX, all_read):
             raise OutcomeUnknownError(
-                f"{unread} of {len(records)} records to {self.topic.name} were not read back in time",
+                f"{unread} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="look with `penstock claims list`, then say it again",
             )
-        return {place: self._verdicts[record.seq] for place, record in records.items()}
+        return [self._verdicts[record.seq] for _, record in said]
 
     def _until(self, ends: Mapping[int, int]) -> Iterator[Entry]:
         deadline = time.monotonic() + READ_SECONDS_MAX

@@ -16,7 +16,8 @@ from penstock.claims.state import Claim, Group, Lease, LogState, MemberState, Pa
 from penstock.log.offsets import Partition
 
 SNAPSHOT_EVERY_RECORDS = 500
-"""A member that reads its own record so far behind the last snapshot writes the next one."""
+SNAPSHOT_EVERY_SECONDS = 600.0
+"""After so many records, or so long after the first of them, one of the members writes a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def decode_snapshot(content: bytes | None) -> Snapshot:
         groups = {str(name): _group(each) for name, each in body["groups"].items()}
         state = LogState(int(body["next_offset"]), groups)
         return Snapshot(str(body["topic_id"]), int(body["place"]), float(body["appended_at"]), state)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise MalformedError(f"a damaged snapshot: {error!r}") from None
 
 

@@ -267,7 +267,12 @@ class Storyteller:
             if claim.last != line.offset:
                 continue
             self._heard_at[beat.partition, None] = line.at
-            if beat.partition not in self._claim_lines:
+            at = self._claim_lines.get(beat.partition)
+            if at is not None and self._lines[at].token != beat.token:
+                # Inferred from the first words of a log that was cut, and disproved by this heartbeat.
+                self._end_claim(beat.partition, "it had lost it already", line.at)
+                at = None
+            if at is None:
                 told = replace(line, change=Change.HELD_BEFORE, partition=beat.partition, token=beat.token)
                 self._claim_lines[beat.partition] = self._tell(replace(told, position=beat.position))
             known = self._lines[self._claim_lines[beat.partition]]

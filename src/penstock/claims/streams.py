@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.claims.acks import Acks
-from penstock.claims.health import Health
+from penstock.claims.health import Health, lag_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.faults import error_of, fault_of
@@ -48,7 +49,10 @@ class Stream:
     queue: deque[Message | int] = field(default_factory=deque)
     """Records in order; a number says that the log holds nothing more below it."""
     health: Health = field(default_factory=Health)
+    stale: bool = False
+    """It has to begin anew, from the group's position."""
     out_of_range: bool = False
+    """The log no longer holds what comes next: it begins anew once everything before is done."""
 
     @property
     def partition(self) -> Partition:
@@ -57,6 +61,15 @@ class Stream:
     @property
     def token(self) -> int:
         return self.acks.token
+
+    @property
+    def over(self) -> bool:
+        return self.stale or (self.out_of_range and not self.queue and not self.acks.tracked)
+
+    @property
+    def lag(self) -> int:
+        """Records up to the log's end as it was at the last sample."""
+        return lag_of(self.acks.position, self.health.ends[-1]) if self.health.ends else 0
 
     def next_messages(self, count_max: int) -> list[Message]:
         """The records that could be handed out now; they stay in the queue until `hand_out` takes them."""
@@ -192,7 +205,7 @@ def _work(message: Message, partition: Partition, token: int) -> Work:
         offset=message.offset() or 0,
         key=message.key(),
         value=message.value(),
-        headers=tuple(message.headers() or ()),
+        headers=tuple(cast(list[tuple[str, bytes | None]], message.headers() or ())),
         timestamp=timestamp if kind else None,
         token=token,
     )

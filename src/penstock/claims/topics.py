@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ RETENTION_MS = 7 * 24 * 3600 * 1000
 RETENTION_MS_MIN = 3600 * 1000
 """Less would delete records that a member still needs before a snapshot holds them."""
 SNAPSHOT_BYTES_MAX = 8 * 1024 * 1024
+_APPEARS_SECONDS_MAX = 5.0
+_APPEARS_POLL_SECONDS = 0.05
 
 _LOG_SETTINGS = {
     "cleanup.policy": "delete",
@@ -61,11 +64,11 @@ def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITI
     """Find the coordination topics, create those that are missing, and refuse settings that break the protocol."""
     if _describe(admin, name) is None:
         _create(admin, name, partitions, _LOG_SETTINGS)
-    found = describe_surely(admin, name)
-    snapshots = _describe(admin, found.snapshots)
-    if snapshots is None:
+    found = _appeared(admin, name)
+    if _describe(admin, found.snapshots) is None:
         _create(admin, found.snapshots, found.partitions, _SNAPSHOT_SETTINGS)
-    elif snapshots.partitions != found.partitions:
+    snapshots = _appeared(admin, found.snapshots)
+    if snapshots.partitions != found.partitions:
         raise UserError(
             f"{found.snapshots} has {snapshots.partitions} partitions, {name} has {found.partitions}",
             hint=f"delete {found.snapshots} while no process of this coordination topic runs; it is made anew",
@@ -76,11 +79,22 @@ def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITI
 
 
 def describe_surely(admin: BoundedAdmin, name: str) -> CoordinationTopic:
-    """The topic as it is now; a broker may hear of a new topic a little later than its creator."""
+    """The topic as it is now; MissingTopicError if the broker does not know it."""
     found = _describe(admin, name)
     if found is None:
         raise MissingTopicError(f"coordination topic {name} is not there")
     return found
+
+
+def _appeared(admin: BoundedAdmin, name: str) -> CoordinationTopic:
+    """A topic that was made just now: a broker may hear of it a little later than its creator."""
+    deadline = time.monotonic() + _APPEARS_SECONDS_MAX
+    while time.monotonic() < deadline:
+        found = _describe(admin, name)
+        if found is not None:
+            return found
+        time.sleep(_APPEARS_POLL_SECONDS)
+    return describe_surely(admin, name)
 
 
 def find_topic(admin: BoundedAdmin, name: str) -> CoordinationTopic:

@@ -7,7 +7,7 @@ read the last record: a suspicion, never a fact (RULES M2).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from penstock.claims.fold import apply
@@ -78,13 +78,21 @@ class World:
 
     def read(self, place: int, offset: int, record: Record, now: float, appended_at: float) -> str | None:
         """Take in the record at a place of the log; returns why it was refused, None if it was accepted."""
+        before = self._group(place)
         self.folds[place], refusal = apply(self.folds[place], offset, record)
         if refusal is None and record.group == self.group:
             for key in _subjects(record):
                 if self._last(key) == offset:
                     self._heard[key] = now
                     self._appended[key] = appended_at
+            self._drop(_over(before, self._group(place), record))
         return refusal
+
+    def _drop(self, subjects: Iterable[Subject]) -> None:
+        """Listen no more: every range and every chance client id would stay in memory for ever."""
+        for key in subjects:
+            self._heard.pop(key, None)
+            self._appended.pop(key, None)
 
     def age_by(self, broker_now: float, now: float) -> None:
         """Learn how old things were before this reader came, from the broker's own clock at its own first record.
@@ -155,6 +163,20 @@ class World:
 
     def _group(self, place: int) -> Group:
         return self.folds[place].group(self.group)
+
+
+def _over(before: Group, after: Group, record: Record) -> Iterator[Subject]:
+    """Whose silence means nothing any more: ranges that are done or void, and who is forgotten."""
+    match record:
+        case ForgettingMember():
+            yield record.client_id
+        case JoiningGroup() | LeavingGroup() | Heartbeat() | ReleaseGroup() | ResumingGroup():
+            return
+        case _:
+            alive = {each.start for each in after.claim(record.partition).leases if not each.done}
+            for each in before.claim(record.partition).leases:
+                if each.start not in alive:
+                    yield record.partition, each.start
 
 
 def _subjects(record: Record) -> Iterator[Subject]:

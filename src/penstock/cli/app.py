@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from penstock.cli import bench, broker, quarantine
+from penstock.cli import bench, broker, claims, quarantine
 from penstock.cli.check import check
 from penstock.cli.compact import compact
 from penstock.cli.demo import demo
@@ -28,6 +28,7 @@ app = typer.Typer(
 for verb in (demo, check, run, status, verify, compact, vacuum):
     app.command()(verb)
 app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(claims.app, name="claims")
 app.add_typer(broker.app, name="broker")
 app.add_typer(bench.app, name="bench")
 

@@ -28,6 +28,8 @@ class Rounds(Protocol):
 
     def present_ends(self) -> dict[Partition, int]: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(slots=True)
 class Stop:
@@ -82,6 +84,13 @@ class Loop:
         self._ends: dict[Partition, int] | None = None
 
     def run(self) -> None:
+        try:
+            self._turn_until_stopped()
+        finally:
+            if self._rounds is not None:
+                self._rounds.close()
+
+    def _turn_until_stopped(self) -> None:
         while not self._stop:
             try:
                 finished, pause = self._turn()

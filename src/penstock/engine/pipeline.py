@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pyspark.sql import SparkSession
 
 from penstock.claims import Claims, StaticClaims
+from penstock.claims.group import GroupClaims
 from penstock.engine.events import Listener, Silence
 from penstock.engine.reports import Written
+from penstock.engine.sharing import Hands, RangeWork
 from penstock.engine.starting import Starter
 from penstock.engine.writing import BatchWriter
 from penstock.errors import FencedError, PenstockError, TransientError
@@ -72,11 +74,15 @@ class Pipeline:
         self.table = self._open_table()
         self.starter = Starter(job, self.log, self.table, self.claims, self.listener, self.reach)
         self.writer = BatchWriter(job, spark, self.table, self.log, self.listener, failpoint, stopping)
+        self.ranges = self._range_work()
         self.quarantine = Quarantine(job, self.table, self.environment)
         self.quarantine.finish_replay()
         self._learn_record_bytes()
 
     def close(self) -> None:
+        """Give back what others can do; the claims themselves belong to the process."""
+        if self.ranges is not None:
+            self.ranges.close()
         self.log.close()
 
     def round(self, flush_now: bool = False, ends: Mapping[Partition, int] | None = None) -> Round:
@@ -86,11 +92,16 @@ class Pipeline:
         bounds = self.log.bounds(tokens)
         tokens, state = self.starter.begin(tokens, partitions, bounds)
         self._tell_progress(tokens, state, bounds)
+        shared = self.ranges.share(tokens, state, bounds) if self.ranges else frozenset[Partition]()
         self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in tokens})
         planned_at = self.environment.now()
-        planned = self.plan(tokens, state, bounds, flush_now, ends)
+        alone = {each: token for each, token in tokens.items() if each not in shared}
+        planned = self.plan(alone, state, bounds, flush_now, ends)
         if isinstance(planned, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
             planned = self.announce(planned, tokens)
+        ranged = self.ranges.work() if self.ranges and (shared or isinstance(planned, Wait)) else None
+        if isinstance(planned, Wait) and ranged is not None:
+            return Round(outcome=ranged)
         if isinstance(planned, Wait):
             return Round(wait=planned, caught_up=planned.until is None and (ends is None or self._reached(ends)))
         self.reach("planned")
@@ -178,11 +189,13 @@ class Pipeline:
     # commit
 
     def commit(self, batch: Batch, tokens: Mapping[Partition, int], written: Written) -> Outcome:
+        """Land what is still ours of a batch: claims may have been lost while it was written."""
+        batch = self._still_ours(batch, tokens)
+        return self.land(batch, tokens, written) if batch.slices else Outcome(None)
+
+    def land(self, batch: Batch, tokens: Mapping[Partition, int], written: Written) -> Outcome:
         """The one act that makes rows visible and moves positions; a refused partition means another owner."""
         self._check_identity(batch)
-        batch = self._still_ours(batch, tokens)
-        if not batch.slices:
-            return Outcome(None)
         parts = tuple(
             SlicePart(
                 piece,
@@ -269,6 +282,16 @@ class Pipeline:
         self.reach("mirrored")
 
     # what the steps share
+
+    def _range_work(self) -> RangeWork | None:
+        """Ranges are for jobs whose processes share partitions; at most once has its own order of things."""
+        claims = self.claims
+        if not isinstance(claims, GroupClaims) or self.job.claims is None or not self.job.claims.ranges:
+            return None
+        if self.job.delivery is Delivery.AT_MOST_ONCE:
+            return None
+        hands = Hands(self.writer.write, self.land, self.reach)
+        return RangeWork(claims, self.log, self.table, self.job.flush, hands, self.listener)
 
     def reach(self, step: str) -> None:
         self.environment.reach(step)

@@ -128,7 +128,7 @@ class Starter:
 
     def _correct(self, partition: Partition, token: int, state: TableState) -> None:
         position = state.of(partition).position
-        if position is None or state.of(partition).token != token:
+        if position is None or state.of(partition).token != token or self._given_up(partition, token, position):
             return
         shown = self._claims.correct(partition, token, position)
         if shown is not None:

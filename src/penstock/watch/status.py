@@ -83,7 +83,7 @@ class CommitStatus:
 
 @dataclass(frozen=True, slots=True)
 class RecordedGap:
-    """Offsets that the log had lost before they were read, and the commit that says so."""
+    """Offsets that were passed over, lost by the log or given up after a crash, and the commit that says so."""
 
     partition: Partition
     start: int
@@ -106,6 +106,9 @@ class JobStatus:
     gap_offsets: int = 0
     """All that were ever recorded; `gaps` has those that the table's history still tells of."""
     gaps: tuple[RecordedGap, ...] = ()
+    given_up_offsets: int = 0
+    """All that at-most-once ever lost; `given_up` has those that the table's history still tells of."""
+    given_up: tuple[RecordedGap, ...] = ()
     alerts: tuple[Alert, ...] = ()
     log_error: str | None = None
     exit_code: int = 0
@@ -127,6 +130,8 @@ class JobStatus:
             "quarantine_rows": self.quarantine_rows,
             "gap_offsets": self.gap_offsets,
             "gaps": [_gap_json(each) for each in self.gaps],
+            "given_up_offsets": self.given_up_offsets,
+            "given_up": [_gap_json(each) for each in self.given_up],
             "alerts": [{"kind": each.kind.name.lower(), "text": each.text} for each in self.alerts],
             "log_error": self.log_error,
         }
@@ -160,6 +165,8 @@ def status(job: JobSpec, now: Callable[[], float] = time.time) -> JobStatus:
         quarantine_rows=quarantine_rows,
         gap_offsets=sum(state.totals.gap for state in facts.states.values()),
         gaps=tuple(recorded_gaps(facts.history, job.name)),
+        given_up_offsets=sum(state.totals.given_up for state in facts.states.values()),
+        given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
         alerts=tuple(alerts(partitions, facts.lives.fingerprints, view, quarantine_rows)),
         log_error=view.error.primary if view.error else None,
         exit_code=view.error.exit_code if view.error else 0,
@@ -206,16 +213,16 @@ def _partition_alerts(each: PartitionStatus) -> Iterator[Alert]:
         yield Alert(AlertKind.MIRROR_BEHIND, text)
 
 
-def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str) -> Iterator[RecordedGap]:
-    """The gaps that the retained commits of a job have recorded, in the order of the history."""
+def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:
+    """The offsets that the retained commits of a job have passed over under that count, in the order of the history."""
     for record in history:
         ours = record.get("penstock")
         if not isinstance(ours, dict) or ours.get("job") != job:
             continue
         for piece in ours.get("slices", ()):
-            if piece.get("gap"):
+            if piece.get(count):
                 partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
-                end = piece["start"] + piece["gap"]
+                end = piece["start"] + piece[count]
                 yield RecordedGap(partition, piece["start"], end, int(record["version"]), _instant(record))
 
 

@@ -40,6 +40,7 @@ class Script:
     def __init__(self, *rounds: Round | PenstockError) -> None:
         self._left = list(rounds)
         self.bounds: list[dict[Partition, int] | None] = []
+        self.closed = False
 
     def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> Round:
         self.bounds.append(ends)
@@ -50,6 +51,9 @@ class Script:
 
     def present_ends(self) -> dict[Partition, int]:
         return {Partition("web", "id", 0): 7 + len(self.bounds)}
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def loop_of(script: Callable[[], Script], stop: Stop, once: bool = True, retries: int = 3) -> Loop:
@@ -63,6 +67,14 @@ def test_passing_errors_are_tried_again_up_to_the_bound_and_then_raised() -> Non
     assert raised.value is AWAY
     assert len(stop.pauses) == 3
     assert all(0.5 <= pause <= 30 for pause in stop.pauses)
+
+
+def test_rounds_are_closed_however_the_loop_ends() -> None:
+    good, bad = Script(CAUGHT_UP), Script(*[AWAY] * 9)
+    loop_of(lambda: good, Patient()).run()
+    with pytest.raises(TransientError):
+        loop_of(lambda: bad, Patient()).run()
+    assert good.closed and bad.closed
 
 
 def test_a_pipeline_that_cannot_be_opened_yet_is_opened_again() -> None:

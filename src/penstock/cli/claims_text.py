@@ -1,0 +1,322 @@
+"""Claims in words and in JSON: listings, and the lines of their story."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, assert_never
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.claims.listing import ClaimsListing, ListedClaim, ListedLease
+from penstock.claims.story import Change, Line, Span, Story
+from penstock.claims.world import Freshness
+from penstock.cli.status import duration
+
+LEFT = "left"
+ALIVE = "alive"
+_INSTANTS = {"at", "until_at", "last_at", "ended_at"}
+_COUNTS = {"heartbeats", "places"}
+_STYLES = {Freshness.FRESH: "", Freshness.UNKNOWN: "yellow", Freshness.STALE: "red"}
+
+
+def instant(seconds: float | None) -> str | None:
+    """Seconds since 1970 as text."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# JSON
+
+
+def listing_json(listing: ClaimsListing) -> dict[str, Any]:
+    return {
+        "group": listing.group,
+        "topic": listing.topic,
+        "at": instant(listing.at),
+        "paused": listing.paused,
+        "pauses": [
+            {
+                "id": each.id,
+                "by": each.by,
+                "until_at": instant(each.until_at),
+                "reason": each.reason,
+                "places": each.places,
+            }
+            for each in listing.pauses
+        ],
+        "members": [
+            {
+                "client_id": each.client_id,
+                "state": _state(each.freshness),
+                "silent_seconds": round(each.silent_seconds, 3),
+                "claims": each.claims,
+                "claims_max": each.claims_max,
+                "lag": each.lag,
+            }
+            for each in listing.members
+        ],
+        "claims": [claim_json(each) for each in listing.claims],
+    }
+
+
+def claim_json(claim: ListedClaim) -> dict[str, Any]:
+    ranges = claim.ranges
+    return {
+        "topic": claim.partition.topic,
+        "topic_id": claim.partition.topic_id,
+        "partition": claim.partition.number,
+        "held": claim.held,
+        "owner": claim.owner,
+        "freshness": None if claim.freshness is None else claim.freshness.value,
+        "age_seconds": None if claim.age_seconds is None else round(claim.age_seconds, 3),
+        "token": claim.token,
+        "position": claim.position,
+        "claimed_end": claim.claimed_end,
+        "lag": claim.lag,
+        "ranges": None
+        if ranges is None
+        else {
+            "next": ranges.next,
+            "at_most_once": ranges.at_most_once,
+            "leases": [_lease_json(each) for each in ranges.leases],
+        },
+        "given_up": [list(each) for each in claim.given_up],
+    }
+
+
+def line_json(line: Line) -> dict[str, Any]:
+    """What the line tells; what it does not tell is left out."""
+    told: dict[str, Any] = {}
+    for each in fields(line):
+        content = getattr(line, each.name)
+        if content in (None, "", ()) or (each.name in _COUNTS and content == 0):
+            continue
+        if each.name == "partition":
+            told |= {"topic": content.topic, "topic_id": content.topic_id, "partition": content.number}
+        else:
+            told[each.name] = instant(content) if each.name in _INSTANTS else content
+    return told
+
+
+def _lease_json(lease: ListedLease) -> dict[str, Any]:
+    return {
+        "start": lease.start,
+        "end": lease.end,
+        "owner": lease.owner,
+        "attempts": lease.attempts,
+        "done": lease.done,
+        "freshness": None if lease.freshness is None else lease.freshness.value,
+    }
+
+
+def _state(freshness: Freshness | None) -> str:
+    """The word for a member."""
+    if freshness is None:
+        return LEFT
+    return ALIVE if freshness is Freshness.FRESH else freshness.value
+
+
+# words
+
+
+def print_listing(listing: ClaimsListing, console: Console) -> None:
+    """Pauses first, then members, then claims."""
+    console.print(Text.assemble((listing.group, "bold"), f"  {listing.topic}  {instant(listing.at)}"), soft_wrap=True)
+    for each in listing.pauses:
+        until = "" if each.until_at is None else f" until {instant(each.until_at)}"
+        reason = f": {each.reason}" if each.reason else ""
+        console.print(Text(f"! paused{until} by {each.by} ({each.id}){reason}", style="yellow"), soft_wrap=True)
+    console.print(_members(listing))
+    console.print()
+    console.print(_claims(listing))
+    for claim in listing.claims:
+        for text in _shared_text(claim):
+            console.print(Text(text), soft_wrap=True)
+
+
+def _members(listing: ClaimsListing) -> Table:
+    table = _table("member", "state")
+    for name in ("silent", "claims", "at most", "lag"):
+        table.add_column(name, justify="right")
+    for each in listing.members:
+        style = "dim" if each.freshness is None else _STYLES[each.freshness]
+        table.add_row(
+            each.client_id,
+            Text(_state(each.freshness), style=style),
+            duration(each.silent_seconds),
+            str(each.claims),
+            "-" if each.claims_max is None else str(each.claims_max),
+            str(each.lag),
+        )
+    return table
+
+
+def _claims(listing: ClaimsListing) -> Table:
+    table = _table("partition", "owner", "state")
+    for name in ("token", "position", "lag", "age"):
+        table.add_column(name, justify="right")
+    for each in listing.claims:
+        fresh = each.freshness
+        table.add_row(
+            str(each.partition),
+            (each.owner or "-") if each.held else "-",
+            Text("free", style="dim") if fresh is None else Text(fresh.value, style=_STYLES[fresh]),
+            str(each.token),
+            "-" if each.position is None else str(each.position),
+            str(each.lag),
+            "-" if each.age_seconds is None else duration(each.age_seconds),
+        )
+    return table
+
+
+def _table(*names: str) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    return table
+
+
+def _shared_text(claim: ListedClaim) -> list[str]:
+    """What does not fit into a row: ranges, and offsets that were given up."""
+    lines = []
+    if claim.ranges is not None:
+        once = ", at most once" if claim.ranges.at_most_once else ""
+        lines.append(f"{claim.partition} is shared by ranges, the next begins at {claim.ranges.next}{once}")
+        for each in claim.ranges.leases:
+            state = "done" if each.done else "returned" if each.freshness is None else each.freshness.value
+            lines.append(f"  {_span((each.start, each.end))} {each.owner or '-'}, attempt {each.attempts}, {state}")
+    if claim.given_up:
+        lines.append(f"{claim.partition} gave up {_spans(claim.given_up)}")
+    return lines
+
+
+def claim_text(claim: ListedClaim) -> str:
+    """One claim in a sentence."""
+    if not claim.held:
+        return f"{claim.partition}, free, last of {claim.owner or 'nobody'}, token {claim.token}"
+    return f"{holder_text(claim)}, token {claim.token}, position {'none' if claim.position is None else claim.position}"
+
+
+def holder_text(claim: ListedClaim) -> str:
+    """Who holds a claim, and how long it has been silent about it."""
+    state = "" if claim.freshness is None else f" ({claim.freshness.value})"
+    age = "" if claim.age_seconds is None else f", heard of {duration(claim.age_seconds)} ago"
+    return f"{claim.partition} by {claim.owner}{state}{age}"
+
+
+def print_story(story: Story, topic: str, console: Console) -> None:
+    """One line per change, oldest first."""
+    for each in story.beginnings:
+        text = f"! partition {each.place} of {topic} is told from offset {each.offset} on: what came before is inferred"
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+    for line in story.lines:
+        console.print(Text(f"{instant(line.at)}  {line_text(line)}"), soft_wrap=True)
+
+
+def line_text(line: Line) -> str:
+    """One change in a sentence."""
+    return f"{_subject(line)}: {_what(line)}"
+
+
+def _subject(line: Line) -> str:
+    if line.partition is not None:
+        return str(line.partition)
+    return f"offset {line.offset} of partition {line.place}" if line.change is Change.FOREIGN else "group"
+
+
+def _what(line: Line) -> str:
+    match line.change:
+        case Change.JOINED:
+            return f"{line.who} joined{_because(line.reason, ' ')}"
+        case Change.LEFT:
+            return f"{line.who} left"
+        case Change.FORGOTTEN:
+            return f"{line.before} was silent for long and is forgotten (said {line.who})"
+        case Change.HELD_BEFORE | Change.CLAIMED | Change.TAKEN_OVER | Change.RESTARTED:
+            return f"{_claimed(line)}{_given_up(line)}{_tenure(line)}"
+        case Change.RELEASED:
+            return f"{line.who} released it{_at(line.position)}{_because(line.reason)}{_given_up(line)}"
+        case Change.REFUSED:
+            beats = f", {line.heartbeats} times" if line.heartbeats > 1 else ""
+            return f"{line.record} of {line.who} refused{_of_range(line)}{_because(line.reason)}{beats}"
+        case Change.SOUGHT:
+            return f"{line.who} set the position from {line.start} to {line.position}{_because(line.reason)}"
+        case Change.PAUSED:
+            until = "" if line.until_at is None else f" until {instant(line.until_at)}"
+            ended = "" if line.ended_at is None else f"; ended {instant(line.ended_at)}"
+            return f"{line.who} paused the group{until} ({line.pause_id}){_because(line.reason)}{ended}"
+        case Change.RESUMED:
+            return f"{line.who} ended the pause {line.pause_id}"
+        case Change.SHARED:
+            return f"{line.who} shares it from {line.start} on{_because(line.reason, ', ')}"
+        case Change.UNSHARED:
+            return f"{line.who} works alone again{_at(line.position)}"
+        case Change.RANGE_CLAIMED:
+            return f"{line.who} works on{_of_range(line)}"
+        case Change.RANGE_TAKEN_OVER:
+            return f"{line.who} took{_of_range(line)} over from {line.before}{_silent(line)}, attempt {line.attempts}"
+        case Change.RANGE_FINISHED:
+            return f"{line.who} finished{_of_range(line)}"
+        case Change.RANGE_RETURNED:
+            return f"{line.who} gave{_of_range(line)} back"
+        case Change.RANGE_GIVEN_UP:
+            return f"{line.who} gave{_of_range(line)} up for good{_silent(line)}"
+        case Change.FOREIGN:
+            return f"no record of Penstock: {line.reason}"
+        case _:
+            assert_never(line.change)
+
+
+def _claimed(line: Line) -> str:
+    begun = f" with token {line.token}{_at(line.position)}"
+    match line.change:
+        case Change.HELD_BEFORE:
+            return f"{line.who} held it already{begun}"
+        case Change.TAKEN_OVER:
+            return f"{line.who} took it over from {line.before}{_silent(line)}{begun}"
+        case Change.RESTARTED:
+            return f"{line.who} restarted and took it back{begun}"
+        case _:
+            return f"{line.who} claimed it{begun}"
+
+
+def _tenure(line: Line) -> str:
+    """How the claim went on."""
+    beats = f"; {line.heartbeats} heartbeats{_at(line.last_position, ' up to')}" if line.heartbeats else ""
+    claimed = "" if line.claimed_end is None else f"; claimed messages up to {line.claimed_end}"
+    ended = "; held" if line.ended_at is None else f"; {line.ended} after {duration(line.ended_at - line.at)}"
+    return f"{beats}{claimed}{ended}"
+
+
+def _at(position: int | None, word: str = " at") -> str:
+    return "" if position is None else f"{word} {position}"
+
+
+def _because(reason: str, before: str = ": ") -> str:
+    return f"{before}{reason}" if reason else ""
+
+
+def _silent(line: Line) -> str:
+    return "" if line.silent_seconds is None else f" (silent for {line.silent_seconds:.1f} s)"
+
+
+def _given_up(line: Line) -> str:
+    return f"; given up: {_spans(line.given_up)}" if line.given_up else ""
+
+
+def _of_range(line: Line) -> str:
+    if line.start is None:
+        return ""
+    return f" {_span((line.start, line.end))}" if line.end is not None else f" the range from {line.start}"
+
+
+def _spans(spans: tuple[Span, ...]) -> str:
+    return ", ".join(_span(each) for each in spans)
+
+
+def _span(span: Span) -> str:
+    return f"[{span[0]}, {span[1]})"

@@ -1,0 +1,151 @@
+"""Ranges in the engine: idle processes help with a partition that lags, each with offsets of its own (RULES M5).
+
+A range is its own batch. It is written at once, parked while the table is not there yet, and committed in order: the
+table accepts it only where its position is the range's start, so nothing is skipped or doubled whoever is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from penstock.claims.group import GroupClaims
+from penstock.claims.ranges import HeldRange, RangeDesk
+from penstock.engine.events import Listener
+from penstock.engine.reports import Written
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.failpoints import Reach
+from penstock.job.spec import FlushPolicy
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.tables.delta.state import TableState
+from penstock.tables.delta.table import Outcome, Table, new_batch_id
+
+HOT_RANGES = 3
+"""A partition is shared once its lag fills so many ranges, and somebody is idle."""
+PARKED_MAX = 4
+"""Written ranges that wait for the table; beyond that only those are taken that others wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """What a pipeline does for a range: write its batch, land it, name its steps."""
+
+    write: Callable[[Batch], Written | None]
+    land: Callable[[Batch, Mapping[Partition, int], Written], Outcome]
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked:
+    held: HeldRange
+    batch: Batch
+    written: Written
+
+
+class RangeWork:
+    """The ranges of one process: those it shares as an owner, and those it works on."""
+
+    def __init__(
+        self, claims: GroupClaims, log: KafkaLog, table: Table, flush: FlushPolicy, hands: Hands, listener: Listener
+    ) -> None:
+        self._agent = claims.agent
+        self._desk = RangeDesk(claims.agent)
+        self._log = log
+        self._table = table
+        self._size = flush.max_messages_per_batch
+        self._hands = hands
+        self._listener = listener
+        self._parked: list[_Parked] = []
+
+    def share(
+        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
+    ) -> frozenset[Partition]:
+        """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
+        shared = set()
+        for partition, token in tokens.items():
+            with self._agent.looking() as participant:
+                ranges = participant.world.claim(partition).ranges
+                idle = participant.idle_others(self._agent.now())
+            position, end = state.of(partition).position or 0, bounds[partition].end
+            if ranges is not None:
+                over = not ranges.leases and (end - ranges.next < self._size or not idle)
+                if not over or not self._desk.close(partition, token):
+                    shared.add(partition)
+                else:
+                    self._listener.event("ranges closed", partition=str(partition), position=position)
+            elif idle and end - position >= HOT_RANGES * self._size and self._desk.open(partition, token, position):
+                shared.add(partition)
+                self._listener.event("ranges opened", partition=str(partition), position=position, lag=end - position)
+        return frozenset(shared)
+
+    def work(self) -> Outcome | None:
+        """Commit what is parked and due, then take one more range if there is one; None if there was nothing to do."""
+        if not self._agent.working():
+            self.close()
+            return None
+        landed = self._land_due()
+        taken = self._take()
+        return self._land_due() or landed or taken
+
+    def close(self) -> None:
+        """Let others have what we did not finish."""
+        for parked in self._parked:
+            self._give_back(parked.held)
+        self._parked.clear()
+
+    def _take(self) -> Outcome | None:
+        for partition, token in sorted(self._desk.shared().items()):
+            if self._table.state([partition]).of(partition).token != token:
+                # The owner has not fenced the table yet, or is no owner any more.
+                continue
+            end = self._log.bounds([partition])[partition].end if len(self._parked) < PARKED_MAX else 0
+            held = self._desk.claim(partition, self._size, end)
+            if held is not None:
+                self._write(held)
+                return Outcome(None)
+        return None
+
+    def _write(self, held: HeldRange) -> None:
+        self._listener.event("range claimed", partition=str(held.partition), start=held.start, end=held.end)
+        batch = Batch(new_batch_id(), (Slice(held.partition, held.start, held.end, held.start),))
+        try:
+            written = self._hands.write(batch)
+        except PenstockError:
+            self._give_back(held)
+            raise
+        if written is None:
+            self._give_back(held)
+            return
+        self._parked.append(_Parked(held, batch, written))
+        self._hands.reach("range_parked")
+
+    def _land_due(self) -> Outcome | None:
+        """Commit the parked ranges that the table has come to, in order; drop those that others have done."""
+        last: Outcome | None = None
+        for parked in sorted(self._parked, key=lambda each: (each.held.partition, each.held.start)):
+            held = parked.held
+            here = self._table.state([held.partition]).of(held.partition)
+            if here.token == held.token and here.position is not None and here.position < held.start:
+                continue
+            self._parked.remove(parked)
+            if here.token == held.token and here.position == held.start:
+                last = self._hands.land(parked.batch, {held.partition: held.token}, parked.written)
+                self._hands.reach("range_landed")
+            self._finish(held)
+        return last
+
+    def _finish(self, held: HeldRange) -> None:
+        try:
+            done = self._desk.finish(held)
+        except (TransientError, OutcomeUnknownError) as error:
+            self._listener.event("range not reported", partition=str(held.partition), reason=error.primary)
+            return
+        self._listener.event("range finished", partition=str(held.partition), start=held.start, ours=done)
+
+    def _give_back(self, held: HeldRange) -> None:
+        try:
+            self._desk.give_back(held)
+        except (TransientError, OutcomeUnknownError) as error:
+            # It grows stale and is taken over.
+            self._listener.event("range not returned", partition=str(held.partition), reason=error.primary)

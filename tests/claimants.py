@@ -1,0 +1,157 @@
+"""Members of a group over a real coordination topic, in this process or in one of their own that can be killed.
+
+python -m tests.claimants BOOTSTRAP TOPIC GROUP CLIENT_ID PARTITIONS: a member that holds its share until it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.claims.agent import Agent, CoordinationOptions
+from penstock.claims.journal import Journal
+from penstock.claims.participant import MemberOptions
+from penstock.claims.topics import CoordinationTopic, find_topic
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity
+from penstock.log.admin import BoundedAdmin
+from penstock.log.offsets import Partition
+
+HEARTBEAT_SECONDS = 1.0
+PLACES = 4
+"""Partitions of a test's coordination topic."""
+WAIT_SECONDS_MAX = 20.0
+
+Held = dict[Partition, int]
+
+
+def hits(number: int) -> Partition:
+    return Partition("hits", "id-of-hits", number)
+
+
+def hits_up_to(count: int) -> tuple[Partition, ...]:
+    return tuple(hits(number) for number in range(count))
+
+
+def eventually(holds: Callable[[], bool], seconds: float = WAIT_SECONDS_MAX) -> float:
+    """Wait until something holds; the seconds that took."""
+    began_at = time.monotonic()
+    while not holds():
+        passed = time.monotonic() - began_at
+        assert passed < seconds, f"not within {seconds} s"
+        time.sleep(0.02)
+    return time.monotonic() - began_at
+
+
+@dataclass
+class Crew:
+    """The members of one group in one coordination topic; whoever is left is closed at the end of the test."""
+
+    bootstrap: str
+    wanted: tuple[Partition, ...]
+    topic: str = field(default_factory=lambda: f"coordination-{uuid.uuid4().hex[:12]}")
+    group: str = "shop"
+    security: KafkaSecurity = field(default_factory=KafkaSecurity)
+    agents: dict[str, Agent] = field(default_factory=dict)
+    events: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
+
+    @property
+    def spec(self) -> KafkaLogSpec:
+        return KafkaLogSpec(self.bootstrap, security=self.security)
+
+    def join(
+        self,
+        client_id: str,
+        floors: Mapping[Partition, int] | None = None,
+        places: int = PLACES,
+        restart_lost_history: bool = False,
+        claims_max: int | None = None,
+    ) -> Agent:
+        """Start a member; a former one of that client id stays as it is."""
+        heard = self.events.setdefault(client_id, [])
+
+        def tell(event: str, **fields: object) -> None:
+            heard.append((event, fields))
+
+        agent = Agent(
+            self.spec,
+            MemberOptions(self.group, client_id, HEARTBEAT_SECONDS, claims_max=claims_max),
+            CoordinationOptions(self.topic, places, restart_lost_history),
+            tell,
+        )
+        agent.want(self.wanted, floors or {})
+        agent.start()
+        self.agents[client_id] = agent
+        return agent
+
+    def leave(self, client_id: str) -> None:
+        self.agents.pop(client_id).close()
+
+    def held(self) -> dict[str, Held]:
+        return {client_id: agent.held() for client_id, agent in self.agents.items()}
+
+    def shared(self, *counts: int) -> bool:
+        """Whether the members hold so many partitions each, in the order of their ids, none of them twice."""
+        held = self.held()
+        seen = [partition for each in held.values() for partition in each]
+        return len(seen) == len(set(seen)) and [len(held[client_id]) for client_id in sorted(held)] == list(counts)
+
+    def names(self, client_id: str) -> list[str]:
+        """The names of the events of one client id, over all its lives."""
+        return [name for name, _ in self.events[client_id]]
+
+    def described(self) -> CoordinationTopic:
+        admin = BoundedAdmin(self.spec)
+        try:
+            return find_topic(admin, self.topic)
+        finally:
+            admin.close()
+
+    @contextmanager
+    def journal(self) -> Iterator[Journal]:
+        journal = Journal(self.spec, self.described())
+        try:
+            yield journal
+        finally:
+            journal.close()
+
+    def close(self) -> None:
+        # At once: each takes a moment to say farewell.
+        threads = [threading.Thread(target=agent.close) for agent in self.agents.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+@contextmanager
+def other_process(crew: Crew, client_id: str) -> Iterator[subprocess.Popen[str]]:
+    """A member in a process of its own, that holds something already; it can be killed like any process."""
+    command = [sys.executable, "-m", "tests.claimants", crew.bootstrap, crew.topic, crew.group, client_id]
+    process = subprocess.Popen([*command, str(len(crew.wanted))], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["held"] > 0
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def main(bootstrap: str, topic: str, group: str, client_id: str, partitions: str) -> None:
+    crew = Crew(bootstrap, hits_up_to(int(partitions)), topic, group)
+    agent = crew.join(client_id)
+    eventually(lambda: len(agent.held()) > 0)
+    print(json.dumps({"held": len(agent.held())}), flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

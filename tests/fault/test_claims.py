@@ -1,0 +1,157 @@
+"""Many processes of one job, killed, stopped and woken: every record once, and nobody writes without its claim."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from penstock.errors import UserError
+from penstock.job.loader import load_job
+from penstock.tables.delta.table import open_table
+from tests.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
+from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
+from tests.processes import command_json, penstock
+
+HEARTBEAT = "2s"
+ALL_SECONDS_MAX = 180.0
+
+
+def shared_job(
+    folder: Path,
+    bootstrap: str,
+    topic: str,
+    client_id: str,
+    delivery: str = "exactly_once",
+    flush: str = "allowed_latency: 100ms",
+) -> Path:
+    """A job file of one process; all of them write to the table in the folder."""
+    return numbered_job(
+        folder,
+        bootstrap,
+        topic,
+        kafka=f"group: {topic}",
+        flush=flush,
+        more=(
+            f"claims: {{client_id: {client_id}, heartbeat: {HEARTBEAT}, topic: {topic}_claims}}\ndelivery: {delivery}\n"
+        ),
+        name=f"{client_id}.yaml",
+    )
+
+
+def holds(table: Path) -> int:
+    """How many records are in a table and its quarantine."""
+    return sum(offsets_in(table).values()) + sum(offsets_in(Path(f"{table}_quarantine")).values())
+
+
+def given_up(job: Path) -> list[tuple[int, int, int]]:
+    """The loss ledger of the table: partition, start, end of what was passed over."""
+    spec = load_job(job)
+    return [
+        (piece["partition"], piece["start"], piece["end"])
+        for record in open_table(spec.table, spec.name).handle.history()
+        if isinstance(record.get("penstock"), dict)
+        for piece in record["penstock"].get("slices", [])
+        if piece.get("given_up")
+    ]
+
+
+def test_c5_a_process_that_sleeps_before_its_commit_past_its_lease_is_fenced_and_goes_on_as_a_member(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    one, other = (shared_job(tmp_path, bootstrap, name, client_id=each) for each in ("one", "other"))
+    places = produce(name, numbered(range(300)))
+    # Commits of the sleeper: the start of both partitions, then the batch, checked and not yet made.
+    with penstock("run", str(one), "--json", failpoint="checked:stop:2") as sleeper:
+        sleeper.wait_stopped()
+        with penstock("run", str(other), "--once", "--json") as successor:
+            assert successor.exit_code() == 0, successor.errors[-2000:]
+            assert any(event["event"] == "claim won" for event in successor.rest())
+        sleeper.send(signal.SIGCONT)
+        refused = sleeper.wait_for("slice refused")
+        assert "older than the table" in refused["reason"]
+        places += produce(name, numbered(range(300, 400)))
+        sleeper.wait_for("batch committed")
+        sleeper.send(signal.SIGTERM)
+        assert sleeper.exit_code() == 0
+    assert_every_record_once(tmp_path / "table", places)
+    assert command_json("verify", str(one))["ok"]
+
+
+def test_m3_a_second_living_process_with_the_same_client_id_is_refused_and_a_restarted_one_is_not(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=1)
+    job = shared_job(tmp_path, bootstrap, name, client_id="same")
+    places = produce(name, numbered(range(100)))
+    with penstock("run", str(job), "--json") as first:
+        first.wait_for("batch committed")
+        with penstock("run", str(job), "--json") as second:
+            assert second.exit_code() == UserError.exit_code
+            assert "same" in second.errors
+        places += produce(name, numbered(range(100, 200)))
+        first.wait_for("batch committed")
+        first.send(signal.SIGKILL)
+        assert first.exit_code() == KILLED
+    places += produce(name, numbered(range(200, 300)))
+    with penstock("run", str(job), "--once", "--json") as again:
+        assert again.exit_code() == 0
+        won = [event for event in again.rest() if event["event"] == "claim won"]
+    assert [event["token"] for event in won] == [2]
+    assert_every_record_once(tmp_path / "table", places)
+
+
+def test_m6_at_most_once_loses_what_was_claimed_at_each_crash_lists_it_and_doubles_nothing(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    job = shared_job(tmp_path, bootstrap, name, client_id="once", delivery="at_most_once")
+    lost: list[tuple[int, int]] = []
+    kept: list[tuple[int, int]] = []
+    for number, step in enumerate(["announced", "staged", "committed"]):
+        places = produce(name, numbered(range(number * 100, number * 100 + 100)))
+        # What was committed is not lost, whatever became of the process behind it.
+        (kept if step == "committed" else lost).extend(places)
+        with penstock("run", str(job), "--once", "--json", failpoint=f"{step}:kill") as killed:
+            assert killed.exit_code() == KILLED
+    kept += produce(name, numbered(range(300, 400)))
+    with penstock("run", str(job), "--once", "--json") as successor:
+        assert successor.exit_code() == 0, successor.errors[-2000:]
+    ledger = [(partition, offset) for partition, start, end in given_up(job) for offset in range(start, end)]
+    assert sorted(ledger) == sorted(lost)
+    assert_every_record_once(tmp_path / "table", kept)
+    assert max(offsets_in(tmp_path / "table").values()) == 1
+    assert command_json("verify", str(job))["ok"]
+    told = command_json("status", str(job))[0]
+    assert told["given_up_offsets"] == len(lost)
+    assert sum(each["end"] - each["start"] for each in told["given_up"]) == len(lost)
+
+
+def test_m5_three_processes_share_one_hot_partition_range_by_range_and_commit_in_order(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=1)
+    flush = "allowed_latency: 100ms, min_bytes_per_file: 1, max_messages_per_batch: 500, max_bytes_per_batch: 1"
+    jobs = [shared_job(tmp_path, bootstrap, name, client_id=each, flush=flush) for each in ("one", "two", "three")]
+    with (
+        penstock("run", str(jobs[0]), "--json") as owner,
+        penstock("run", str(jobs[1]), "--json") as helper,
+        penstock("run", str(jobs[2]), "--json", failpoint="range_parked:kill") as killed,
+    ):
+        for each in (owner, helper, killed):
+            each.wait_for("group joined")
+        places = produce(name, numbered(range(10_000)))
+        # Whoever owns the partition opens it to the others; the third dies with a range in its hands.
+        assert killed.exit_code() == KILLED
+        wait_until(lambda: holds(tmp_path / "table") == len(places), ALL_SECONDS_MAX)
+        for each in (owner, helper):
+            each.send(signal.SIGTERM)
+            assert each.exit_code() == 0, each.errors[-2000:]
+        landed = [
+            sum(event["event"] == "range finished" and event["ours"] for event in process.rest())
+            for process in (owner, helper)
+        ]
+    assert all(landed), landed
+    assert_every_record_once(tmp_path / "table", places)
+    assert command_json("verify", str(jobs[0]))["ok"]

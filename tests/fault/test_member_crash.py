@@ -1,0 +1,144 @@
+"""Consumers that die or freeze in the middle of a batch: what their successors see again, and what they never see."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from penstock.claims import Member
+from tests.kafka import Produce, Topics
+from tests.members import HEARTBEAT_SECONDS, Members, Place, places, until
+
+RECORDS = 400
+
+
+@contextmanager
+def consumer(
+    members: Members, client_id: str, delivery: str, path: Path, name: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that consumes until it is killed; with `name` it sends that signal to itself."""
+    arguments = [members.bootstrap, members.group, members.topics[0], client_id, delivery, str(path), name]
+    process = subprocess.Popen([sys.executable, "-m", "tests.fault.consumer", *arguments])
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+            process.wait()
+
+
+def lines(path: Path, word: str) -> list[Place]:
+    """What a consumer wrote."""
+    written = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+    return [(int(number), int(offset)) for found, number, offset in written if found == word]
+
+
+def stopped(process: subprocess.Popen[bytes]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def finished(member: Member, ends: dict[int, int]) -> list[Place]:
+    """Work until the position of every partition is at its end; what was seen on the way."""
+    seen: list[Place] = []
+    deadline = time.monotonic() + 60
+    while {each.number: position for each, position in member.positions().items()} != ends:
+        assert time.monotonic() < deadline, f"positions {member.positions()}, wanted {ends}"
+        for work in member.poll(0.2):
+            seen += places([work])
+            member.done(work)
+    return seen
+
+
+def ends_of(wanted: list[Place]) -> dict[int, int]:
+    return {number: 1 + max(offset for each, offset in wanted if each == number) for number, _ in wanted}
+
+
+def test_20_33_at_least_once_a_killed_consumer_loses_nothing_and_repeats_only_what_followed_its_last_heartbeat(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    wanted = produce(name, [str(number) for number in range(RECORDS)])
+    with Members(bootstrap, name) as members:
+        with consumer(members, "anna", "at_least_once", tmp_path / "seen", "KILL") as process:
+            assert process.wait(60) == -signal.SIGKILL
+        killed_at = time.monotonic()
+        claims = [members.claim(number) for number in range(2)]
+        assert all(claim.held for claim in claims), "nobody said otherwise: the dead one is the owner still"
+        before = lines(tmp_path / "seen", "saw")
+        successor = members.join("bert")
+        until(lambda: len(successor.held()) == 2, "the take-over")
+        assert time.monotonic() - killed_at < 3 * HEARTBEAT_SECONDS + 2, "three intervals, and what joining takes"
+        after = finished(successor, ends_of(wanted))
+    assert set(before) | set(after) == set(wanted)
+    assert set(Counter(after).values()) == {1}
+    repeated = set(before) & set(after)
+    assert repeated, "the record under way at least"
+    assert all(offset >= (claims[number].position or 0) for number, offset in repeated)
+
+
+def test_at_most_once_a_killed_consumer_repeats_nothing_and_every_missing_record_is_in_the_loss_ledger(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    wanted = produce(name, [str(number) for number in range(RECORDS)])
+    with Members(bootstrap, name) as members:
+        with consumer(members, "anna", "at_most_once", tmp_path / "seen", "KILL") as process:
+            assert process.wait(60) == -signal.SIGKILL
+        before = lines(tmp_path / "seen", "saw")
+        successor = members.join("bert", delivery="at_most_once")
+        after = finished(successor, ends_of(wanted))
+        losses = successor.losses()
+    assert set(Counter(before + after).values()) == {1}, "no record twice"
+    listed = {
+        (partition.number, offset)
+        for partition, ranges in losses.items()
+        for start, end in ranges
+        for offset in range(start, end)
+    }
+    missing = set(wanted) - set(before) - set(after)
+    assert missing, "it died in the middle of a batch"
+    assert missing <= listed
+    assert not listed & set(after), "what the successor saw is not lost"
+
+
+def test_at_least_once_a_frozen_consumer_that_wakes_behind_its_lease_cannot_report_its_work_as_done(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    wanted = produce(name, [str(number) for number in range(RECORDS)])
+    with (
+        Members(bootstrap, name) as members,
+        consumer(members, "anna", "at_least_once", tmp_path / "seen", "STOP") as process,
+    ):
+        until(lambda: stopped(process), "the stop", 60)
+        before = lines(tmp_path / "seen", "saw")
+        successor = members.join("bert")
+        after = finished(successor, ends_of(wanted))
+        process.send_signal(signal.SIGCONT)
+        until(lambda: before[-1] in lines(tmp_path / "seen", "refused"), "the refusal")
+        assert members.claim().position == RECORDS, "the woken one did not move it"
+    assert set(before) | set(after) == set(wanted)
+
+
+def test_48_a_consumer_that_is_killed_and_started_again_under_its_name_takes_its_partitions_back(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """It need not wait for its own lease: one silent interval is enough, although another member is there."""
+    name = topic()
+    wanted = produce(name, [str(number) for number in range(RECORDS)])
+    with Members(bootstrap, name) as members:
+        members.join("bert", claims_max=0)
+        with consumer(members, "anna", "at_least_once", tmp_path / "seen", "KILL") as process:
+            assert process.wait(60) == -signal.SIGKILL
+        token = members.claim().token
+        again = members.join("anna")
+        after = finished(again, ends_of(wanted))
+        assert list(again.held().values()) == [token + 1]
+    assert set(lines(tmp_path / "seen", "saw")) | set(after) == set(wanted)

@@ -1,0 +1,114 @@
+"""A member that may not do what the protocol needs is told so, with what to grant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from penstock.embedded.broker import Cluster
+from penstock.errors import UserError
+from penstock.job.spec import KafkaSecurity, Secret
+from tests.claimants import Crew, eventually, hits_up_to
+
+SECONDS_MAX = 30
+USERS = ("owner", "reader", "writer", "nobody", "member")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster whose SASL users may do only what is granted to them."""
+    users = {user: f"{user}-secret" for user in USERS}
+    with Cluster.start(tmp_path_factory.mktemp("guarded"), sasl_users=users, authorize=True) as running:
+        yield running
+
+
+@pytest.fixture
+def crew(guarded: Cluster) -> Iterator[Crew]:
+    """The coordination topic is there, made by somebody who may do everything."""
+    maker = Crew(guarded.bootstrap, hits_up_to(2))
+    maker.join("maker")
+    eventually(lambda: maker.shared(2))
+    maker.close()
+    crew = Crew(guarded.sasl_bootstrap, hits_up_to(2), maker.topic)
+    yield crew
+    crew.close()
+
+
+def acting_as(crew: Crew, user: str) -> Crew:
+    crew.security = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", user, Secret(f"{user}-secret"))
+    return crew
+
+
+def allow(cluster: Cluster, user: str, topic: str, *operations: AclOperation) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic,
+            ResourcePatternType.PREFIXED,
+            f"User:{user}",
+            "*",
+            operation,
+            AclPermissionType.ALLOW,
+        )
+        for operation in operations
+    ]
+    for future in admin.create_acls(bindings).values():
+        future.result(SECONDS_MAX)
+
+
+def refusal(crew: Crew) -> UserError:
+    agent = crew.join("anna")
+    with pytest.raises(UserError) as raised:
+        agent.wait(lambda: False, 20)
+    assert agent.member.client_id == "anna"
+    return raised.value
+
+
+def test_read_write_and_describe_are_enough_where_the_topic_is_there(crew: Crew, guarded: Cluster) -> None:
+    allow(guarded, "member", crew.topic, AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
+    acting_as(crew, "member").join("anna")
+    eventually(lambda: crew.shared(2))
+
+
+def test_a_topic_that_may_not_be_written_is_named_with_what_to_grant(crew: Crew, guarded: Cluster) -> None:
+    allow(guarded, "reader", crew.topic, AclOperation.READ, AclOperation.DESCRIBE)
+    fault = refusal(acting_as(crew, "reader"))
+    assert crew.topic in fault.primary
+    assert "Write" in fault.hint
+
+
+def test_a_topic_that_may_not_be_read_is_named_with_what_to_grant(crew: Crew, guarded: Cluster) -> None:
+    allow(guarded, "writer", crew.topic, AclOperation.WRITE, AclOperation.DESCRIBE)
+    fault = refusal(acting_as(crew, "writer"))
+    assert crew.topic in fault.primary
+    assert "Read" in fault.hint
+
+
+def test_a_topic_that_may_not_even_be_seen_is_named(crew: Crew) -> None:
+    assert crew.topic in refusal(acting_as(crew, "nobody")).primary
+
+
+def test_who_may_not_create_the_topic_is_told_how_to_create_it(guarded: Cluster) -> None:
+    crew = acting_as(Crew(guarded.sasl_bootstrap, hits_up_to(2)), "owner")
+    allow(guarded, "owner", crew.topic, AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
+    fault = refusal(crew)
+    assert crew.topic in fault.primary
+    assert "message.timestamp.type=LogAppendTime" in fault.hint
+    crew.close()
+
+
+def test_a_wrong_password_is_told_at_once(guarded: Cluster, crew: Crew) -> None:
+    crew.security = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "owner", Secret("guess-7"))
+    fault = refusal(crew)
+    assert "credentials" in fault.primary
+    assert "guess-7" not in str(fault)

@@ -1,0 +1,374 @@
+"""An administrator looks at a group from outside, pauses it and frees claims; the group is otherwise left alone."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.claims.admin import find_claim, history, list_claims, pause, release, resume
+from penstock.claims.agent import Agent
+from penstock.claims.reading import CoordinatedGroup
+from penstock.claims.snapshots import SNAPSHOT_EVERY_RECORDS
+from penstock.claims.story import Change
+from penstock.claims.world import Freshness, coordination_partition
+from penstock.cli.app import app
+from penstock.errors import FencedError, UserError
+from penstock.log.offsets import Partition
+from tests.claimants import HEARTBEAT_SECONDS, PLACES, Crew, eventually, hits, hits_up_to, other_process
+from tests.kafka import Produce, Topics
+
+COUNT = 4
+
+
+@pytest.fixture
+def crew(bootstrap: str) -> Iterator[Crew]:
+    crew = Crew(bootstrap, hits_up_to(COUNT))
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def anna(crew: Crew) -> Agent:
+    """A member that holds all."""
+    agent = crew.join("anna")
+    eventually(lambda: crew.shared(COUNT))
+    return agent
+
+
+def of(crew: Crew) -> CoordinatedGroup:
+    return CoordinatedGroup(crew.spec, crew.group, crew.topic, HEARTBEAT_SECONDS)
+
+
+def place_of(partition: Partition) -> int:
+    return coordination_partition(partition.topic, partition.number, PLACES)
+
+
+def told(crew: Crew, *command: str) -> Any:
+    """What a command says as JSON."""
+    where = ["--bootstrap", crew.bootstrap, "--group", crew.group, "--topic", crew.topic]
+    result = CliRunner().invoke(app, ["claims", *command, *where, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+# list
+
+
+def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, anna: Agent) -> None:
+    anna.progress(hits(1), 42, lag=7)
+    eventually(lambda: find_claim(of(crew), "hits/1").position == 42)
+    listing = list_claims(of(crew))
+    [member] = listing.members
+    assert (member.client_id, member.freshness, member.claims, member.lag) == ("anna", Freshness.FRESH, COUNT, 7)
+    assert [(each.partition, each.owner, each.token, each.position) for each in listing.claims] == [
+        (hits(0), "anna", 1, None),
+        (hits(1), "anna", 1, 42),
+        (hits(2), "anna", 1, None),
+        (hits(3), "anna", 1, None),
+    ]
+    assert {each.freshness for each in listing.claims} == {Freshness.FRESH}
+    assert not listing.paused
+
+
+def test_list_tells_the_dead_from_the_living_though_nobody_is_left_to_say_so(crew: Crew) -> None:
+    with other_process(crew, "bert") as process:
+        process.kill()
+        process.wait()
+        eventually(lambda: list_claims(of(crew)).members[0].freshness is Freshness.STALE, seconds=10)
+    listing = list_claims(of(crew))
+    assert {each.freshness for each in listing.held} == {Freshness.STALE}
+    assert listing.members[0].silent_seconds > 2 * HEARTBEAT_SECONDS
+
+
+def test_list_shows_who_has_left_and_what_is_free(crew: Crew, anna: Agent) -> None:
+    anna.progress(hits(0), 10)
+    crew.leave("anna")
+    listing = list_claims(of(crew))
+    assert listing.members[0].freshness is None
+    assert listing.held == ()
+    assert (listing.claims[0].owner, listing.claims[0].position, listing.claims[0].freshness) == ("anna", 10, None)
+
+
+# pause and resume
+
+
+def test_a_paused_group_lets_go_of_everything_until_it_is_resumed(crew: Crew, anna: Agent) -> None:
+    report = pause(of(crew), reason="maintenance", wait_seconds=20)
+    assert report.holders == ()
+    assert anna.held() == {}
+    [found] = list_claims(of(crew)).pauses
+    assert (found.id, found.reason, found.until_at, found.places) == (report.pause_id, "maintenance", None, PLACES)
+    assert found.by.startswith("admin:")
+    time.sleep(2 * HEARTBEAT_SECONDS)
+    assert anna.held() == {}
+    assert resume(of(crew), report.pause_id) == (report.pause_id,)
+    eventually(lambda: crew.shared(COUNT))
+    assert not list_claims(of(crew)).paused
+
+
+def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna: Agent) -> None:
+    report = pause(of(crew), for_seconds=3.0, wait_seconds=20)
+    assert report.holders == ()
+    assert report.until_at is not None
+    eventually(lambda: crew.shared(COUNT))
+    assert time.time() >= report.until_at
+    resumed = [each for each in history(of(crew)).lines if each.change is Change.RESUMED]
+    assert [(each.who, each.pause_id) for each in resumed] == [("anna", report.pause_id)]
+
+
+def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -> None:
+    other = Crew(crew.bootstrap, crew.wanted, crew.topic, "kitchen")
+    try:
+        zoe = other.join("zoe")
+        eventually(lambda: other.shared(COUNT))
+        before = zoe.held()
+        report = pause(of(crew), wait_seconds=20)
+        assert report.holders == ()
+        assert not list_claims(of(other)).paused
+        time.sleep(2 * HEARTBEAT_SECONDS)
+        assert zoe.held() == before
+        assert anna.held() == {}
+    finally:
+        other.close()
+
+
+def test_resume_ends_all_pauses_and_two_of_them_need_both_to_end(crew: Crew, anna: Agent) -> None:
+    first = pause(of(crew), wait_seconds=20).pause_id
+    second = pause(of(crew)).pause_id
+    resume(of(crew), first)
+    assert [each.id for each in list_claims(of(crew)).pauses] == [second]
+    third = pause(of(crew)).pause_id
+    assert resume(of(crew)) == tuple(sorted((second, third)))
+    eventually(lambda: crew.shared(COUNT))
+
+
+def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Crew) -> None:
+    with other_process(crew, "bert") as process:
+        process.send_signal(signal.SIGSTOP)
+        report = pause(of(crew), wait_seconds=10)
+        assert {each.owner for each in report.holders} == {"bert"}
+        assert {each.freshness for each in report.holders} == {Freshness.STALE}
+        place = str(report.holders[0].partition)
+        with pytest.raises(UserError, match="is paused"):
+            release(of(crew), place)
+        assert find_claim(of(crew), place).token == report.holders[0].token
+
+
+# release
+
+
+def test_the_claim_of_a_stopped_process_is_freed_and_its_owner_learns_it_when_it_wakes(crew: Crew) -> None:
+    with other_process(crew, "bert") as process:
+        eventually(lambda: len(list_claims(of(crew)).held) == COUNT)
+        process.send_signal(signal.SIGSTOP)
+        report = release(of(crew), "hits/2")
+        assert report.released
+        assert (report.before.owner, report.before.token, report.token) == ("bert", 1, 2)
+        after = find_claim(of(crew), "hits/2")
+        assert (after.held, after.token) == (False, 2)
+        process.send_signal(signal.SIGCONT)
+        # It is alive and the only member: it may have it again, as a new owner.
+        eventually(lambda: (find_claim(of(crew), "hits/2").owner, find_claim(of(crew), "hits/2").token) == ("bert", 3))
+
+
+def test_a_living_owner_loses_its_claim_at_once_and_keeps_the_others(crew: Crew, anna: Agent) -> None:
+    before = anna.held()
+    report = release(of(crew), "hits/0")
+    assert (report.released, report.before.owner) == (True, "anna")
+    eventually(lambda: anna.held().get(hits(0)) == 3)
+    assert {each: anna.held()[each] for each in hits_up_to(COUNT)[1:]} == {
+        each: before[each] for each in hits_up_to(COUNT)[1:]
+    }
+
+
+def test_a_release_keeps_the_position_and_a_seek_sets_it_also_backwards(crew: Crew, anna: Agent) -> None:
+    anna.progress(hits(3), 90)
+    crew.leave("anna")
+    assert release(of(crew), "hits/3").released is False
+    report = release(of(crew), "hits/3", seek=30)
+    assert (report.released, report.before.position, report.position) == (True, 90, 30)
+    assert find_claim(of(crew), "hits/3").position == 30
+    assert release(of(crew), "hits/3").position == 30
+
+
+def test_a_release_that_was_confirmed_for_one_owner_does_not_hit_another(crew: Crew, anna: Agent) -> None:
+    with pytest.raises(FencedError):
+        release(of(crew), "hits/0", if_token=7)
+    assert find_claim(of(crew), "hits/0").token == 1
+    assert hits(0) in anna.held()
+
+
+# history
+
+
+def test_history_tells_that_a_killed_process_was_followed_and_after_how_long(crew: Crew) -> None:
+    with other_process(crew, "bert") as process:
+        crew.join("anna")
+        eventually(lambda: crew.shared(COUNT // 2))
+        process.kill()
+        process.wait()
+        eventually(lambda: crew.shared(COUNT))
+    lines = history(of(crew), limit=None).lines
+    taken = [each for each in lines if each.change is Change.TAKEN_OVER]
+    assert {(each.who, each.before) for each in taken} == {("anna", "bert")}
+    assert len(taken) == COUNT // 2
+    assert all((each.silent_seconds or 0) >= 2 * HEARTBEAT_SECONDS for each in taken)
+    partition = taken[0].partition
+    alone = history(of(crew), str(partition)).lines
+    assert {each.partition for each in alone} == {partition}
+    assert [each.change for each in alone] == [Change.CLAIMED, Change.TAKEN_OVER]
+    assert alone[0].ended == "taken over by anna"
+    assert alone[0].heartbeats > 0
+    assert alone[1].ended_at is None
+
+
+def test_history_tells_what_an_administrator_did(crew: Crew, anna: Agent) -> None:
+    paused = pause(of(crew), reason="maintenance", wait_seconds=20).pause_id
+    resume(of(crew))
+    eventually(lambda: crew.shared(COUNT))
+    crew.leave("anna")
+    release(of(crew), "hits/1", seek=5)
+    lines = history(of(crew), "hits/1").lines
+    assert [each.change for each in lines] == [
+        Change.CLAIMED,
+        Change.PAUSED,
+        Change.RELEASED,
+        Change.RESUMED,
+        Change.CLAIMED,
+        Change.RELEASED,
+        Change.CLAIMED,
+        Change.SOUGHT,
+        Change.RELEASED,
+    ]
+    assert (lines[1].pause_id, lines[1].reason) == (paused, "maintenance")
+    assert lines[2].reason == "the group is paused"
+    assert lines[-3].who.startswith("admin:")
+    assert lines[-1].position == 5
+
+
+def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
+    crew: Crew, anna: Agent, produce: Produce, topic: Topics
+) -> None:
+    place = place_of(hits(0))
+    noise = produce(crew.topic, ["hello"] * SNAPSHOT_EVERY_RECORDS, partition=place)
+    # The next record of a member so far behind makes a snapshot: the log before it may go.
+    with crew.journal() as journal:
+        eventually(lambda: place in journal.snapshots())
+    topic.cut(crew.topic, noise[-1][1], place)
+    story = history(of(crew), "hits/0", limit=None)
+    assert [(each.place, each.offset) for each in story.beginnings] == [(place, noise[-1][1])]
+    assert [(each.change, each.who, each.token) for each in story.lines] == [(Change.HELD_BEFORE, "anna", 1)]
+    foreign = [each for each in history(of(crew), limit=None).lines if each.change is Change.FOREIGN]
+    assert [(each.place, each.offset) for each in foreign] == [(place, noise[-1][1])]
+    # The state does not need the lost part.
+    assert find_claim(of(crew), "hits/0").freshness is Freshness.FRESH
+
+
+def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
+    eventually(lambda: history(of(crew), limit=None).records > 4 * PLACES)
+    story = history(of(crew), limit=None, records_max=2 * PLACES)
+    assert story.records <= 3 * PLACES
+    assert {each.change for each in story.lines} == {Change.HELD_BEFORE}
+
+
+# what a person may get wrong
+
+
+def test_wrong_names_are_answered_with_what_there_is(crew: Crew, anna: Agent) -> None:
+    there = of(crew)
+    nowhere = CoordinatedGroup(crew.spec, crew.group, f"{crew.topic}-not")
+    nobody = CoordinatedGroup(crew.spec, "shopp", crew.topic)
+    with pytest.raises(UserError, match="no coordination topic"):
+        list_claims(nowhere)
+    for verb in (list_claims, history, pause, resume):
+        with pytest.raises(UserError) as unknown:
+            verb(nobody)
+        assert unknown.value.detail == "groups there: shop"
+    for wrong in (release, find_claim, history):
+        with pytest.raises(UserError) as missing:
+            wrong(there, "hits/9")
+        assert "hits/" in missing.value.detail or wrong is history
+        with pytest.raises(UserError, match="is no partition"):
+            wrong(there, "hits")
+    with pytest.raises(UserError, match="is not paused"):
+        resume(there)
+    with pytest.raises(UserError, match="no pause p9"):
+        resume(there, "p9")
+    assert anna.held()
+
+
+# the command
+
+
+def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
+    listed = told(crew, "list", "--heartbeat", "1s")
+    assert {"group", "topic", "at", "paused", "pauses", "members", "claims"} == listed.keys()
+    assert listed["members"][0] | {"silent_seconds": 0} == {
+        "client_id": "anna",
+        "state": "alive",
+        "silent_seconds": 0,
+        "claims": COUNT,
+        "claims_max": None,
+        "lag": 0,
+    }
+    assert listed["claims"][0] | {"age_seconds": 0} == {
+        "topic": "hits",
+        "topic_id": "id-of-hits",
+        "partition": 0,
+        "held": True,
+        "owner": "anna",
+        "freshness": "fresh",
+        "age_seconds": 0,
+        "token": 1,
+        "position": None,
+        "claimed_end": None,
+        "lag": 0,
+        "ranges": None,
+        "given_up": [],
+    }
+    paused = told(crew, "pause", "--for", "10m", "--reason", "test", "--heartbeat", "1s")
+    assert paused["holders"] == []
+    assert paused["until_at"].endswith("Z")
+    assert told(crew, "list")["paused"] is True
+    assert told(crew, "resume", paused["pause_id"])["resumed"] == [paused["pause_id"]]
+    released = told(crew, "release", "hits/0", "--yes", "--heartbeat", "1s")
+    assert released["before"]["partition"] == 0
+    story = told(crew, "history", "--partition", "hits/0", "--limit", "3")
+    assert {"group", "topic", "records", "beginnings", "lines"} == story.keys()
+    assert len(story["lines"]) == 3
+
+
+def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Agent, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"job: web\nlog:\n  kafka: {{bootstrap: '{crew.bootstrap}', topics: [hits], group: {crew.group}}}\n"
+        f"claims: {{topic: {crew.topic}, heartbeat: 1s}}\n"
+        f"decode: json\nschema: {{id: long}}\ntable:\n  delta: {{path: '{tmp_path / 'table'}'}}\n"
+    )
+    runner = CliRunner()
+    listed = runner.invoke(app, ["claims", "list", "--job", str(job)], catch_exceptions=False)
+    assert "anna" in listed.stdout
+    assert "hits/3" in listed.stdout
+    told_as_text = runner.invoke(app, ["claims", "history", "--job", str(job)], catch_exceptions=False)
+    assert "hits/3: anna claimed it with token 1" in told_as_text.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["list"],
+        ["list", "--bootstrap", "localhost:1"],
+        ["list", "--bootstrap", "localhost:1", "--job", "x.yaml"],
+        ["pause", "--bootstrap", "localhost:1", "--group", "g", "--for", "soon"],
+    ],
+)
+def test_options_that_do_not_name_a_group_are_the_users_error(options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["claims", *options])
+    assert isinstance(result.exception, UserError)

@@ -1,0 +1,228 @@
+"""Members over a real broker: who holds what, how fast it moves, and who is never disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.claims.agent import HEARTBEAT_SECONDS_MIN, Agent, default_client_id
+from penstock.claims.codec import TEXT_CHARACTERS_MAX
+from penstock.claims.participant import DuplicateClientError, MemberOptions, ReplacedError
+from penstock.claims.records import Seeking
+from penstock.errors import TransientError, UserError
+from penstock.job.spec import KafkaLogSpec
+from tests.claimants import HEARTBEAT_SECONDS, Crew, Held, eventually, hits, hits_up_to, other_process
+
+
+@pytest.fixture
+def crew(bootstrap: str) -> Iterator[Crew]:
+    crew = Crew(bootstrap, hits_up_to(12))
+    yield crew
+    crew.close()
+
+
+def kept(before: Held, after: Held) -> bool:
+    """Whether whatever is held still is held under the same token."""
+    return all(before.get(partition, token) == token for partition, token in after.items())
+
+
+# shares
+
+
+def test_one_to_three_to_one_members_share_and_nobody_pauses(crew: Crew) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(12))
+    alone = anna.held()
+
+    crew.join("bert")
+    crew.join("cleo")
+    smallest = 12
+
+    def fair() -> bool:
+        nonlocal smallest
+        smallest = min(smallest, len(anna.held()))
+        return crew.shared(4, 4, 4)
+
+    eventually(fair)
+    assert smallest == 4
+    assert kept(alone, anna.held())
+    among_three = anna.held()
+
+    crew.leave("bert")
+    crew.leave("cleo")
+    eventually(lambda: crew.shared(12))
+    assert {each: anna.held()[each] for each in among_three} == among_three
+    assert "claim lost" not in crew.names("anna")
+
+
+def test_a_new_member_has_its_share_within_two_heartbeat_intervals(crew: Crew) -> None:
+    crew.join("anna")
+    eventually(lambda: crew.shared(12))
+    bert = crew.join("bert")
+    # Being a member begins when it has read the log: how long that takes is not a matter of heartbeats.
+    eventually(lambda: bert.startup.seconds > 0)
+    assert eventually(lambda: crew.shared(6, 6)) < 2 * HEARTBEAT_SECONDS
+
+
+def test_nobody_gets_more_than_it_takes(crew: Crew) -> None:
+    crew.join("anna", claims_max=2)
+    crew.join("bert")
+    eventually(lambda: crew.shared(2, 10))
+
+
+def test_partitions_that_the_job_no_longer_has_are_let_go(crew: Crew) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(12))
+    anna.want(hits_up_to(3), {})
+    eventually(lambda: set(anna.held()) == set(hits_up_to(3)))
+
+
+def test_a_member_that_cannot_keep_up_hands_a_partition_to_one_that_can(crew: Crew) -> None:
+    anna, bert = crew.join("anna"), crew.join("bert")
+    eventually(lambda: crew.shared(6, 6))
+    slow = next(iter(anna.held()))
+    anna.shed(slow, "x" * 1000)
+    eventually(lambda: slow in bert.held() and crew.shared(5, 7))
+
+
+# who vanishes and who comes back
+
+
+def test_a_killed_process_is_followed_within_three_heartbeat_intervals(crew: Crew) -> None:
+    anna = crew.join("anna")
+    with other_process(crew, "bert") as process:
+        eventually(lambda: crew.shared(6))
+        kept_by_anna = anna.held()
+        process.kill()
+        assert eventually(lambda: crew.shared(12)) < 3 * HEARTBEAT_SECONDS
+    assert kept(kept_by_anna, {each: anna.held()[each] for each in kept_by_anna})
+    won = {each: token for each, token in anna.held().items() if each not in kept_by_anna}
+    assert all(token >= 2 for token in won.values())
+
+
+def test_who_leaves_cleanly_is_followed_at_once(crew: Crew) -> None:
+    crew.join("anna")
+    bert = crew.join("bert")
+    eventually(lambda: crew.shared(6, 6))
+    bert.close()
+    assert eventually(lambda: len(crew.agents["anna"].held()) == 12) < HEARTBEAT_SECONDS
+    assert bert.held() == {}
+
+
+def test_a_restarted_client_id_takes_its_claims_back_under_a_higher_token(crew: Crew) -> None:
+    with other_process(crew, "anna") as process:
+        process.kill()
+        process.wait()
+        with crew.journal() as journal:
+            ends = journal.seek({})
+        anna = crew.join("anna")
+        eventually(lambda: crew.shared(12))
+    assert set(anna.held().values()) == {2}
+    assert sum(end for _, end in ends.values()) >= 13
+
+
+def test_a_second_living_process_with_the_same_id_is_refused_and_the_first_goes_on(crew: Crew) -> None:
+    first = crew.join("anna")
+    eventually(lambda: crew.shared(12))
+    before = first.held()
+    second = crew.join("anna")
+    with pytest.raises(DuplicateClientError) as refused:
+        second.wait(lambda: False, 10)
+    assert refused.value.client_id == "anna"
+    with pytest.raises(DuplicateClientError):
+        second.held()
+    eventually(lambda: first.held() == before)
+    first.close()
+
+
+def test_of_two_processes_with_one_id_that_start_together_one_remains(crew: Crew) -> None:
+    one = crew.join("anna")
+    other = crew.join("anna")
+
+    def ended(agent: Agent) -> bool:
+        try:
+            agent.held()
+        except (DuplicateClientError, ReplacedError):
+            return True
+        return False
+
+    eventually(lambda: ended(one) or ended(other))
+    remaining = one if ended(other) else other
+    eventually(lambda: len(remaining.held()) == 12)
+    one.close()
+
+
+# tokens (RULES M1)
+
+
+def test_m1_a_claim_is_above_the_token_of_its_table(crew: Crew) -> None:
+    anna = crew.join("anna", floors={hits(0): 41})
+    eventually(lambda: crew.shared(12))
+    assert anna.held()[hits(0)] == 42
+    assert anna.held()[hits(1)] == 1
+
+
+# what an application says
+
+
+def test_the_position_of_a_held_partition_reaches_everybody(crew: Crew) -> None:
+    anna, bert = crew.join("anna"), crew.join("bert")
+    eventually(lambda: crew.shared(6, 6))
+    mine = next(iter(anna.held()))
+    anna.progress(mine, 1000, 25)
+
+    def seen() -> bool:
+        with bert.looking() as participant:
+            claim = participant.world.claim(mine)
+            return (claim.position, claim.lag) == (1000, 25)
+
+    eventually(seen, 2 * HEARTBEAT_SECONDS)
+
+
+def test_a_record_is_answered_with_the_verdict_of_the_log(crew: Crew) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(12))
+    accepted = anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
+    assert accepted.refusal is None
+    refused = anna.say(Seeking, hits(0), if_token=9, position=7, reason="")
+    assert refused.refusal is not None
+    assert refused.offset > accepted.offset
+
+
+def test_a_record_that_cannot_be_is_its_senders_error_and_hurts_nobody(crew: Crew) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(12))
+    with pytest.raises(ValueError):
+        anna.say(Seeking, hits(0), if_token=1, position=-7, reason="")
+    assert crew.shared(12)
+
+
+def test_nothing_can_be_said_before_the_group_is_joined(crew: Crew) -> None:
+    anna = crew.join("anna")
+    if not anna.held():
+        with pytest.raises(TransientError), anna.looking():
+            pass
+
+
+# who may not become a member at all
+
+
+@pytest.mark.parametrize("text", ["", "x" * (TEXT_CHARACTERS_MAX + 1), "\ud800"], ids=["empty", "long", "no text"])
+def test_p5_an_id_that_cannot_be_is_refused_before_anything_is_said(text: str) -> None:
+    spec = KafkaLogSpec("localhost:1")
+    for options in (MemberOptions(text, "anna"), MemberOptions("shop", text)):
+        with pytest.raises(UserError):
+            Agent(spec, options)
+
+
+def test_a_heartbeat_that_is_too_fast_or_a_bound_below_zero_is_refused() -> None:
+    spec = KafkaLogSpec("localhost:1")
+    with pytest.raises(UserError):
+        Agent(spec, MemberOptions("shop", "anna", HEARTBEAT_SECONDS_MIN / 2))
+    with pytest.raises(UserError):
+        Agent(spec, MemberOptions("shop", "anna", claims_max=-1))
+
+
+def test_a_made_up_client_id_is_never_the_same() -> None:
+    assert default_client_id() != default_client_id()

@@ -1,0 +1,72 @@
+"""A broker that goes away and comes back under running members: nobody works without a lease, and all go on after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.claims.records import Seeking
+from penstock.embedded.broker import Cluster
+from penstock.errors import OutcomeUnknownError
+from tests.claimants import HEARTBEAT_SECONDS, Crew, eventually, hits_up_to
+
+
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A broker that the tests of this file may kill."""
+    with Cluster.start(tmp_path_factory.mktemp("fragile")) as running:
+        yield running
+
+
+@pytest.fixture
+def crew(fragile: Cluster) -> Iterator[Crew]:
+    crew = Crew(fragile.bootstrap, hits_up_to(6))
+    yield crew
+    crew.close()
+
+
+def test_p17_without_a_broker_nothing_is_held_and_with_it_everybody_goes_on_undisturbed(
+    crew: Crew, fragile: Cluster
+) -> None:
+    anna, bert = crew.join("anna"), crew.join("bert")
+    eventually(lambda: crew.shared(3, 3))
+    before = crew.held()
+    [partition, token] = next(iter(anna.held().items()))
+
+    fragile.kill()
+    # A heartbeat that did not arrive renews nothing: the lease ends before anybody may suspect us.
+    assert eventually(lambda: not anna.confirmed(partition, token)) < 2 * HEARTBEAT_SECONDS
+    eventually(lambda: crew.shared(0, 0), 2 * HEARTBEAT_SECONDS)
+    with pytest.raises(OutcomeUnknownError):
+        anna.say(Seeking, partition, if_token=token, position=1, reason="")
+    time.sleep(2 * HEARTBEAT_SECONDS)
+    assert crew.shared(0, 0)
+
+    fragile.restart()
+    eventually(lambda: crew.shared(3, 3))
+    assert crew.held() == before
+    assert "claim lost" not in crew.names("anna") + crew.names("bert")
+    # It stays so: whoever was deaf does not take the others for dead.
+    time.sleep(2 * HEARTBEAT_SECONDS)
+    assert crew.held() == before
+
+
+def test_a_member_that_starts_without_a_broker_joins_once_there_is_one(crew: Crew, fragile: Cluster) -> None:
+    fragile.kill()
+    anna = crew.join("anna")
+    time.sleep(HEARTBEAT_SECONDS)
+    assert anna.held() == {}
+    fragile.restart()
+    eventually(lambda: crew.shared(6), 40)
+
+
+def test_a_member_that_ends_without_a_broker_ends_within_a_bound(crew: Crew, fragile: Cluster) -> None:
+    crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    fragile.kill()
+    began_at = time.monotonic()
+    crew.leave("anna")
+    assert time.monotonic() - began_at < 5 * HEARTBEAT_SECONDS
+    fragile.restart()

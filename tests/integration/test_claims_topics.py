@@ -1,0 +1,188 @@
+"""The coordination topic: made right, refused if wrong, and what happens when somebody lays hands on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from penstock.claims.agent import Agent
+from penstock.claims.codec import UnknownVersionError
+from penstock.errors import UserError
+from tests.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
+from tests.kafka import Produce, Topics
+
+GOOD = {"message.timestamp.type": "LogAppendTime"}
+
+
+@pytest.fixture
+def crew(bootstrap: str) -> Iterator[Crew]:
+    crew = Crew(bootstrap, hits_up_to(6))
+    yield crew
+    crew.close()
+
+
+def settings_of(bootstrap: str, topic: str) -> dict[str, str]:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    return {name: entry.value for name, entry in future.result(30).items()}
+
+
+def refusal(agent: Agent) -> UserError:
+    """The error of the user's that ends this agent."""
+    with pytest.raises(UserError) as raised:
+        agent.wait(lambda: False, 20)
+    return raised.value
+
+
+# settings
+
+
+def test_the_topics_are_made_with_the_settings_that_the_protocol_needs(crew: Crew, bootstrap: str) -> None:
+    crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    assert crew.described().partitions == PLACES
+    log = settings_of(bootstrap, crew.topic)
+    # A refused claim may be the newest record of its key: compaction would keep it and drop the state.
+    assert log["cleanup.policy"] == "delete"
+    assert log["retention.ms"] == "604800000"
+    assert log["message.timestamp.type"] == "LogAppendTime"
+    assert log["unclean.leader.election.enable"] == "false"
+    snapshots = settings_of(bootstrap, crew.described().snapshots)
+    assert snapshots["cleanup.policy"] == "compact"
+    assert snapshots["max.message.bytes"] == "8388608"
+
+
+def test_all_wrong_settings_are_named_at_once(crew: Crew, topic: Topics) -> None:
+    topic(PLACES, {"cleanup.policy": "compact", "retention.ms": "60000"}, name=crew.topic)
+    fault = refusal(crew.join("anna"))
+    assert crew.topic in fault.primary
+    for name in ("cleanup.policy", "retention.ms", "message.timestamp.type"):
+        assert name in fault.detail
+
+
+def test_wrong_settings_of_the_snapshots_are_named(crew: Crew, topic: Topics) -> None:
+    topic(PLACES, GOOD, name=crew.topic)
+    topic(PLACES, {"cleanup.policy": "delete"}, name=f"{crew.topic}_snapshots")
+    fault = refusal(crew.join("anna"))
+    assert "_snapshots" in fault.primary
+    assert "cleanup.policy" in fault.detail
+
+
+def test_snapshots_of_another_number_of_partitions_are_refused(crew: Crew, topic: Topics) -> None:
+    topic(PLACES, GOOD, name=crew.topic)
+    topic(PLACES + 1, {"cleanup.policy": "compact"}, name=f"{crew.topic}_snapshots")
+    assert "_snapshots" in refusal(crew.join("anna")).primary
+
+
+def test_a_topic_that_is_there_is_used_as_it_is(crew: Crew, topic: Topics) -> None:
+    topic(2, {**GOOD, "retention.ms": "-1"}, name=crew.topic)
+    before = crew.described()
+    crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    assert crew.described() == before
+
+
+def test_members_that_start_together_make_the_topic_once(crew: Crew) -> None:
+    for client_id in ("anna", "bert", "cleo"):
+        crew.join(client_id)
+    eventually(lambda: crew.shared(2, 2, 2))
+    assert crew.described().partitions == PLACES
+
+
+# deleted, made again, grown
+
+
+def test_m1_tokens_stay_above_those_of_the_tables_when_the_topic_is_deleted_under_running_members(
+    crew: Crew, topic: Topics
+) -> None:
+    floors = dict.fromkeys(crew.wanted, 10)
+    anna, bert = crew.join("anna", floors), crew.join("bert", floors)
+    eventually(lambda: crew.shared(3, 3))
+    before: Held = {**anna.held(), **bert.held()}
+    assert min(before.values()) == 11
+    first = crew.described()
+
+    topic.delete(crew.topic)
+    # Whoever works writes its token to its table: that is the floor that the next life of the topic begins at.
+    for agent in (anna, bert):
+        agent.want(crew.wanted, before)
+    eventually(lambda: crew.shared(3, 3) and min({**anna.held(), **bert.held()}.values()) > 11)
+    assert crew.described().topic_id != first.topic_id
+    assert crew.described().partitions == PLACES
+
+
+def test_a_topic_that_was_made_again_is_another_log(crew: Crew, topic: Topics) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    crew.leave("anna")
+    topic.delete(crew.topic)
+    anna = crew.join("anna", floors={hits(0): 7})
+    eventually(lambda: crew.shared(6))
+    assert anna.held()[hits(0)] == 8
+    assert anna.held()[hits(1)] == 1
+
+
+def test_a_topic_with_wrong_settings_that_took_the_place_of_ours_stops_everybody(crew: Crew, topic: Topics) -> None:
+    anna, bert = crew.join("anna"), crew.join("bert")
+    eventually(lambda: crew.shared(3, 3))
+    topic.recreate(crew.topic, PLACES)
+    for agent in (anna, bert):
+        assert "message.timestamp.type" in refusal(agent).detail
+
+
+def test_a_topic_that_grew_stops_everybody(crew: Crew, topic: Topics) -> None:
+    anna, bert = crew.join("anna"), crew.join("bert")
+    eventually(lambda: crew.shared(3, 3))
+    topic.grow(crew.topic, PLACES + 1)
+    for agent in (anna, bert):
+        assert str(PLACES + 1) in refusal(agent).primary
+    # Who comes later is refused too: where a claim is found depends on the number of partitions.
+    assert str(PLACES + 1) in refusal(crew.join("cleo")).primary
+
+
+# what others write into it
+
+
+def test_p6_a_record_of_a_newer_version_stops_every_member(crew: Crew, produce: Produce) -> None:
+    anna, bert = crew.join("anna"), crew.join("bert")
+    eventually(lambda: crew.shared(3, 3))
+    produce(crew.topic, [json.dumps({"penstock": 2, "kind": "Heartbeat"})], partition=1)
+    for agent in (anna, bert):
+        assert isinstance(refusal(agent), UnknownVersionError)
+    assert isinstance(refusal(crew.join("cleo")), UnknownVersionError)
+
+
+FOREIGN = [None, b"", b"banana", b"\xff\xfe", b"{}", b"[]", b'{"penstock":1,"kind":"Heartbeat","of":4}']
+"""The last one is ours and malformed: it lacks nearly everything."""
+
+
+def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Crew, produce: Produce) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    before = anna.held()
+    for place in range(PLACES):
+        produce(crew.topic, FOREIGN, partition=place)
+    eventually(lambda: crew.names("anna").count("foreign record") == len(FOREIGN) * PLACES)
+    assert anna.held() == before
+    # Who comes later reads the same log and agrees.
+    bert = crew.join("bert")
+    eventually(lambda: crew.shared(3, 3))
+    assert crew.names("bert").count("foreign record") == len(FOREIGN) * PLACES
+    with anna.looking() as hers, bert.looking() as his:
+        assert {each: hers.world.claim(each).token for each in crew.wanted} == {
+            each: his.world.claim(each).token for each in crew.wanted
+        }
+
+
+def test_a_log_that_ends_with_the_marker_of_a_transaction_is_read_to_its_end(crew: Crew, produce: Produce) -> None:
+    crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    crew.leave("anna")
+    for place in range(PLACES):
+        produce(crew.topic, ["not ours"], partition=place, transactional=True)
+    bert = crew.join("bert")
+    eventually(lambda: crew.shared(6))
+    assert bert.startup.seconds < 5

@@ -1,0 +1,116 @@
+"""Members of a group for tests, over the real broker, and a reader of their coordination log who is none of them."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+from penstock.claims import CoordinationOptions, Member, Work
+from penstock.claims.reading import CoordinatedGroup, LogReader
+from penstock.claims.state import Claim
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Partition
+
+COORDINATION = CoordinationOptions(topic="members-of-tests", partitions=4)
+HEARTBEAT_SECONDS = 1.0
+SECONDS_MAX = 30.0
+
+Place = tuple[int, int]
+
+
+def until(holds: Callable[[], bool], what: str = "it", seconds: float = SECONDS_MAX) -> float:
+    """Wait for something within a bound; returns how long that took."""
+    started_at = time.monotonic()
+    while not holds():
+        assert time.monotonic() - started_at < seconds, f"{what} did not come true in {seconds} s"
+        time.sleep(0.02)
+    return time.monotonic() - started_at
+
+
+def taken(member: Member, count: int, seconds: float = SECONDS_MAX) -> list[Work]:
+    """Poll until that many records came; none of them is done."""
+    found: list[Work] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < deadline:
+        found += member.poll(0.2)
+    assert len(found) == count, f"{len(found)} of {count} records came in {seconds} s"
+    return found
+
+
+def worked(member: Member, count: int, seconds: float = SECONDS_MAX) -> list[Work]:
+    """Poll until that many records came; all of them are done."""
+    found: list[Work] = []
+    deadline = time.monotonic() + seconds
+    while len(found) < count and time.monotonic() < deadline:
+        for work in member.poll(0.2):
+            member.done(work)
+            found.append(work)
+    assert len(found) == count, f"{len(found)} of {count} records came in {seconds} s"
+    return found
+
+
+def places(found: Iterable[Work]) -> list[Place]:
+    return sorted((work.partition.number, work.offset) for work in found)
+
+
+class Members:
+    """A group of its own over the given topics; a context manager that closes every member of it."""
+
+    def __init__(self, bootstrap: str, *topics: str) -> None:
+        self.group = f"group-{uuid.uuid4().hex[:8]}"
+        self.topics = topics
+        self.bootstrap = bootstrap
+        self._open = ExitStack()
+
+    def join(self, client_id: str | None = None, **options: Any) -> Member:
+        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "tell": _silence, **options}
+        member = Member(
+            self.bootstrap,
+            group=self.group,
+            topics=self.topics,
+            client_id=client_id,
+            coordination=COORDINATION,
+            **options,
+        )
+        return self._open.enter_context(member)
+
+    def alone(self, client_id: str | None = None, **options: Any) -> Member:
+        """A member that holds every partition."""
+        member = self.join(client_id, **options)
+        until(lambda: len(member.held()) == len(self.partitions()), "to hold every partition")
+        return member
+
+    def partitions(self) -> tuple[Partition, ...]:
+        log = KafkaLog(KafkaLogSpec(self.bootstrap, self.topics))
+        try:
+            return log.partitions()
+        finally:
+            log.close()
+
+    def claim(self, number: int = 0) -> Claim:
+        """What the log says of a partition of the first topic."""
+        [partition] = [each for each in self.partitions() if (each.topic, each.number) == (self.topics[0], number)]
+        with LogReader(self.coordinated()) as reader:
+            reader.catch_up()
+            return reader.world.claim(partition)
+
+    def coordinated(self) -> CoordinatedGroup:
+        """The group as an administrator names it."""
+        return CoordinatedGroup(KafkaLogSpec(self.bootstrap), self.group, COORDINATION.topic, HEARTBEAT_SECONDS)
+
+    def __enter__(self) -> Members:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+
+def _silence(event: str, **fields: object) -> None:
+    """Tests look at what holds, not at what is told."""
