@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
@@ -18,10 +19,17 @@ from tests.pipes import Pipe
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200"}
 """Compaction runs as soon as there is something to compact, so that tests need not wait for it."""
 
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
+
 
 def pytest_configure() -> None:
     """A run that is told to end tears its fixtures down: brokers live in sessions of their own."""
     signal.signal(signal.SIGTERM, _end)
+    # How long an example takes says more of the machine than of the code.
+    settings.register_profile("penstock")
+    settings.load_profile("penstock")
 
 
 def _end(number: int, frame: FrameType | None) -> None:

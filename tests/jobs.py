@@ -56,6 +56,29 @@ def numbered_job(
     return path
 
 
+def shared_job(
+    folder: Path,
+    bootstrap: str,
+    topic: str,
+    client_id: str,
+    delivery: str = "exactly_once",
+    flush: str = "allowed_latency: 100ms",
+    heartbeat: str = "2s",
+) -> Path:
+    """A job file of one process; all of them write to the table in the folder."""
+    return numbered_job(
+        folder,
+        bootstrap,
+        topic,
+        kafka=f"group: {topic}",
+        flush=flush,
+        more=(
+            f"claims: {{client_id: {client_id}, heartbeat: {heartbeat}, topic: {topic}_claims}}\ndelivery: {delivery}\n"
+        ),
+        name=f"{client_id}.yaml",
+    )
+
+
 def numbered(numbers: Iterable[int]) -> list[bytes]:
     """Good records; every thirteenth is bad."""
     return [
@@ -77,3 +100,8 @@ def assert_every_record_once(table: Path, places: Iterable[tuple[int, int]]) -> 
     found = offsets_in(table) + offsets_in(Path(f"{table}_quarantine"))
     missing, extra = expected - found, found - expected
     assert not missing and not extra, f"missing {sorted(missing)[:5]}, too many {sorted(extra)[:5]}"
+
+
+def holds(table: Path) -> int:
+    """How many records are in a table and its quarantine."""
+    return sum(offsets_in(table).values()) + sum(offsets_in(Path(f"{table}_quarantine")).values())

@@ -32,6 +32,7 @@ class PenstockProcess:
         through: Sequence[str] = (),
     ) -> None:
         self._errors: list[str] = []
+        self._heard: list[Event] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._process = subprocess.Popen(
             [*through, sys.executable, "-m", "penstock.cli", *arguments],
@@ -51,6 +52,12 @@ class PenstockProcess:
     def errors(self) -> str:
         return "".join(self._errors)
 
+    @property
+    def last_words(self) -> str:
+        """What a failing test shows of the process."""
+        told = "\n".join(json.dumps(event) for event in self._heard[-20:])
+        return f"its last events:\n{told}\nstderr: {self.errors[-2000:]}"
+
     def wait_for(self, name: str) -> Event:
         """The next event of that name."""
         deadline = time.monotonic() + EVENT_SECONDS_MAX
@@ -58,8 +65,8 @@ class PenstockProcess:
             try:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"no event {name!r} in time; stderr: {self.errors[-2000:]}") from None
-            assert event is not None, f"the process ended before {name!r}; stderr: {self.errors[-2000:]}"
+                raise AssertionError(f"no event {name!r} in time; {self.last_words}") from None
+            assert event is not None, f"the process ended before {name!r}; {self.last_words}"
             if event["event"] == name:
                 return event
 
@@ -101,7 +108,8 @@ class PenstockProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                self._events.put(json.loads(line))
+                self._heard.append(json.loads(line))
+                self._events.put(self._heard[-1])
         self._events.put(None)
 
     def _read_errors(self) -> None:

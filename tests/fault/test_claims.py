@@ -8,40 +8,12 @@ from pathlib import Path
 from penstock.errors import UserError
 from penstock.job.loader import load_job
 from penstock.tables.delta.table import open_table
-from tests.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
+from tests.jobs import KILLED, assert_every_record_once, holds, numbered, offsets_in, shared_job
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 from tests.processes import command_json, penstock
 
-HEARTBEAT = "2s"
 ALL_SECONDS_MAX = 180.0
-
-
-def shared_job(
-    folder: Path,
-    bootstrap: str,
-    topic: str,
-    client_id: str,
-    delivery: str = "exactly_once",
-    flush: str = "allowed_latency: 100ms",
-) -> Path:
-    """A job file of one process; all of them write to the table in the folder."""
-    return numbered_job(
-        folder,
-        bootstrap,
-        topic,
-        kafka=f"group: {topic}",
-        flush=flush,
-        more=(
-            f"claims: {{client_id: {client_id}, heartbeat: {HEARTBEAT}, topic: {topic}_claims}}\ndelivery: {delivery}\n"
-        ),
-        name=f"{client_id}.yaml",
-    )
-
-
-def holds(table: Path) -> int:
-    """How many records are in a table and its quarantine."""
-    return sum(offsets_in(table).values()) + sum(offsets_in(Path(f"{table}_quarantine")).values())
 
 
 def given_up(job: Path) -> list[tuple[int, int, int]]:

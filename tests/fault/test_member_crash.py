@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.claims import Member
+import pytest
+
+from penstock.claims import LostClaimError, Member
+from penstock.embedded.broker import Cluster
 from tests.kafka import Produce, Topics
 from tests.members import HEARTBEAT_SECONDS, Members, Place, places, until
 
@@ -142,3 +145,31 @@ def test_48_a_consumer_that_is_killed_and_started_again_under_its_name_takes_its
         after = finished(again, ends_of(wanted))
         assert list(again.held().values()) == [token + 1]
     assert set(lines(tmp_path / "seen", "saw")) | set(after) == set(wanted)
+
+
+def test_a_broker_that_is_away_for_longer_than_a_lease_costs_time_and_no_records(tmp_path: Path) -> None:
+    """Nobody raises: each member loses its claims, joins again, and the records under way come again."""
+    with Cluster.start(tmp_path / "kafka") as cluster:
+        topic, produce = Topics(cluster.bootstrap), Produce(cluster.bootstrap)
+        name = topic(partitions=2)
+        wanted = produce(name, [str(number) for number in range(100)], partition=0)
+        wanted += produce(name, [str(number) for number in range(100)], partition=1)
+        with Members(cluster.bootstrap, name) as members:
+            both = [members.join("anna", in_flight_max=50), members.join("bert", in_flight_max=50)]
+            until(lambda: [len(each.held()) for each in both] == [1, 1], "fair shares")
+            under_way = [work for each in both for work in each.poll(10.0)]
+            assert under_way
+            cluster.kill()
+            until(lambda: not any(each.held() for each in both), "the end of the leases")
+            assert [each.poll(0.2) for each in both] == [[], []]
+            with pytest.raises(LostClaimError):
+                both[0].done(under_way[0])
+            cluster.restart()
+            after: set[Place] = set()
+            deadline = time.monotonic() + 60
+            while after != set(wanted):
+                assert time.monotonic() < deadline, f"the members did not go on: {len(after)} of {len(wanted)}"
+                for each in both:
+                    for work in each.poll(0.2):
+                        each.done(work)
+                        after.update(places([work]))

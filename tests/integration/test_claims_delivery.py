@@ -124,6 +124,20 @@ def test_p15_p16_what_was_queued_under_a_lost_claim_is_never_seen_and_what_was_s
         assert places(again) == [(0, offset) for offset in range(50)]
 
 
+def test_an_administrator_sends_a_running_group_back_and_it_does_everything_from_there_again(
+    bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """The removed upstream test of a rewind; its bug was that a later heartbeat undid it."""
+    name = topic()
+    produce(name, numbers(20))
+    with Members(bootstrap, name) as members:
+        member = members.alone()
+        worked(member, 20)
+        release(members.coordinated(), f"{name}/0", seek=5)
+        assert places(worked(member, 15)) == [(0, offset) for offset in range(5, 20)]
+        until(lambda: members.claim().position == 20)
+
+
 def test_a_paused_group_gets_no_records_finishes_what_it_has_and_goes_on_from_there(
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:

@@ -61,7 +61,9 @@ def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
     eventually(lambda: crew.shared(6))
     held = anna.held()
     chatter(crew, 1000)
-    eventually(lambda: all(offset > 1000 for offset in kept_offsets(crew).values()) and len(kept_offsets(crew)) == PLACES)
+    eventually(
+        lambda: all(offset > 1000 for offset in kept_offsets(crew).values()) and len(kept_offsets(crew)) == PLACES
+    )
     bert = crew.join("bert")
     eventually(lambda: crew.shared(3, 3))
     # 4,000 records and more are in the log; what is behind the snapshots is a few heartbeats of anna's.

@@ -8,7 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from penstock.claims.codec import ForeignError, MalformedError, decode, encode
 from penstock.claims.records import Record
@@ -73,6 +82,8 @@ class Journal:
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
+                # In a large group the broker gathers records for a moment: one answer instead of one per heartbeat.
+                "fetch.min.bytes": 64 * 1024,
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 100,
                 "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
@@ -99,9 +110,10 @@ class Journal:
 
     def snapshots(self) -> dict[int, Snapshot]:
         """The newest usable snapshot of each coordination partition."""
-        bounds = {place: self._bounds(self.topic.snapshots, place) for place in range(self.topic.partitions)}
         wanted = {
-            place: (max(first, end - SNAPSHOTS_READ_MAX), end) for place, (first, end) in bounds.items() if first < end
+            place: (max(first, end - SNAPSHOTS_READ_MAX), end)
+            for place, (first, end) in self._bounds(self.topic.snapshots).items()
+            if first < end
         }
         contents = self._values(self.topic.snapshots, wanted)
         found = {place: newest(each, self.topic.topic_id, place) for place, each in contents.items()}
@@ -113,8 +125,7 @@ class Journal:
         LostHistoryError if records behind the known ones are gone; with `restart` they are passed over.
         """
         bounds: dict[int, tuple[int, int]] = {}
-        for place in range(self.topic.partitions):
-            first, end = self._bounds(self.topic.name, place)
+        for place, (first, end) in self._bounds(self.topic.name).items():
             start = known.get(place, 0)
             if start < first and not restart:
                 raise LostHistoryError(self.topic.name, place, start, first)
@@ -128,7 +139,7 @@ class Journal:
         """What was appended since, within the given time; raises what is wrong with the topic."""
         self._raise_fault()
         try:
-            messages = self._consumer.consume(READ_AT_ONCE_MAX, timeout=seconds)
+            messages = self._messages(seconds)
         except KafkaException as error:
             raise self._error(error) from None
         entries = []
@@ -141,6 +152,13 @@ class Journal:
             elif event.code() in _DENIED:
                 raise self._error(event)
         return entries
+
+    def _messages(self, seconds: float) -> list[Message]:
+        """Whatever is there, as soon as something is: to wait for more would only delay it."""
+        first = self._consumer.poll(seconds)
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
 
     def positions(self) -> dict[int, int]:
         """The next offset that `poll` returns, per coordination partition; it counts places without a record too."""
@@ -228,14 +246,21 @@ class Journal:
         if self._fault is not None:
             raise self._fault
 
-    def _bounds(self, topic: str, place: int) -> tuple[int, int]:
+    def _bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Where each partition begins and ends, by two questions however many there are."""
+        first, end = (self._offsets(topic, place) for place in (OFFSET_BEGINNING, OFFSET_END))
+        return {place: (first[place], end[place]) for place in range(self.topic.partitions)}
+
+    def _offsets(self, topic: str, instant: int) -> dict[int, int]:
+        places = [TopicPartition(topic, place, instant) for place in range(self.topic.partitions)]
         try:
-            first, end = self._consumer.get_watermark_offsets(
-                TopicPartition(topic, place), timeout=CALL_SECONDS_MAX, cached=False
-            )
+            found = self._consumer.offsets_for_times(places, timeout=CALL_SECONDS_MAX)
         except KafkaException as error:
             raise self._error(error) from None
-        return first, end
+        for each in found:
+            if each.error is not None:
+                raise self._error(each.error)
+        return {each.partition: each.offset for each in found}
 
     def _values(self, topic: str, wanted: Mapping[int, tuple[int, int]]) -> dict[int, list[bytes | None]]:
         """The values at the offsets `[start, end)` of each partition, as far as they still exist."""
@@ -247,7 +272,7 @@ class Journal:
         while any(each.offset < wanted[each.partition][1] for each in places):
             if time.monotonic() > deadline:
                 break
-            for message in self._consumer.consume(READ_AT_ONCE_MAX, timeout=_VALUES_POLL_SECONDS):
+            for message in self._messages(_VALUES_POLL_SECONDS):
                 if message.error() is None:
                     found[message.partition() or 0].append(message.value())
             places = self._consumer.position(places)

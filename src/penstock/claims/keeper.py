@@ -63,11 +63,21 @@ class Keeper:
         return self._options.at_most_once and not self._surely_lost(stream)
 
     def report(self) -> None:
-        """Tell the agent how far each stream is and where work is under way: in this order, a release needs both."""
+        """Tell the agent how far each stream is and where work is under way, so that heartbeats and releases say it.
+
+        Only of the claim that the stream belongs to: a newer one may have been sent back to an earlier position.
+        """
         with self.lock:
-            for partition, stream in self.streams.items():
-                self._agent.progress(partition, stream.acks.position, stream.lag)
-            self._agent.using([partition for partition, stream in self.streams.items() if stream.acks.undone])
+            try:
+                with self._agent.looking() as participant:
+                    now = self._agent.now()
+                    for partition, stream in self.streams.items():
+                        if participant.confirmed(partition, stream.token, now):
+                            participant.progress(partition, stream.acks.position, stream.lag)
+                    participant.using(partition for partition, stream in self.streams.items() if stream.acks.undone)
+            except TransientError:
+                # Not a member at this moment: there is nobody to tell.
+                return
 
     def _live(self) -> None:
         while not self._stopping.wait(TURN_SECONDS):

@@ -5,6 +5,7 @@ See docs/claims-library.md.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,7 +28,7 @@ from penstock.claims.member_options import (
 from penstock.claims.participant import MemberOptions
 from penstock.claims.session import Tell
 from penstock.claims.streams import Reader, Stream, Work
-from penstock.errors import UserError
+from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
@@ -101,7 +102,9 @@ class Member:
             self._closed = True
             if self._started:
                 self._keeper.close()
-                self._keeper.report()
+                with contextlib.suppress(PenstockError):
+                    # What ended the agent was raised by poll; here there is nothing left to tell it.
+                    self._keeper.report()
                 self._agent.close()
             self._reader.close()
             self._topics.close()

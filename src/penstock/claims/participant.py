@@ -155,6 +155,7 @@ class Participant:
         self._asked: dict[int, Verdict | None] = {}
         self._watched: tuple[int, float] | None = None
         self._joined_at = 0.0
+        self._heard_self_at = 0.0
         self._beaten_at = float("-inf")
         self._shared_at = float("-inf")
         self._stirred = True
@@ -241,6 +242,9 @@ class Participant:
 
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
         sent = self._sent.pop(record.seq, None)
+        if self.life is Life.MEMBER and self._deaf(now):
+            self.world.forgive(now - self._heard_self_at, now)
+        self._heard_self_at = now
         if record.seq in self._asked:
             self._asked[record.seq] = Verdict(offset, refusal)
         if refusal is not None:
@@ -264,6 +268,10 @@ class Participant:
                         held.confirmed_at = max(held.confirmed_at, sent_at)
             case _:
                 pass
+
+    def _deaf(self, now: float) -> bool:
+        """Whether not even our own voice came through for an interval: then the silence of others says nothing."""
+        return now - self._heard_self_at > self.options.heartbeat_seconds
 
     def _follow(self, record: Record, now: float) -> None:
         """Drop what is ours no longer."""
@@ -382,7 +390,7 @@ class Participant:
             self.life = Life.LEFT
             raise ReplacedError(self.who.client_id)
         sends = self._resume(wall_now)
-        if self._stirred or now - self._shared_at > self.options.heartbeat_seconds / 4:
+        if not self._deaf(now) and (self._stirred or now - self._shared_at > self.options.heartbeat_seconds / 4):
             self._stirred, self._shared_at = False, now
             sends += self._share(now) + self._forget(now)
         sends += self._release_shed(now)

@@ -37,8 +37,10 @@ class HeldRange:
 class RangeDesk:
     """Opens partitions to others, and claims, finishes and returns ranges, for one member."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, attempts_max: int | None = ATTEMPTS_MAX) -> None:
+        """`attempts_max` None never gives a range up: a table would wait for it for ever."""
         self._agent = agent
+        self._attempts_max = attempts_max
 
     def shared(self) -> dict[Partition, int]:
         """The partitions of the group that are shared now, by whomever, with the token that opened them."""
@@ -65,7 +67,7 @@ class RangeDesk:
         None if there is nothing to claim, or if another member was faster.
         """
         with self._agent.looking() as participant:
-            wanted = _wanted(participant, partition, size, end, self._agent.now())
+            wanted = _wanted(participant, partition, _Terms(size, end, self._attempts_max), self._agent.now())
         if wanted is None:
             return None
         said = self._agent.say(wanted.kind, partition, **wanted.content)
@@ -95,17 +97,29 @@ class _Wanted:
     content: dict[str, object]
 
 
-def _wanted(participant: Participant, partition: Partition, size: int, end: int | None, now: float) -> _Wanted | None:
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """How large a new range is, where the last one ends, and how often a range is tried."""
+
+    size: int
+    end: int | None
+    attempts_max: int | None
+
+    def too_often(self, attempts: int) -> bool:
+        return self.attempts_max is not None and attempts >= self.attempts_max
+
+
+def _wanted(participant: Participant, partition: Partition, terms: _Terms, now: float) -> _Wanted | None:
     world = participant.world
     claim = world.claim(partition)
     if not claim.held or claim.ranges is None or world.pauses():
         return None
     for lease in claim.ranges.leases:
         if _abandoned(lease, world.lease_suspected(partition, lease, now)):
-            over = claim.ranges.at_most_once or lease.attempts >= ATTEMPTS_MAX
+            over = claim.ranges.at_most_once or terms.too_often(lease.attempts)
             return _again(lease, claim.token, GivingUpRange if over else ClaimingRange)
     start = claim.ranges.next
-    stop = start + size if end is None else min(start + size, end)
+    stop = start + terms.size if terms.end is None else min(start + terms.size, terms.end)
     if stop <= start or len(claim.ranges.leases) >= OPEN_RANGES_MAX:
         return None
     content: dict[str, object] = {"token": claim.token, "start": start, "end": stop, "if_last": None}

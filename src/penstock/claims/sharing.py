@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -87,14 +88,12 @@ def _holder(world: World, partition: Partition, now: float) -> str | None:
 
 
 def _seats(world: World, me: Self, holders: Mapping[str, str | None], now: float) -> list[Seat]:
+    held = Counter(holder for holder in holders.values() if holder is not None)
     bounds = {each.who.client_id: each.presence.claims_max for each in world.live_members(now)}
-    bounds |= {holder: None for holder in holders.values() if holder is not None and holder not in bounds}
     bounds[me.who.client_id] = me.presence.claims_max
-    count = dict.fromkeys(bounds, 0)
-    for holder in holders.values():
-        if holder is not None:
-            count[holder] += 1
-    return [Seat(client_id, count[client_id], bound) for client_id, bound in bounds.items()]
+    # Whoever holds something and is no member, such as an administrator, keeps it and wants no more.
+    bounds |= {holder: count for holder, count in held.items() if holder not in bounds}
+    return [Seat(client_id, held[client_id], bound) for client_id, bound in bounds.items()]
 
 
 def _wanted_units(

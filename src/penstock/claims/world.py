@@ -103,6 +103,11 @@ class World:
             age = broker_now - appended_at - self.heartbeat_seconds
             self._heard[key] = min(self._heard[key], now - max(0.0, age))
 
+    def forgive(self, deaf_seconds: float, now: float) -> None:
+        """Do not count a time in which this reader heard nobody, itself included, as the silence of others."""
+        for key, heard_at in self._heard.items():
+            self._heard[key] = min(now, heard_at + deaf_seconds)
+
     def place_of(self, partition: Partition) -> int:
         return coordination_partition(partition.topic, partition.number, self.count)
 

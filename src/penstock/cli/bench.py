@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
+from penstock.bench.claims import ClaimsBench, bench_claims
 from penstock.bench.ingest import bench_ingest
+from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
 from penstock.bench.startup import bench_startup
 
@@ -36,6 +38,32 @@ def startup(
 ) -> None:
     """Start-up on a table with much history, against one with ten commits."""
     _print(bench_startup(commits, rounds, _say), json)
+
+
+@app.command()
+def claims(
+    members: Annotated[int, typer.Option(min=1, help="Members of the group, all in this process.")] = 50,
+    partitions: Annotated[int, typer.Option(min=1, help="Partitions that they share.")] = 1000,
+    heartbeat_seconds: Annotated[float, typer.Option(min=0.5, help="The heartbeat interval.")] = 10.0,
+    json: Json = False,
+) -> None:
+    """Time to fair shares, coordination traffic and start-up of many members, against a Kafka consumer group."""
+    result = bench_claims(ClaimsBench(members, partitions, heartbeat_seconds), _say)
+    _print(result, json)
+    if not json:
+        for name, content in result.extra.items():
+            print(f"  {content:>12}  {name}")
+
+
+@app.command()
+def ranges(
+    records: Annotated[int, typer.Option(min=1_000, help="Records in the one partition.")] = 300_000,
+    processes: Annotated[int, typer.Option(min=2, help="Processes that share the partition.")] = 3,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """One hot partition and a flow that keeps a core busy: several processes by range claims, against one."""
+    _print(bench_ranges(records, processes, rounds, _say), json)
 
 
 def _say(text: str) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +12,10 @@ import polars as pl
 from deltalake import DeltaTable
 
 from penstock.embedded.broker import Cluster
+from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_sample
 from penstock.engine.delta_spark import open_delta_spark
-from penstock.errors import InvariantError, TransientError
+from penstock.errors import TransientError
 from penstock.job.loader import load_job
 from penstock.verify import VerifyReport, verify
 
@@ -107,9 +103,9 @@ def _small_batches(text: str) -> str:
 
 def _run_and_kill(job_path: Path, table: Path) -> int:
     """Kill the process once its second batch has staged a file; return how many files no commit names."""
-    with _penstock_run(job_path) as process:
-        _wait_for_event(process, "batch committed")
-        _wait_for_event(process, "batch planned")
+    with penstock_run(job_path) as process:
+        wait_for_event(process, "batch committed")
+        wait_for_event(process, "batch planned")
         known = _staged_files(table)
         deadline = time.monotonic() + _RUN_SECONDS_MAX
         while _staged_files(table) <= known and process.poll() is None and time.monotonic() < deadline:
@@ -121,33 +117,10 @@ def _run_and_kill(job_path: Path, table: Path) -> int:
 
 
 def _run_to_end(job_path: Path) -> None:
-    with _penstock_run(job_path, "--once") as process:
+    with penstock_run(job_path, "--once") as process:
         out, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
         if process.returncode:
             raise TransientError("penstock run failed", detail=(out or "")[-1500:])
-
-
-@contextmanager
-def _penstock_run(job_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "penstock.cli", "run", str(job_path), "--json", *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ)
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-
-
-def _wait_for_event(process: subprocess.Popen[str], name: str) -> None:
-    if process.stdout is None:
-        raise InvariantError("the run has no standard output")
-    for line in process.stdout:
-        if line.startswith("{") and json.loads(line).get("event") == name:
-            return
-    raise TransientError(f"penstock run ended before '{name}'")
 
 
 def _staged_files(table: Path) -> set[Path]:

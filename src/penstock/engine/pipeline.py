@@ -93,7 +93,7 @@ class Pipeline:
         tokens, state = self.starter.begin(tokens, partitions, bounds)
         self._tell_progress(tokens, state, bounds)
         shared = self.ranges.share(tokens, state, bounds) if self.ranges else frozenset[Partition]()
-        self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in tokens})
+        self.settle(state, *tokens)
         planned_at = self.environment.now()
         alone = {each: token for each, token in tokens.items() if each not in shared}
         planned = self.plan(alone, state, bounds, flush_now, ends)
@@ -224,6 +224,10 @@ class Pipeline:
             )
         return outcome
 
+    def settle(self, state: TableState, *partitions: Partition) -> None:
+        """Complete the quarantine of earlier commits of these partitions, whoever made them (RULES Q1)."""
+        self.quarantine.append_missing({each: state.of(each).quarantine_mark for each in partitions})
+
     def _still_ours(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch:
         """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""
         kept = []
@@ -290,7 +294,7 @@ class Pipeline:
             return None
         if self.job.delivery is Delivery.AT_MOST_ONCE:
             return None
-        hands = Hands(self.writer.write, self.land, self.reach)
+        hands = Hands(self.writer.write, self.settle, self.land, self.reach)
         return RangeWork(claims, self.log, self.table, self.job.flush, hands, self.listener)
 
     def reach(self, step: str) -> None:

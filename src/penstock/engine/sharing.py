@@ -29,9 +29,11 @@ PARKED_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class Hands:
-    """What a pipeline does for a range: write its batch, land it, name its steps."""
+    """What a pipeline does for a range: write its batch, complete what went before it, land it, name its steps."""
 
     write: Callable[[Batch], Written | None]
+    settle: Callable[[TableState, Partition], None]
+    """Finish what the last commit of a partition left to do: its quarantine."""
     land: Callable[[Batch, Mapping[Partition, int], Written], Outcome]
     reach: Reach
 
@@ -50,7 +52,7 @@ class RangeWork:
         self, claims: GroupClaims, log: KafkaLog, table: Table, flush: FlushPolicy, hands: Hands, listener: Listener
     ) -> None:
         self._agent = claims.agent
-        self._desk = RangeDesk(claims.agent)
+        self._desk = RangeDesk(claims.agent, attempts_max=None)
         self._log = log
         self._table = table
         self._size = flush.max_messages_per_batch
@@ -125,11 +127,13 @@ class RangeWork:
         last: Outcome | None = None
         for parked in sorted(self._parked, key=lambda each: (each.held.partition, each.held.start)):
             held = parked.held
-            here = self._table.state([held.partition]).of(held.partition)
+            state = self._table.state([held.partition])
+            here = state.of(held.partition)
             if here.token == held.token and here.position is not None and here.position < held.start:
                 continue
             self._parked.remove(parked)
             if here.token == held.token and here.position == held.start:
+                self._hands.settle(state, held.partition)
                 last = self._hands.land(parked.batch, {held.partition: held.token}, parked.written)
                 self._hands.reach("range_landed")
             self._finish(held)

@@ -65,14 +65,10 @@ class Quarantine:
 
     def append_missing(self, marks: Mapping[Partition, int | None]) -> None:
         """Append what earlier data commits listed and nobody appended; `marks` are the data table's."""
-        behind = {
-            partition: self._position(partition)
-            for partition, mark in marks.items()
-            if mark is not None and self._position(partition) < mark
-        }
+        behind = {each for each, mark in marks.items() if mark is not None and self._lacks(each, mark)}
         if not behind:
             return
-        found = [each for each in self._listed(set(behind)) if each.end > behind[each.partition]]
+        found = [each for each in self._listed(behind) if self._lacks(each.partition, each.end)]
         for partition in behind:
             if not any(each.partition == partition and each.end == marks[partition] for each in found):
                 raise InvariantError(
@@ -87,10 +83,11 @@ class Quarantine:
         table = self.table()
         return 0 if table is None else finish_replay(self._data, table)
 
-    def _position(self, partition: Partition) -> int:
+    def _lacks(self, partition: Partition, end: int) -> bool:
+        """Whether the files of the slice that ends there have yet to be appended."""
         table = self.table()
         position = table.transaction(position_key(self._job.name, partition)) if table is not None else None
-        return -1 if position is None else position
+        return position is None or position < end
 
     def _append(self, listed: Iterable[Listed]) -> None:
         pending = list(listed)
@@ -103,7 +100,7 @@ class Quarantine:
         table = self._table
 
         def decide() -> Change | None:
-            new = [each for each in pending if each.end > self._position(each.partition)]
+            new = [each for each in pending if self._lacks(each.partition, each.end)]
             if not new:
                 return None
             return Change(

@@ -11,10 +11,9 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
-from penstock.tables.delta.reading import read_state
+from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.state import PartitionState
 from penstock.tables.delta.table import Table, open_table
-from penstock.tables.delta.transactions import app_transactions
 from penstock.tables.quarantine import quarantine_spec
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
@@ -54,8 +53,8 @@ def read_table(job: JobSpec) -> TableFacts | None:
     with library_errors(job.table.path):
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
         committed = read_history(history, job.name)
-        lives = find_lives(app_transactions(table.storage(), table.version), job.name, committed.partitions)
-        states = read_state(table.handle, job.name, lives.partitions).partitions
+        lives = find_lives(table.transactions(), job.name, committed.partitions)
+        states = state_of(table.version, table.transaction, job.name, lives.partitions).partitions
     key = replay_key(job.name)
     replayed = (quarantine.transaction(key) if quarantine else None) or 0
     return TableFacts(
@@ -88,7 +87,7 @@ def _open_quarantine(job: JobSpec) -> Table | None:
 
 def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None) -> tuple[DataFile, ...]:
     """Files that commits of any job listed behind the quarantine's own positions."""
-    positions: dict[str, int] = {}
+    positions = quarantine.transactions() if quarantine else {}
     found: list[DataFile] = []
     for record in history:
         ours = record.get("penstock")
@@ -96,9 +95,6 @@ def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None) -
             continue
         for piece in ours.get("slices", ()):
             key = position_key(ours["job"], Partition(piece["topic"], piece["topic_id"], piece["partition"]))
-            if key not in positions:
-                known = quarantine.transaction(key) if quarantine else None
-                positions[key] = -1 if known is None else known
-            if piece["end"] > positions[key]:
+            if key not in positions or piece["end"] > positions[key]:
                 found += [DataFile(each["path"], each["rows"]) for each in piece["quarantine"]]
     return tuple(found)

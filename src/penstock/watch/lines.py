@@ -8,7 +8,24 @@ from typing import TextIO
 import structlog
 
 _WARNINGS = frozenset(
-    {"retrying", "mirror failed", "mirror refused", "fields left out", "no topic matches", "record isolated"}
+    {
+        "claim lost",
+        "coordination interrupted",
+        "fields left out",
+        "foreign record",
+        "left without saying so",
+        "messages given up",
+        "mirror failed",
+        "mirror refused",
+        "no topic matches",
+        "range not reported",
+        "range not returned",
+        "record isolated",
+        "retrying",
+        "slice dropped",
+        "slice refused",
+        "table behind its claim",
+    }
 )
 _ERRORS = frozenset({"job failed", "job crashed"})
 

@@ -160,6 +160,8 @@ _WEIGHTS: dict[type[Record], int] = {
     ClaimingRange: 10,
     FinishingRange: 4,
     ResumingGroup: 3,
+    ReturningRange: 2,
+    JoiningGroup: 2,
 }
 _KINDS = [kind for kind in _CONTENT for _ in range(_WEIGHTS.get(kind, 1))]
 

@@ -92,7 +92,7 @@ def test_version_1_is_still_read(record: Record) -> None:
 
 def test_every_kind_has_a_golden_file() -> None:
     kinds = sorted(kind.__name__ for kind in get_args(Record))
-    assert sorted(path.stem for path in GOLDEN.iterdir()) == kinds
+    assert [kind for kind in kinds if not (GOLDEN / f"{kind}.json").is_file()] == []
     assert sorted(type(record).__name__ for record in RELEASED) == kinds
 
 

@@ -151,13 +151,13 @@ def test_both_paths_agree_on_every_scalar_in_every_column(kind: pa.DataType) -> 
         check_agreement(schema, [(shape % scalar).encode() for scalar in scalars], NewColumnPolicy.IGNORE)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases(), st.sampled_from([NewColumnPolicy.ADD, NewColumnPolicy.IGNORE, NewColumnPolicy.QUARANTINE]))
 def test_both_paths_agree_on_every_record(case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy) -> None:
     check_agreement(*case, policy)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cases(), st.sampled_from(list(NewColumnPolicy)[:2]))
 def test_a_records_fate_does_not_depend_on_its_neighbours(
     case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy
@@ -169,7 +169,7 @@ def test_a_records_fate_does_not_depend_on_its_neighbours(
         assert (good_offsets(alone) == [100]) == (100 + number in good_offsets(together))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCHEMAS, st.lists(st.binary(max_size=12) | objects(VALUES).map(str.encode), max_size=5))
 def test_no_bytes_break_the_decoder(schema: pa.Schema, values: list[bytes]) -> None:
     decode_json(schema, [value[: len(value) - 1] if len(value) % 3 == 0 else value for value in values])

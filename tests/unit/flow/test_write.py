@@ -84,7 +84,7 @@ def test_a_table_without_partitions_has_flat_files(tmp_path: Path) -> None:
     assert pq.ParquetFile(tmp_path / file.path).read().num_columns == 3
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.sampled_from([None, *(date(2026, 1, each) for each in range(1, 6))]), max_size=30)),
     st.integers(1, 4),

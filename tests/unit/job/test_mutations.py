@@ -91,20 +91,20 @@ def job_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutations") / "job.yaml"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(text=mutated())
 def test_a_mutated_file_loads_or_is_answered_with_faults(job_path: Path, text: str) -> None:
     spec = load(job_path, text.encode("utf-8", "surrogatepass"))
     assert spec is None or "hunter2" not in repr(spec)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(content=st.binary(max_size=200))
 def test_any_bytes_are_answered_with_faults(job_path: Path, content: bytes) -> None:
     assert load(job_path, content) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32))
 def test_lines_in_any_order_are_answered(job_path: Path, seed: int) -> None:
     lines = EVERYTHING.splitlines()

@@ -81,6 +81,7 @@ class Table:
         self.environment = environment
         self._handle = handle
         self._state = TableState(handle.version(), {}, {})
+        self._numbers: tuple[int, Mapping[str, int]] | None = None
 
     @property
     def handle(self) -> DeltaTable:
@@ -110,14 +111,17 @@ class Table:
     def _known_state(self, partitions: Iterable[Partition]) -> TableState:
         wanted = tuple(partitions)
         if self._state.version != self.version or not set(wanted) <= self._state.partitions.keys():
-            # All names at once: the library reads the whole checkpoint again for every one.
-            numbers = app_transactions(self.storage(), self.version)
-            self._state = state_of(self.version, numbers.get, self.job, {*wanted, *self._state.partitions})
+            self._state = state_of(self.version, self.transaction, self.job, {*wanted, *self._state.partitions})
         return self._state
 
+    def transactions(self) -> Mapping[str, int]:
+        """Every app transaction as of the loaded version: the library reads the whole checkpoint again for each."""
+        if self._numbers is None or self._numbers[0] != self.version:
+            self._numbers = (self.version, app_transactions(self.storage(), self.version))
+        return self._numbers[1]
+
     def transaction(self, key: str) -> int | None:
-        with library_errors(self.spec.path):
-            return self._handle.transaction_version(key)
+        return self.transactions().get(key)
 
     def commit(self, proposal: Proposal, written_with: pa.Schema | None = None) -> Outcome:
         """Make the proposal true, as far as the table accepts it; each partition for itself (RULES C2 to C4).

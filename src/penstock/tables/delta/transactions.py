@@ -13,7 +13,6 @@ from penstock.errors import TransientError
 from penstock.storage import NotFoundError, Storage
 
 _LOG = "_delta_log"
-_ENTRY = re.compile(r"(\d{20})\.json")
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint\.(?:(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|parquet"
     r"|(?P<unique>[0-9a-fA-F-]{36})\.(?:parquet|json))"
@@ -22,14 +21,8 @@ _CHECKPOINT = re.compile(
 
 def app_transactions(storage: Storage, version: int) -> dict[str, int]:
     """App ids with their numbers as of a version of the table: its last checkpoint and the entries behind it."""
-    names = [entry.path.rsplit("/", 1)[-1] for entry in storage.list(_LOG)]
-    base, files = _newest_checkpoint(names, version)
-    entries = sorted(name for name in names if _ENTRY.fullmatch(name) and base < int(name[:20]) <= version)
-    if len(entries) != version - base:
-        raise TransientError(
-            f"the log of {storage.url} has {len(entries)} of {version - base} entries up to version {version}",
-            hint="another process cleaned it just now: try again",
-        )
+    base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
+    entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
     found: dict[str, int] = {}
     try:
         for name in [*files, *entries]:
@@ -38,6 +31,23 @@ def app_transactions(storage: Storage, version: int) -> dict[str, int]:
     except NotFoundError as error:
         raise TransientError(f"the log of {storage.url} was cleaned while it was read", hint="try again") from error
     return found
+
+
+def _hinted_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]] | None:
+    """The checkpoint that the log's own hint names, without listing a long log; None if it does not help."""
+    try:
+        hint = json.loads(storage.read(f"{_LOG}/_last_checkpoint"))
+        base = int(hint["version"])
+    except (NotFoundError, ValueError, KeyError, TypeError):
+        return None
+    name = f"{base:020d}.checkpoint.parquet"
+    if base > version or hint.get("parts") or hint.get("v2Checkpoint") or not storage.exists(f"{_LOG}/{name}"):
+        return None
+    return base, [name]
+
+
+def _listed_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]]:
+    return _newest_checkpoint([entry.path.rsplit("/", 1)[-1] for entry in storage.list(_LOG)], version)
 
 
 def _newest_checkpoint(names: list[str], version: int) -> tuple[int, list[str]]:

@@ -1,0 +1,101 @@
+"""`bench ranges`: one hot partition and a flow that keeps a core busy, by several processes against one.
+
+The group is paused until every process has joined, so that their start is not measured. Each process has one core for
+Spark; the machine has to have as many.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import polars as pl
+
+from penstock.bench.cpu import Meter, Spent
+from penstock.bench.result import BenchResult, median
+from penstock.claims.admin import pause, resume
+from penstock.claims.reading import CoordinatedGroup
+from penstock.claims.topics import open_topic
+from penstock.embedded.broker import Cluster
+from penstock.embedded.runs import penstock_run, wait_for_event
+from penstock.embedded.sample import Sample, create_topic, produce_sample
+from penstock.errors import TransientError
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.admin import BoundedAdmin
+
+TOPIC = "hot"
+RUN_SECONDS_MAX = 900
+HASHES = 40
+"""Rounds of SHA-512 per record: enough that a core, not the broker, is what a process waits for."""
+
+Say = Callable[[str], None]
+
+_JOB = """\
+job: hot
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}], group: {group}}}
+decode: json
+schema: {{session_id: string, url: string, uuid: string}}
+columns: {{partition: kafka.partition, offset: kafka.offset}}
+sql: {{select: [partition, offset, uuid, "{hashed} as digest"]}}
+table:
+  delta: {{path: "{table}"}}
+claims: {{heartbeat: 2s, topic: {group}_claims, client_id: "{client_id}"}}
+flush: {{allowed_latency: 100ms, min_bytes_per_file: 1, max_messages_per_batch: {size}, max_bytes_per_batch: 1}}
+spark: {{master: "local[1,4]"}}
+"""
+
+
+def bench_ranges(records: int, processes: int, rounds: int, say: Say) -> BenchResult:
+    """Compare `processes` on one partition with one; a ratio of 2 means twice the throughput."""
+    sides: dict[int, list[Spent]] = {processes: [], 1: []}
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        Cluster.start(Path(folder) / "kafka") as cluster,
+    ):
+        create_topic(cluster.bootstrap, TOPIC, 1)
+        produce_sample(cluster.bootstrap, TOPIC, Sample(records), 1)
+        for number in range(1, rounds + 1):
+            for count, spent in sides.items():
+                spent.append(_run(Path(folder), cluster.bootstrap, records, count))
+                say(f"round {number} with {count}: {spent[-1].wall_s} s")
+    return BenchResult("ranges", records, median(sides[processes]), "one process", median(sides[1]))
+
+
+def _run(folder: Path, bootstrap: str, records: int, count: int) -> Spent:
+    group = f"hot-{uuid.uuid4().hex[:8]}"
+    table = folder / group
+    of = CoordinatedGroup(KafkaLogSpec(bootstrap, (TOPIC,), group=group), group, f"{group}_claims", 2.0)
+    with closing(BoundedAdmin(of.spec)) as admin:
+        open_topic(admin, of.topic)
+    pause(of, reason="until all have joined", wait_seconds=0.0)
+    with ExitStack() as running:
+        runs = []
+        for number in range(count):
+            path = folder / f"{group}-{number}.yaml"
+            path.write_text(_job(bootstrap, group, str(table), f"process-{number}", records))
+            runs.append(running.enter_context(penstock_run(path, "--once")))
+        for run in runs:
+            wait_for_event(run, "group joined")
+        meter = Meter()
+        resume(of)
+        for run in runs:
+            run.communicate(timeout=RUN_SECONDS_MAX)
+        spent = meter.spent()
+    found = pl.scan_delta(str(table)).select(pl.col("offset").n_unique(), pl.len().alias("rows")).collect().row(0)
+    if found != (records, records):
+        raise TransientError(f"{found[1]} rows with {found[0]} offsets instead of {records}: the result is not exact")
+    return spent
+
+
+def _job(bootstrap: str, group: str, table: str, client_id: str, records: int) -> str:
+    hashed = "uuid"
+    for _ in range(HASHES):
+        hashed = f"sha2({hashed}, 512)"
+    size = max(1_000, records // 30)
+    return _JOB.format(
+        bootstrap=bootstrap, topic=TOPIC, group=group, table=table, client_id=client_id, hashed=hashed, size=size
+    )
