@@ -18,7 +18,7 @@ from typing import Any
 
 from penstock.claims.agent import Agent, CoordinationOptions
 from penstock.claims.journal import Journal
-from penstock.claims.participant import MemberOptions
+from penstock.claims.membership import MemberOptions
 from penstock.claims.topics import CoordinationTopic, find_topic
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.log.admin import BoundedAdmin
@@ -60,6 +60,7 @@ class Crew:
     group: str = "shop"
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
     agents: dict[str, Agent] = field(default_factory=dict)
+    gone: list[Agent] = field(default_factory=list)
     events: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
 
     @property
@@ -94,6 +95,11 @@ class Crew:
     def leave(self, client_id: str) -> None:
         self.agents.pop(client_id).close()
 
+    def vanished(self, client_id: str) -> Agent:
+        """A member that counts no longer, and is closed with the others."""
+        self.gone.append(self.agents.pop(client_id))
+        return self.gone[-1]
+
     def held(self) -> dict[str, Held]:
         return {client_id: agent.held() for client_id, agent in self.agents.items()}
 
@@ -124,7 +130,7 @@ class Crew:
 
     def close(self) -> None:
         # At once: each takes a moment to say farewell.
-        threads = [threading.Thread(target=agent.close) for agent in self.agents.values()]
+        threads = [threading.Thread(target=agent.close) for agent in [*self.agents.values(), *self.gone]]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -103,5 +103,9 @@ def assert_every_record_once(table: Path, places: Iterable[tuple[int, int]]) -> 
 
 
 def holds(table: Path) -> int:
-    """How many records are in a table and its quarantine."""
-    return sum(offsets_in(table).values()) + sum(offsets_in(Path(f"{table}_quarantine")).values())
+    """How many records are in a table and its quarantine, without reading them."""
+    return sum(
+        pl.scan_delta(str(path)).select(pl.len()).collect().item()
+        for path in (table, Path(f"{table}_quarantine"))
+        if (path / "_delta_log").exists()
+    )

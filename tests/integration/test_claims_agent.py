@@ -8,7 +8,7 @@ import pytest
 
 from penstock.claims.agent import HEARTBEAT_SECONDS_MIN, Agent, default_client_id
 from penstock.claims.codec import TEXT_CHARACTERS_MAX
-from penstock.claims.participant import DuplicateClientError, MemberOptions, ReplacedError
+from penstock.claims.membership import DuplicateClientError, MemberOptions, ReplacedError
 from penstock.claims.records import Seeking
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec

@@ -23,7 +23,7 @@ def crew(bootstrap: str) -> Iterator[Crew]:
     eventually(lambda: crew.shared(1))
     for client_id in ("bert", "cleo"):
         crew.join(client_id)
-        eventually(lambda: is_member(crew.agents[client_id]))
+    eventually(lambda: all(is_member(agent) for agent in crew.agents.values()))
     yield crew
     crew.close()
 
@@ -217,6 +217,6 @@ def test_finished_work_that_waits_for_an_unfinished_range_is_bounded(crew: Crew)
 
 def vanish(crew: Crew, client_id: str) -> None:
     """Silence a member without a farewell, as a cut network does."""
-    agent = crew.agents.pop(client_id)
+    agent = crew.vanished(client_id)
     with agent.looking() as participant:
         participant.decide = lambda now, wall_now: []  # type: ignore[method-assign]

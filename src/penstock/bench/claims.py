@@ -27,7 +27,7 @@ from penstock.bench.claims_baseline import BASELINE_NAME, run_consumer_group
 from penstock.bench.cpu import Meter
 from penstock.bench.result import BenchResult
 from penstock.claims.agent import Agent
-from penstock.claims.participant import MemberOptions
+from penstock.claims.membership import MemberOptions
 from penstock.claims.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic

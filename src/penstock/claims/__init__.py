@@ -4,7 +4,7 @@ from penstock.claims.acks import DoneTwiceError, LostClaimError, UnknownWorkErro
 from penstock.claims.agent import CoordinationOptions
 from penstock.claims.beginnings import PositionOutOfRangeError
 from penstock.claims.member import Member
-from penstock.claims.participant import DuplicateClientError, MemberOptions, ReplacedError
+from penstock.claims.membership import DuplicateClientError, MemberOptions, ReplacedError
 from penstock.claims.static import Claims, StaticClaims
 from penstock.claims.streams import Work
 

@@ -12,9 +12,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.claims.codec import TEXT_CHARACTERS_MAX, encode
+from penstock.claims.codec import TEXT_CHARACTERS_MAX
 from penstock.claims.journal import Journal
-from penstock.claims.participant import Life, MemberOptions, Participant, Send, Told, Verdict
+from penstock.claims.membership import Life, MemberOptions, Send, Told, Verdict
+from penstock.claims.participant import Participant
 from penstock.claims.records import Record
 from penstock.claims.session import POLL_SECONDS, Clock, Session, Tell
 from penstock.claims.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, CoordinationTopic, open_topic
@@ -70,6 +71,7 @@ class Agent:
         self._participant: Participant | None = None
         self._outbox: list[Send] = []
         self._wanted: tuple[tuple[Partition, ...], dict[Partition, int]] = ((), {})
+        self._nonces: list[str] = []
         self._error: PenstockError | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(name=f"claims {member.client_id}", target=self._live, daemon=True)
@@ -154,22 +156,23 @@ class Agent:
         """The same about several partitions at once."""
         deadline = self._clock.now() + 2 * self.member.heartbeat_seconds
         with self.looking() as participant:
-            records = [participant.record_of(kind, partition=each, **content) for each, content in about]
+            records = [participant.outbox.record_of(kind, partition=each, **content) for each, content in about]
+            sends = [
+                Send(participant.world.place_of(partition), record)
+                for record, (partition, _) in zip(records, about, strict=True)
+            ]
             for record in records:
-                encode(record, participant.world.count)
-            for record, (partition, _) in zip(records, about, strict=True):
-                participant.ask(record)
-                participant.sending(record, self._clock.now())
-                self._outbox.append(Send(participant.world.place_of(partition), record))
+                participant.outbox.ask(record)
+            self._outbox += participant.outbox.sending(sends, self._clock.now())
             try:
                 return self._read_back(participant, records, deadline)
             finally:
                 for record in records:
-                    participant.stop_asking(record)
+                    participant.outbox.stop_asking(record)
 
     def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
         while True:
-            verdicts = [each for record in records if (each := participant.verdict(record)) is not None]
+            verdicts = [each for record in records if (each := participant.outbox.verdict(record)) is not None]
             if len(verdicts) == len(records):
                 return verdicts
             self._raise_error()
@@ -227,7 +230,9 @@ class Agent:
             self.member,
             uuid.uuid4().hex[:12],
             World(self.member.group, topic.partitions, self.member.heartbeat_seconds),
+            frozenset(self._nonces),
         )
+        self._nonces.append(participant.who.nonce)
         try:
             session = Session(journal, topic, admin, participant, self._clock, self._tell)
             self.startup = Startup(0.0, session.catch_up(self._coordination.restart_lost_history))

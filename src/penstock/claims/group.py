@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.agent import Agent, CoordinationOptions, default_client_id
-from penstock.claims.participant import MemberOptions
+from penstock.claims.membership import MemberOptions
 from penstock.claims.records import ClaimingMessages, Seeking
 from penstock.claims.session import Tell
 from penstock.errors import TransientError

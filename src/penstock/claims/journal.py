@@ -25,7 +25,7 @@ from penstock.claims.snapshots import Snapshot, encode_snapshot, newest
 from penstock.claims.topics import SNAPSHOT_BYTES_MAX, CoordinationTopic
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.admin import _QuietLog, logger
+from penstock.log.admin import QuietLog, logger
 from penstock.log.faults import error_of, fault_of
 from penstock.log.security import librdkafka_settings
 
@@ -88,7 +88,7 @@ class Journal:
                 "fetch.error.backoff.ms": 100,
                 "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
             },
-            logger=_QuietLog(logger),
+            logger=QuietLog(logger),
         )
         self._producer = Producer(
             {
@@ -103,7 +103,7 @@ class Journal:
                 # A broker that makes topics by itself would make this one with the wrong settings.
                 "allow.auto.create.topics": False,
             },
-            logger=_QuietLog(logger),
+            logger=QuietLog(logger),
         )
 
     # reading

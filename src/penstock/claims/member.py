@@ -25,7 +25,7 @@ from penstock.claims.member_options import (
     check_delivery,
     log_spec,
 )
-from penstock.claims.participant import MemberOptions
+from penstock.claims.membership import MemberOptions
 from penstock.claims.session import Tell
 from penstock.claims.streams import Reader, Stream, Work
 from penstock.errors import PenstockError, UserError

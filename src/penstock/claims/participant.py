@@ -6,10 +6,17 @@ The agent feeds it from Kafka, the simulation from a hostile schedule; both run 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import Literal
+from dataclasses import dataclass
 
+from penstock.claims.membership import (
+    DuplicateClientError,
+    Life,
+    MemberOptions,
+    ReplacedError,
+    Send,
+    Told,
+)
+from penstock.claims.outbox import Outbox
 from penstock.claims.records import (
     Beat,
     ClaimingPartition,
@@ -26,8 +33,8 @@ from penstock.claims.records import (
     Who,
 )
 from penstock.claims.sharing import TOPIC_LOST, Self, Share, share
+from penstock.claims.state import MemberState
 from penstock.claims.world import World
-from penstock.errors import FencedError, UserError
 from penstock.log.offsets import Partition
 
 BEATS_PER_INTERVAL = 2
@@ -36,59 +43,6 @@ GATE_MARGIN = 0.25
 """Of a heartbeat interval: work must not begin this close to the moment at which others may suspect us."""
 FORGET_INTERVALS = 30
 """A client id that is silent so long is forgotten: ids made by chance would fill the snapshots."""
-
-
-@dataclass(frozen=True, slots=True)
-class MemberOptions:
-    """Who a member is and how it shares. All members of a group need the same `heartbeat_seconds` and `unit`."""
-
-    group: str
-    client_id: str
-    heartbeat_seconds: float = 10.0
-    unit: Literal["partition", "topic"] = "partition"
-    claims_max: int | None = None
-    """The most units that this member takes; None: its fair share whatever it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """A record for one coordination partition."""
-
-    place: int
-    record: Record
-
-
-class Life(Enum):
-    """A member reads first, then watches its client id, joins, works, leaves."""
-
-    READING = "reading"
-    WATCHING = "watching"
-    JOINING = "joining"
-    MEMBER = "member"
-    LEFT = "left"
-
-
-class DuplicateClientError(UserError):
-    """A living process has this client id already (RULES M3)."""
-
-    def __init__(self, client_id: str, group: str) -> None:
-        super().__init__(
-            f"client id {client_id} is in use by a living process of group {group}",
-            detail="its heartbeats went on while this process watched",
-            hint="give every process its own `claims.client_id`, or stop the other process first",
-        )
-        self.client_id = client_id
-
-
-class ReplacedError(FencedError):
-    """A newer process joined under our client id: this one stops (RULES M3)."""
-
-    def __init__(self, client_id: str) -> None:
-        super().__init__(
-            f"another process has joined as {client_id}",
-            detail="this process was silent for longer than a heartbeat interval, so the other took its place",
-            hint="give every process its own `claims.client_id`",
-        )
 
 
 @dataclass(slots=True)
@@ -102,12 +56,6 @@ class _Held:
 
 
 @dataclass(slots=True)
-class _Sent:
-    record: Record
-    sent_at: float
-
-
-@dataclass(slots=True)
 class _Shed:
     """A claim that goes as soon as nobody works on it, or when the grace is over."""
 
@@ -115,34 +63,19 @@ class _Shed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Where a record of ours stands in the log, and why the fold refused it (None: accepted)."""
-
-    offset: int
-    refusal: str | None
-
-
-@dataclass(slots=True)
-class Told:
-    """What happened to this member since it was last asked: for its events and logs."""
-
-    joined: bool = False
-    won: list[tuple[Partition, int]] = field(default_factory=list)
-    lost: list[tuple[Partition, int]] = field(default_factory=list)
-    released: list[tuple[Partition, str]] = field(default_factory=list)
-
-
 class Participant:
     """Reads the log, decides what to say. `now` is always this process's monotonic clock."""
 
-    def __init__(self, options: MemberOptions, nonce: str, world: World) -> None:
+    def __init__(
+        self, options: MemberOptions, nonce: str, world: World, former_nonces: frozenset[str] = frozenset()
+    ) -> None:
+        """`former_nonces` are those of this very process: it does not mistake its own late heartbeats for a rival."""
         self.options = options
         self.who = Who(options.client_id, nonce)
         self.world = world
+        self._former_nonces = former_nonces
         self.life = Life.READING
         self.told = Told()
-        self._seq = 0
         self._wanted: tuple[Partition, ...] = ()
         self._floors: dict[Partition, int] = {}
         self._in_use: frozenset[Partition] = frozenset()
@@ -151,8 +84,7 @@ class Participant:
         self._shedding: dict[Partition, _Shed] = {}
         self._cooling: dict[Partition, float] = {}
         self._claims_max_now: tuple[int, float] | None = None
-        self._sent: dict[int, _Sent] = {}
-        self._asked: dict[int, Verdict | None] = {}
+        self.outbox = Outbox(options.group, self.who)
         self._watched: tuple[int, float] | None = None
         self._joined_at = 0.0
         self._heard_self_at = 0.0
@@ -181,24 +113,28 @@ class Participant:
 
     def shed(self, partition: Partition, reason: str, now: float) -> None:
         """Let go of a partition and do not take it again for an interval; somebody else may do better."""
-        self._shedding.setdefault(partition, _Shed(now, reason))
-        self._cooling[partition] = now + 2 * self.options.heartbeat_seconds
-        units = len({each.topic_id for each in self._held} if self.options.unit == "topic" else self._held)
+        whole = self.options.unit == "topic"
+        together = [each for each in self._held if whole and each.topic_id == partition.topic_id] or [partition]
+        for each in together:
+            self._shedding.setdefault(each, _Shed(now, reason))
+            self._cooling[each] = now + 2 * self.options.heartbeat_seconds
+        units = len({each.topic_id for each in self._held} if whole else self._held)
         self._claims_max_now = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
 
-    def idle_others(self, now: float) -> bool:
-        """Whether another live member has nothing to do."""
-        return any(each.presence.lag == 0 for each in self.world.live_members(now) if each.who != self.who)
+    def idle_others(self, now: float, lag_max: int) -> bool:
+        """Whether another live member lags by no more than that."""
+        return any(each.presence.lag <= lag_max for each in self.world.live_members(now) if each.who != self.who)
 
     def takers(self, now: float) -> bool:
-        """Whether somebody else could take a partition from us: alive, with room, and without a lag of its own."""
+        """Whether somebody else could take a partition from us: alive, with room, and with less than half our lag."""
         units: dict[str, set[str | Partition]] = {}
         for partition, claim in self.world.claims():
             if claim.held and claim.owner is not None:
                 unit = partition.topic_id if self.options.unit == "topic" else partition
                 units.setdefault(claim.owner.client_id, set()).add(unit)
+        own_lag = sum(held.lag for held in self._held.values())
         return any(
-            each.presence.lag == 0
+            2 * each.presence.lag <= own_lag
             and (each.presence.claims_max is None or len(units.get(each.who.client_id, ())) < each.presence.claims_max)
             for each in self.world.live_members(now)
             if each.who != self.who
@@ -241,16 +177,12 @@ class Participant:
         return refusal
 
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
-        sent = self._sent.pop(record.seq, None)
+        sent_at = self.outbox.read_back(offset, record, refusal)
         if self.life is Life.MEMBER and self._deaf(now):
             self.world.forgive(now - self._heard_self_at, now)
         self._heard_self_at = now
-        if record.seq in self._asked:
-            self._asked[record.seq] = Verdict(offset, refusal)
         if refusal is not None:
             return
-        # A record of ours whose sending we forgot was sent at the latest one bound ago: it confirms nothing.
-        sent_at = sent.sent_at if sent is not None else float("-inf")
         match record:
             case JoiningGroup():
                 self.life, self._joined_at, self.told.joined = Life.MEMBER, now, True
@@ -295,41 +227,15 @@ class Participant:
 
     # what to say
 
-    def record_of(self, kind: type[Record], **content: object) -> Record:
-        """A record of ours, numbered."""
-        self._seq += 1
-        return kind(group=self.options.group, who=self.who, seq=self._seq, **content)  # type: ignore[arg-type]
-
-    def ask(self, record: Record) -> None:
-        """Keep the verdict on a record until it is forgotten."""
-        self._asked[record.seq] = None
-
-    def verdict(self, record: Record) -> Verdict | None:
-        """What the log says of a record that was asked about; None as long as it is not read back."""
-        return self._asked[record.seq]
-
-    def stop_asking(self, record: Record) -> None:
-        self._asked.pop(record.seq, None)
-
-    def sending(self, record: Record, now: float) -> None:
-        """Note when a record leaves: leases count from there."""
-        self._sent[record.seq] = _Sent(record, now)
-
-    def failed(self, record: Record) -> None:
-        """A record could not be delivered: whether it is in the log is known only by reading on."""
-        self._sent.pop(record.seq, None)
-
     def decide(self, now: float, wall_now: float) -> list[Send]:
         """What to send at this moment."""
-        self._drop_lost_sends(now)
+        self.outbox.drop_lost(now, 2 * self.options.heartbeat_seconds)
         sends: list[Send] = []
         if self.life in (Life.WATCHING, Life.JOINING):
             sends = self._join(now)
         elif self.life is Life.MEMBER:
             sends = self._work(now, wall_now)
-        for send in sends:
-            self.sending(send.record, now)
-        return sends
+        return self.outbox.sending(sends, now)
 
     def leave(self, now: float) -> list[Send]:
         """Let go of everything, cleanly: others need not wait."""
@@ -342,39 +248,33 @@ class Participant:
             for beat, token in self._leases()
         ]
         home = self.world.home_of(self.who.client_id)
-        sends.append(Send(home, self.record_of(LeavingGroup)))
+        sends.append(Send(home, self.outbox.record_of(LeavingGroup)))
         self.life = Life.LEFT
-        for send in sends:
-            self.sending(send.record, now)
-        return sends
-
-    def _drop_lost_sends(self, now: float) -> None:
-        """A record that is not read back within the lease is no longer waited for; if it comes, it is read then."""
-        bound = 2 * self.options.heartbeat_seconds
-        for seq in [seq for seq, sent in self._sent.items() if now - sent.sent_at > bound]:
-            del self._sent[seq]
+        return self.outbox.sending(sends, now)
 
     # joining
 
     def _join(self, now: float) -> list[Send]:
         """Take the client id, unless a living process has it (RULES M3)."""
-        if any(isinstance(sent.record, JoiningGroup) for sent in self._sent.values()):
+        if self.outbox.waiting(JoiningGroup):
             return []
         member = self.world.member(self.who.client_id)
         if self.life is Life.JOINING and member is not None and member.present and member.who != self.who:
             raise DuplicateClientError(self.who.client_id, self.options.group)
-        if member is not None and member.present and not self._silent(member.last, now):
+        if member is not None and member.present and not self._silent(member, now):
             return []
         self.life = Life.JOINING
         last = None if member is None else member.last
-        joining = self.record_of(JoiningGroup, if_last=last, presence=self._presence(now))
+        joining = self.outbox.record_of(JoiningGroup, if_last=last, presence=self._presence(now))
         return [Send(self.world.home_of(self.who.client_id), joining)]
 
-    def _silent(self, last: int, now: float) -> bool:
+    def _silent(self, member: MemberState, now: float) -> bool:
         """Whether whoever has our id stayed silent for an interval while we watched; raises if it did not."""
+        if member.who.nonce in self._former_nonces:
+            return True
         if self._watched is None:
-            self._watched = (last, now)
-        if self._watched[0] != last:
+            self._watched = (member.last, now)
+        if self._watched[0] != member.last:
             raise DuplicateClientError(self.who.client_id, self.options.group)
         return now - self._watched[1] > self.options.heartbeat_seconds
 
@@ -401,9 +301,9 @@ class Participant:
 
     def _resume(self, wall_now: float) -> list[Send]:
         """End pauses whose time is over: any member may say it (RULES M4)."""
-        waiting = {sent.record.pause_id for sent in self._sent.values() if isinstance(sent.record, ResumingGroup)}
+        waiting = {each.pause_id for each in self.outbox.waiting(ResumingGroup)}
         return [
-            Send(place, self.record_of(ResumingGroup, pause_id=pause_id))
+            Send(place, self.outbox.record_of(ResumingGroup, pause_id=pause_id))
             for pause_id, pause in self.world.pauses().items()
             if pause.until_at is not None and wall_now >= pause.until_at and pause_id not in waiting
             for place in self.world.paused_places(pause_id)
@@ -431,7 +331,7 @@ class Participant:
         return [self._claim(partition) for partition in decided.claim]
 
     def _claiming(self) -> list[Partition]:
-        return [sent.record.partition for sent in self._sent.values() if isinstance(sent.record, ClaimingPartition)]
+        return [each.partition for each in self.outbox.waiting(ClaimingPartition)]
 
     def _claim(self, partition: Partition) -> Send:
         seen = self.world.claim(partition)
@@ -440,7 +340,7 @@ class Participant:
 
     def _release_shed(self, now: float) -> list[Send]:
         """Send the releases that are due: nobody works on the partition, or the grace of one interval is over."""
-        leaving = {sent.record.partition for sent in self._sent.values() if isinstance(sent.record, ReleasingPartition)}
+        leaving = {each.partition for each in self.outbox.waiting(ReleasingPartition)}
         return [
             self._release(partition, shed.reason)
             for partition, shed in self._shedding.items()
@@ -471,7 +371,7 @@ class Participant:
         return [
             Send(
                 place,
-                self.record_of(
+                self.outbox.record_of(
                     Heartbeat,
                     presence=self._presence(now) if place == home else None,
                     beats=tuple(beats.get(place, ())),
@@ -495,10 +395,11 @@ class Participant:
         bound = self.options.claims_max
         if self._claims_max_now is not None:
             lowered, until = self._claims_max_now
-            if now < until:
-                bound = lowered if bound is None else min(bound, lowered)
-            else:
+            if now >= until:
                 self._claims_max_now = None
+            elif any(each.who != self.who for each in self.world.live_members(now)):
+                # Alone, there is nobody to leave the rest to.
+                bound = lowered if bound is None else min(bound, lowered)
         return Presence(bound, sum(held.lag for held in self._held.values()))
 
     def _forget(self, now: float) -> list[Send]:
@@ -508,15 +409,15 @@ class Participant:
             if each.who != self.who
             and self.world.silence_seconds(each.who.client_id, now) > FORGET_INTERVALS * self.options.heartbeat_seconds
         ]
-        waiting = {sent.record.client_id for sent in self._sent.values() if isinstance(sent.record, ForgettingMember)}
+        waiting = {each.client_id for each in self.outbox.waiting(ForgettingMember)}
         return [
             Send(
                 self.world.home_of(each.who.client_id),
-                self.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last),
+                self.outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last),
             )
             for each in silent
             if each.who.client_id not in waiting
         ]
 
     def _send(self, kind: type[Record], partition: Partition, **content: object) -> Send:
-        return Send(self.world.place_of(partition), self.record_of(kind, partition=partition, **content))
+        return Send(self.world.place_of(partition), self.outbox.record_of(kind, partition=partition, **content))

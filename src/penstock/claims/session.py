@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from penstock.claims.fold import skip
 from penstock.claims.journal import Entry, Journal
-from penstock.claims.participant import Life, Participant, Send
+from penstock.claims.membership import Life, Send
+from penstock.claims.participant import Participant
 from penstock.claims.shares import favourite
 from penstock.claims.snapshots import SNAPSHOT_EVERY_RECORDS, SNAPSHOT_EVERY_SECONDS, Snapshot
 from penstock.claims.topics import CoordinationTopic, MissingTopicError, describe_surely
@@ -90,7 +91,7 @@ class Session:
 
     def send(self, sends: Iterable[Send]) -> None:
         for send in sends:
-            self.journal.append(send.place, send.record, self.participant.failed)
+            self.journal.append(send.place, send.record, self.participant.outbox.failed)
 
     def keep_snapshots(self) -> None:
         """Write the snapshots that are due and ours to write; the other members write theirs."""

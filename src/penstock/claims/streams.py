@@ -13,7 +13,7 @@ from penstock.claims.acks import Acks
 from penstock.claims.health import Health, lag_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.admin import _QuietLog, logger
+from penstock.log.admin import QuietLog, logger
 from penstock.log.faults import error_of, fault_of
 from penstock.log.offsets import Partition
 from penstock.log.security import librdkafka_settings
@@ -122,7 +122,7 @@ class Reader:
                     "enable.partition.eof": True,
                     "isolation.level": "read_committed",
                 },
-                logger=_QuietLog(logger),
+                logger=QuietLog(logger),
             )
         except KafkaException as error:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None

@@ -68,7 +68,7 @@ class RangeWork:
         for partition, token in tokens.items():
             with self._agent.looking() as participant:
                 ranges = participant.world.claim(partition).ranges
-                idle = participant.idle_others(self._agent.now())
+                idle = participant.idle_others(self._agent.now(), lag_max=self._size)
             position, end = state.of(partition).position or 0, bounds[partition].end
             if ranges is not None:
                 over = not ranges.leases and (end - ranges.next < self._size or not idle)

@@ -46,7 +46,7 @@ class BoundedAdmin:
             "error_cb": self._on_error,
         }
         try:
-            self._client: AdminClient | None = AdminClient(self._settings, logger=_QuietLog(logger))
+            self._client: AdminClient | None = AdminClient(self._settings, logger=QuietLog(logger))
         except KafkaException as error:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
 
@@ -123,7 +123,7 @@ class BoundedAdmin:
     def _group_reader(self, group: str) -> Consumer:
         if group not in self._group_readers:
             settings = {**self._settings, "group.id": group, "enable.auto.commit": False}
-            self._group_readers[group] = Consumer(settings, logger=_QuietLog(logger))
+            self._group_readers[group] = Consumer(settings, logger=QuietLog(logger))
         return self._group_readers[group]
 
     def _open_client(self) -> AdminClient:
@@ -156,7 +156,7 @@ def _result(future: Future[T]) -> T | Fault:
         return fault_of(error)
 
 
-class _QuietLog:
+class QuietLog:
     """Takes librdkafka's log lines: what fails a call is raised by that call, so a line alone is never an ERROR."""
 
     def __init__(self, target: logging.Logger) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.claims.participant import MemberOptions, Participant, Send
+from penstock.claims.membership import MemberOptions, Send
+from penstock.claims.participant import Participant
 from penstock.claims.records import Record
 from penstock.claims.state import Claim
 from penstock.claims.world import World

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from penstock.claims.codec import decode, encode
 from penstock.claims.fold import apply
-from penstock.claims.participant import DuplicateClientError, MemberOptions, Participant, ReplacedError, Send
+from penstock.claims.membership import DuplicateClientError, MemberOptions, ReplacedError, Send
+from penstock.claims.participant import Participant
 from penstock.claims.records import ClaimingPartition, ClaimingRange, Record, ReleaseGroup, ResumingGroup, Who
 from penstock.claims.state import LogState
 from penstock.claims.world import World
@@ -231,7 +232,7 @@ class _Run:
             self._append(send.place, send.record)
         for at, process, record in self.reported:
             if at <= self.now:
-                process.participant.failed(record)
+                process.participant.outbox.failed(record)
         self.reported = [each for each in self.reported if each[0] > self.now]
 
     def _append(self, place: int, record: Record) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.claims.participant import FORGET_INTERVALS, DuplicateClientError, Life, ReplacedError
+from penstock.claims.membership import DuplicateClientError, Life, ReplacedError
+from penstock.claims.participant import FORGET_INTERVALS
 from penstock.claims.records import ClaimingPartition, JoiningGroup
 from penstock.errors import FencedError, UserError
 from tests.unit.claims.room import INTERVAL, Room
@@ -123,7 +124,7 @@ def test_a_join_that_was_thought_lost_and_came_late_counts() -> None:
     anna.mute = True
     room.run(0.2)
     for send in anna.unheard:
-        anna.participant.failed(send.record)
+        anna.participant.outbox.failed(send.record)
     anna.mute = False
     room.append(anna.unheard)
     room.run(3)
@@ -230,7 +231,7 @@ def test_a_lease_counts_from_sending_and_not_from_reading_back() -> None:
     anna.mute = True
     room.run(1)
     late = anna.unheard[0]
-    sent_at = anna.participant._sent[late.record.seq].sent_at
+    sent_at = anna.participant.outbox._sent[late.record.seq].sent_at
     room.now = sent_at + 1.7 * INTERVAL
     room.append([late])
     room.hear(anna)

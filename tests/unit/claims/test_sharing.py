@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.claims.participant import Life, Send
+from penstock.claims.membership import Life, Send
 from penstock.claims.records import (
     ClaimingPartition,
     Heartbeat,
@@ -269,7 +269,7 @@ def claim_on_its_way(room: Room) -> tuple[Attendant, Send]:
     room.run(0.1)
     claim = next(each for each in anna.unheard if isinstance(each.record, ClaimingPartition))
     for send in anna.unheard:
-        anna.participant.failed(send.record)
+        anna.participant.outbox.failed(send.record)
     return anna, claim
 
 
