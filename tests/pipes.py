@@ -197,10 +197,13 @@ def once_at(step: str, act: Callable[[], object]) -> Reach:
     return reach
 
 
-def wait_until(holds: Callable[[], bool], seconds_max: float = SECONDS_MAX) -> None:
+def wait_until(
+    holds: Callable[[], bool], seconds_max: float = SECONDS_MAX, words: Callable[[], str] = lambda: ""
+) -> None:
+    """Wait for something; `words` are what is known of why it did not happen."""
     deadline = time.monotonic() + seconds_max
     while not holds():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, f"it did not happen in time; {words()}"
         time.sleep(_PAUSE_SECONDS)
 
 

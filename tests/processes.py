@@ -55,7 +55,7 @@ class PenstockProcess:
     @property
     def last_words(self) -> str:
         """What a failing test shows of the process."""
-        told = "\n".join(json.dumps(event) for event in self._heard[-20:])
+        told = "\n".join(json.dumps(event) for event in self._heard[-40:])
         return f"its last events:\n{told}\nstderr: {self.errors[-2000:]}"
 
     def wait_for(self, name: str) -> Event:

@@ -51,6 +51,28 @@ def test_c5_a_process_that_sleeps_before_its_commit_past_its_lease_is_fenced_and
     assert command_json("verify", str(one))["ok"]
 
 
+def test_m4_a_paused_group_stops_cleanly_writes_nothing_and_goes_on_when_it_is_resumed(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    job = shared_job(tmp_path, bootstrap, name, client_id="one")
+    places = produce(name, numbered(range(100)))
+    with penstock("run", str(job), "--json") as process:
+        process.wait_for("batch committed")
+        paused = command_json("claims", "pause", "--job", str(job), "--reason", "maintenance")
+        assert paused["holders"] == []
+        assert process.wait_for("claim released")["reason"] == "the group is paused"
+        before = holds(tmp_path / "table")
+        places += produce(name, numbered(range(100, 200)))
+        assert not process.ended(3.0)
+        assert holds(tmp_path / "table") == before
+        command_json("claims", "resume", "--job", str(job))
+        process.wait_for("batch committed")
+        process.send(signal.SIGTERM)
+        assert process.exit_code() == 0
+    assert_every_record_once(tmp_path / "table", places)
+
+
 def test_m3_a_second_living_process_with_the_same_client_id_is_refused_and_a_restarted_one_is_not(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.claims.codec import TEXT_CHARACTERS_MAX
+from penstock.claims.codec import TEXT_CHARACTERS_MAX, encode
 from penstock.claims.journal import Journal
 from penstock.claims.membership import Life, MemberOptions, Send, Told, Verdict
 from penstock.claims.participant import Participant
@@ -104,6 +104,12 @@ class Agent:
             self._raise_error()
             return {} if self._participant is None else self._participant.held(self._clock.now())
 
+    def renounce(self, partition: Partition, reason: str) -> None:
+        """Let go of a partition, to claim it again above a floor that we know now."""
+        with self._changed:
+            if self._participant is not None:
+                self._participant.renounce(partition, reason, self._clock.now())
+
     def working(self) -> bool:
         """Whether this process is a member, and its group not paused."""
         with self._changed:
@@ -161,6 +167,9 @@ class Agent:
                 Send(participant.world.place_of(partition), record)
                 for record, (partition, _) in zip(records, about, strict=True)
             ]
+            for record in records:
+                # What nobody could read is the caller's error; the agent's thread must not stumble over it.
+                encode(record, participant.world.count)
             for record in records:
                 participant.outbox.ask(record)
             self._outbox += participant.outbox.sending(sends, self._clock.now())

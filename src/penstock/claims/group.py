@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.agent import Agent, CoordinationOptions, default_client_id
+from penstock.claims.health import Health, HealthPolicy, Situation, check
 from penstock.claims.membership import MemberOptions
 from penstock.claims.records import ClaimingMessages, Seeking
 from penstock.claims.session import Tell
@@ -18,8 +19,12 @@ class GroupClaims:
 
     shared = True
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: Agent, release_if_behind: bool = False) -> None:
+        """`release_if_behind` lets go of a partition that grows faster than we work, if somebody else can take it."""
         self.agent = agent
+        self._policy = HealthPolicy(release_if_behind, agent.member.unit == "topic")
+        self._healths: dict[Partition, Health] = {}
+        self._sampled_at = float("-inf")
 
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         wanted = tuple(partitions)
@@ -47,6 +52,29 @@ class GroupClaims:
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         for partition, position in positions.items():
             self.agent.progress(partition, position, lags.get(partition, 0))
+        now = self.agent.now()
+        if positions and now - self._sampled_at >= self.agent.member.heartbeat_seconds:
+            self._sampled_at = now
+            self._sample(positions, lags)
+
+    def _sample(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
+        """Let go of one partition that this process cannot keep up with: the others may be no more than it can do."""
+        with self.agent.looking() as participant:
+            takers = participant.takers(self.agent.now())
+        checked = {
+            each: check(
+                self._healths.get(each, Health()).sampled(position, position + lags.get(each, 0)),
+                self._policy,
+                Situation(takers=takers),
+            )
+            for each, position in positions.items()
+        }
+        self._healths = {each: result.health for each, result in checked.items()}
+        behind = [each for each, result in checked.items() if result.release is not None]
+        if behind:
+            worst = max(behind, key=lambda each: lags.get(each, 0))
+            self.agent.shed(worst, checked[worst].release or "")
+            del self._healths[worst]
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         with self.agent.looking() as participant:
@@ -59,6 +87,9 @@ class GroupClaims:
         if said.refusal is not None:
             raise TransientError(f"{partition} has another owner: {said.refusal}")
         return shown
+
+    def renounce(self, partition: Partition) -> None:
+        self.agent.renounce(partition, "the table has a newer token")
 
     def close(self) -> None:
         self.agent.close()
@@ -76,4 +107,5 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
     coordination = CoordinationOptions(claims.topic, claims.partitions, claims.lost_history == "restart")
     agent = Agent(spec, member, coordination, tell)
     agent.start()
-    return GroupClaims(agent)
+    # With ranges, others help where the partition is; without, it has to move.
+    return GroupClaims(agent, release_if_behind=not claims.ranges)

@@ -273,8 +273,11 @@ class Journal:
             if time.monotonic() > deadline:
                 break
             for message in self._messages(_VALUES_POLL_SECONDS):
-                if message.error() is None:
+                event = message.error()
+                if event is None:
                     found[message.partition() or 0].append(message.value())
+                elif event.code() in _DENIED:
+                    raise self._error(event)
             places = self._consumer.position(places)
         # Every question to the broker would wait behind the fetches of an assigned consumer.
         self._consumer.unassign()

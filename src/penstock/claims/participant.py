@@ -121,6 +121,11 @@ class Participant:
         units = len({each.topic_id for each in self._held} if whole else self._held)
         self._claims_max_now = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
 
+    def renounce(self, partition: Partition, reason: str, now: float) -> None:
+        """Let go of a partition, to claim it again under a better token."""
+        if partition in self._held:
+            self._shedding.setdefault(partition, _Shed(now, reason))
+
     def idle_others(self, now: float, lag_max: int) -> bool:
         """Whether another live member lags by no more than that."""
         return any(each.presence.lag <= lag_max for each in self.world.live_members(now) if each.who != self.who)

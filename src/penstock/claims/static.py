@@ -41,6 +41,10 @@ class Claims(Protocol):
         """Set the shown position to the table's where it is ahead of it (RULES M2); what it was, if it was."""
         ...
 
+    def renounce(self, partition: Partition) -> None:
+        """The table has a newer token than this claim: let go, and claim again above it (RULES M1)."""
+        ...
+
     def close(self) -> None:
         """Let go of everything."""
         ...
@@ -69,6 +73,9 @@ class StaticClaims:
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         return None
+
+    def renounce(self, partition: Partition) -> None:
+        """The next round begins with the table's token."""
 
     def close(self) -> None:
         """There is nothing to let go of."""

@@ -73,12 +73,14 @@ class Starter:
             for part in outcome.accepted:
                 if part.partition in tokens:
                     self._correct(part.partition, part.token, state)
-        owned = {
-            each: token
-            for each, token in tokens.items()
-            if state.of(each).token <= token and state.of(each).position is not None
-        }
-        return owned, state
+        return {each: token for each, token in tokens.items() if self._owns(each, token, state)}, state
+
+    def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
+        """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
+        if token < state.of(partition).token:
+            self._claims.renounce(partition)
+            return False
+        return state.of(partition).position is not None
 
     def _first_acts(
         self,
