@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from penstock.claims.agent import Agent, CoordinationOptions
 from penstock.claims.journal import Journal
 from penstock.claims.membership import MemberOptions
 from penstock.claims.topics import CoordinationTopic, find_topic
+from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.log.admin import BoundedAdmin
 from penstock.log.offsets import Partition
@@ -114,11 +115,20 @@ class Crew:
         return [name for name, _ in self.events[client_id]]
 
     def described(self) -> CoordinationTopic:
+        """The coordination topic as the broker knows it; it may hear of a new one a little later than its maker."""
+        found: list[CoordinationTopic] = []
         admin = BoundedAdmin(self.spec)
+
+        def known() -> bool:
+            with suppress(UserError):
+                found.append(find_topic(admin, self.topic))
+            return bool(found)
+
         try:
-            return find_topic(admin, self.topic)
+            eventually(known)
         finally:
             admin.close()
+        return found[0]
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:

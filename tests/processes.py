@@ -32,7 +32,7 @@ class PenstockProcess:
         through: Sequence[str] = (),
     ) -> None:
         self._errors: list[str] = []
-        self._heard: list[Event] = []
+        self.heard: list[Event] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._process = subprocess.Popen(
             [*through, sys.executable, "-m", "penstock.cli", *arguments],
@@ -55,7 +55,7 @@ class PenstockProcess:
     @property
     def last_words(self) -> str:
         """What a failing test shows of the process."""
-        told = "\n".join(json.dumps(event) for event in self._heard[-40:])
+        told = "\n".join(json.dumps(event) for event in self.heard[-40:])
         return f"its last events:\n{told}\nstderr: {self.errors[-2000:]}"
 
     def wait_for(self, name: str) -> Event:
@@ -108,8 +108,8 @@ class PenstockProcess:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
-                self._heard.append(json.loads(line))
-                self._events.put(self._heard[-1])
+                self.heard.append(json.loads(line))
+                self._events.put(self.heard[-1])
         self._events.put(None)
 
     def _read_errors(self) -> None:

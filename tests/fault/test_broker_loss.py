@@ -10,7 +10,7 @@ from penstock.job.loader import load_job
 from penstock.verify import verify
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
-from tests.processes import penstock
+from tests.processes import command_json, penstock
 
 
 def test_a_broker_killed_while_a_batch_is_read_and_again_while_the_job_waits_costs_no_record(tmp_path: Path) -> None:
@@ -38,3 +38,5 @@ def test_a_broker_killed_while_a_batch_is_read_and_again_while_the_job_waits_cos
             assert process.exit_code() == 0
         assert_every_record_once(tmp_path / "table", places)
         assert verify(load_job(job)).ok
+        # The consumer group follows too: its coordinator was lost with the broker.
+        assert "mirror_behind" not in [each["kind"] for each in command_json("status", str(job))[0]["alerts"]]

@@ -198,11 +198,11 @@ def test_a_record_that_cannot_be_is_its_senders_error_and_hurts_nobody(crew: Cre
     assert crew.shared(12)
 
 
-def test_nothing_can_be_said_before_the_group_is_joined(crew: Crew) -> None:
-    anna = crew.join("anna")
-    if not anna.held():
-        with pytest.raises(TransientError), anna.looking():
-            pass
+def test_nothing_can_be_said_and_nothing_is_held_before_the_group_is_joined() -> None:
+    anna = Agent(KafkaLogSpec("localhost:1"), MemberOptions("shop", "anna"))
+    assert anna.held() == {}
+    with pytest.raises(TransientError):
+        anna.say(Seeking, hits(0), if_token=1, position=7, reason="")
 
 
 # who may not become a member at all

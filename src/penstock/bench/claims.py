@@ -1,7 +1,7 @@
 """`bench claims`: many members share many partitions through the coordination topic, against Kafka's consumer groups.
 
-All members live in this process, each with its own thread and Kafka clients, over one real broker. CPU is that of this
-process: the broker's own is not counted, on either side.
+All members live in this process, each with its own thread and Kafka clients, over one real broker. CPU is that of all
+members and of the broker together, on both sides.
 
 python -m penstock.bench.claims BOOTSTRAP PARTITIONS HEARTBEAT_SECONDS: one more member, to be killed.
 """

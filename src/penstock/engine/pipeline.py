@@ -279,7 +279,7 @@ class Pipeline:
         try:
             report = mirror(self.log, self.job.log.group, positions)
         except PenstockError as error:
-            self.listener.event("mirror failed", reason=error.primary)
+            self.listener.event("mirror failed", reason=error.primary, detail=error.detail)
             return
         for partition, reason in report.refused.items():
             self.listener.event("mirror refused", partition=str(partition), reason=reason)

@@ -45,10 +45,19 @@ class BoundedAdmin:
             **librdkafka_settings(spec),
             "error_cb": self._on_error,
         }
-        try:
-            self._client: AdminClient | None = AdminClient(self._settings, logger=QuietLog(logger))
-        except KafkaException as error:
-            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+        self._disconnected = False
+        self._client: AdminClient | None = self._new_client()
+
+    def renew_after_disconnect(self) -> None:
+        """Begin with a new client if a connection broke since.
+
+        Librdkafka's admin client never asks again for a group's coordinator, and waits in vain for the lost connection.
+        """
+        client = self._open_client()
+        client.poll(0)
+        if self._disconnected:
+            self._disconnected = False
+            self._client = self._new_client()
 
     def call(self, subject: str, start: Callable[[AdminClient, float], Future[T]]) -> T:
         """Run one request and wait for its answer; `subject` names it in errors."""
@@ -143,7 +152,14 @@ class BoundedAdmin:
         client.poll(0)
         return None
 
+    def _new_client(self) -> AdminClient:
+        try:
+            return AdminClient(self._settings, logger=QuietLog(logger))
+        except KafkaException as error:
+            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
     def _on_error(self, error: KafkaError) -> None:
+        self._disconnected = True
         # "All brokers down" only repeats that the connection before it failed.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._connection_fault = fault_of(error)
