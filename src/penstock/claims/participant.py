@@ -32,7 +32,7 @@ from penstock.claims.records import (
     ReturningRange,
     Who,
 )
-from penstock.claims.sharing import TOPIC_LOST, Self, Share, share
+from penstock.claims.sharing import TOPIC_LOST, Self, Share, Unit, share, units_of
 from penstock.claims.state import MemberState
 from penstock.claims.world import World
 from penstock.log.offsets import Partition
@@ -77,6 +77,7 @@ class Participant:
         self.life = Life.READING
         self.told = Told()
         self._wanted: tuple[Partition, ...] = ()
+        self._units: tuple[Unit, ...] = ()
         self._floors: dict[Partition, int] = {}
         self._in_use: frozenset[Partition] = frozenset()
         self._held: dict[Partition, _Held] = {}
@@ -98,7 +99,7 @@ class Participant:
         """The partitions that the group shares, each with the token that its table has (RULES M1)."""
         wanted = tuple(sorted(partitions))
         if wanted != self._wanted:
-            self._wanted, self._stirred = wanted, True
+            self._wanted, self._units, self._stirred = wanted, units_of(wanted, self.options.unit), True
         self._floors = dict(floors)
 
     def using(self, partitions: Iterable[Partition]) -> None:
@@ -321,8 +322,7 @@ class Participant:
             return []
         me = Self(
             who=self.who,
-            wanted=self._wanted,
-            unit=self.options.unit,
+            units=self._units,
             presence=self._presence(now),
             held=frozenset(self._held) - self._shedding.keys(),
             claiming=frozenset(self._claiming()),

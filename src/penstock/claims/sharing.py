@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,12 +18,23 @@ NOT_WANTED = "the partition is no longer part of the job"
 
 
 @dataclass(frozen=True, slots=True)
+class Unit:
+    """What is claimed as one; whoever holds the first partition holds the unit."""
+
+    name: str
+    partitions: tuple[Partition, ...]
+
+    @property
+    def lock(self) -> Partition:
+        return self.partitions[0]
+
+
+@dataclass(frozen=True, slots=True)
 class Self:
     """What a member knows of itself when it decides."""
 
     who: Who
-    wanted: tuple[Partition, ...]
-    unit: Literal["partition", "topic"]
+    units: tuple[Unit, ...]
     presence: Presence
     held: frozenset[Partition]
     claiming: frozenset[Partition] = frozenset()
@@ -38,45 +49,34 @@ class Share:
     release: Mapping[Partition, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Unit:
-    """What is claimed as one; whoever holds the first partition holds the unit."""
-
-    name: str
-    partitions: tuple[Partition, ...]
-
-    @property
-    def lock(self) -> Partition:
-        return self.partitions[0]
+def units_of(wanted: Iterable[Partition], unit: Literal["partition", "topic"]) -> tuple[Unit, ...]:
+    """What a group claims as one: each partition by itself, or all of a topic together."""
+    if unit == "partition":
+        return tuple(Unit(f"{each.topic}\x00{each.topic_id}\x00{each.number}", (each,)) for each in wanted)
+    topics: dict[str, list[Partition]] = {}
+    for each in wanted:
+        topics.setdefault(f"{each.topic}\x00{each.topic_id}", []).append(each)
+    return tuple(Unit(name, tuple(partitions)) for name, partitions in topics.items())
 
 
 def share(world: World, me: Self, now: float) -> Share:
     """Claim up to the fair share, release above it if somebody waits; a unit goes as a whole."""
-    units = _units(me)
+    units = me.units
     holders = {unit.name: _holder(world, unit.lock, now) for unit in units}
     seats = _seats(world, me, holders, now)
     shares = targets(seats, len(units))
     waiting = needy(seats, shares)
     mine = [unit for unit in units if unit.lock in me.held]
     surplus = len(mine) - shares[me.who.client_id]
-    release: dict[Partition, str] = dict.fromkeys(me.held.difference(me.wanted), NOT_WANTED)
+    wanted = {each for unit in units for each in unit.partitions}
+    release: dict[Partition, str] = dict.fromkeys(me.held - wanted, NOT_WANTED)
     if surplus > 0 and any(each != me.who.client_id for each in waiting):
         for unit in sorted(mine, key=lambda unit: (unit.lock in me.in_use, unit.name))[:surplus]:
             release |= dict.fromkeys((each for each in unit.partitions if each in me.held), ABOVE_SHARE)
     claim = _wanted_units(world, me, units, holders, shares[me.who.client_id] - len(mine), waiting, now)
-    if me.unit == "topic":
-        release |= _broken_units(me, units)
-        claim += _rest_of_units(world, me, [unit for unit in mine if unit.lock not in release], now)
+    release |= _broken_units(me, units)
+    claim += _rest_of_units(world, me, [unit for unit in mine if unit.lock not in release], now)
     return Share(tuple(claim), release)
-
-
-def _units(me: Self) -> list[_Unit]:
-    if me.unit == "partition":
-        return [_Unit(f"{each.topic}\x00{each.topic_id}\x00{each.number}", (each,)) for each in me.wanted]
-    topics: dict[str, list[Partition]] = {}
-    for each in me.wanted:
-        topics.setdefault(f"{each.topic}\x00{each.topic_id}", []).append(each)
-    return [_Unit(name, tuple(partitions)) for name, partitions in topics.items()]
 
 
 def _holder(world: World, partition: Partition, now: float) -> str | None:
@@ -99,14 +99,21 @@ def _seats(world: World, me: Self, holders: Mapping[str, str | None], now: float
 def _wanted_units(
     world: World,
     me: Self,
-    units: list[_Unit],
+    units: Sequence[Unit],
     holders: Mapping[str, str | None],
     room: int,
     waiting: tuple[str, ...],
     now: float,
 ) -> list[Partition]:
     """The free units that this member goes for: its own of a former life first, then those it is the favourite of."""
-    former = [unit.lock for unit in units if _of_former_life(world, unit.lock, me) and unit.lock not in me.claiming]
+    former = [
+        unit.lock
+        for unit in units
+        if holders[unit.name] == me.who.client_id
+        and unit.lock not in me.held
+        and unit.lock not in me.claiming
+        and _of_former_life(world, unit.lock, me)
+    ]
     # What is above the share is handed over later by a release: cleaner than to let it grow stale.
     claim = list(former)
     room -= len(former) + sum(unit.lock in me.claiming for unit in units)
@@ -138,7 +145,7 @@ def _left_over(world: World, partition: Partition, me: Self, now: float) -> bool
     return world.silence_seconds(partition, now) > (3 * interval if claim.held else interval)
 
 
-def _broken_units(me: Self, units: list[_Unit]) -> dict[Partition, str]:
+def _broken_units(me: Self, units: Sequence[Unit]) -> dict[Partition, str]:
     """Parts of topics whose lock is not ours (any more)."""
     return {
         each: TOPIC_LOST
@@ -149,7 +156,7 @@ def _broken_units(me: Self, units: list[_Unit]) -> dict[Partition, str]:
     }
 
 
-def _rest_of_units(world: World, me: Self, mine: list[_Unit], now: float) -> list[Partition]:
+def _rest_of_units(world: World, me: Self, mine: list[Unit], now: float) -> list[Partition]:
     return [
         each
         for unit in mine

@@ -63,6 +63,7 @@ class World:
         self.count = count
         self.heartbeat_seconds = heartbeat_seconds
         self.folds = [LogState() for _ in range(count)]
+        self._places: dict[Partition, int] = {}
         self._heard: dict[Subject, float] = {}
         self._appended: dict[Subject, float] = {}
 
@@ -109,7 +110,10 @@ class World:
             self._heard[key] = min(now, heard_at + deaf_seconds)
 
     def place_of(self, partition: Partition) -> int:
-        return coordination_partition(partition.topic, partition.number, self.count)
+        place = self._places.get(partition)
+        if place is None:
+            place = self._places[partition] = coordination_partition(partition.topic, partition.number, self.count)
+        return place
 
     def home_of(self, client_id: str) -> int:
         return home_partition(self.group, client_id, self.count)
