@@ -9,8 +9,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR_MIN := 17
 RECORDS ?= 1000000
-# Two files at a time: most tests wait for Kafka or Spark. Each half has a broker and a Spark of its own.
-TESTS_AT_ONCE ?= -n 2 --dist loadfile
+# Three files at a time: most tests wait for Kafka or Spark. Each third has a broker and a Spark of its own.
+TESTS_AT_ONCE ?= -n 3 --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin

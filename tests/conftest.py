@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from tests.pipes import Pipe
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200"}
 """Compaction runs as soon as there is something to compact, so that tests need not wait for it."""
 
+# Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
@@ -27,9 +30,6 @@ settings.load_profile("penstock")
 def pytest_configure() -> None:
     """A run that is told to end tears its fixtures down: brokers live in sessions of their own."""
     signal.signal(signal.SIGTERM, _end)
-    # How long an example takes says more of the machine than of the code.
-    settings.register_profile("penstock")
-    settings.load_profile("penstock")
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition, Slice
 from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.delta.table import Environment, Table, new_batch_id, open_or_create
@@ -124,3 +126,16 @@ class SmallTable:
 def without_offsets(job: JobSpec) -> JobSpec:
     """The same job, which no longer says in which columns places are kept."""
     return replace(job, columns={})
+
+
+def partitions_of(job: JobSpec) -> tuple[Partition, ...]:
+    with closing(KafkaLog(job.log)) as log:
+        return log.partitions()
+
+
+def started(job: JobSpec) -> SmallTable:
+    """A table in which every partition of the job begins at 0, and nothing is read."""
+    table = SmallTable(job)
+    for partition in partitions_of(job):
+        table.start(partition)
+    return table

@@ -20,10 +20,9 @@ from penstock.errors import TransientError
 from penstock.job.spec import JobSpec, Secret
 from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
-from penstock.log.offsets import Partition
 from penstock.watch.status import AlertKind, JobStatus, status
 from tests.kafka import Produce, Topics
-from tests.small_table import Load, SmallTable, small_job
+from tests.small_table import Load, SmallTable, partitions_of, small_job, started
 
 HOUR_SECONDS = 3600
 
@@ -38,20 +37,10 @@ def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobS
     return small_job(bootstrap, name, tmp_path)
 
 
-def partitions_of(job: JobSpec) -> tuple[Partition, ...]:
-    log = KafkaLog(job.log)
-    try:
-        return log.partitions()
-    finally:
-        log.close()
-
-
 def filled(job: JobSpec) -> SmallTable:
     """Partition 0 is read to its end, partition 1 up to offset 4."""
     zero, one = partitions_of(job)
-    table = SmallTable(job)
-    table.start(zero)
-    table.start(one)
+    table = started(job)
     table.commit(zero, Load(0, 10, range(9), bad=[9]))
     table.commit(one, Load(0, 4, range(4)))
     return table

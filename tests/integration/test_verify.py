@@ -23,11 +23,10 @@ from penstock.errors import TransientError
 from penstock.flow.manifest import Counts
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Partition
 from penstock.tables.delta.compact import compact
 from penstock.verify import Check, Offence, OffenceKind, VerifyReport, verify
 from tests.kafka import Produce, Topics
-from tests.small_table import SCHEMA, Load, SmallTable, small_job, without_offsets
+from tests.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
 
 CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
 
@@ -41,20 +40,10 @@ def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobS
     return small_job(bootstrap, name, tmp_path)
 
 
-def partitions_of(job: JobSpec) -> tuple[Partition, ...]:
-    log = KafkaLog(job.log)
-    try:
-        return log.partitions()
-    finally:
-        log.close()
-
-
 def filled(job: JobSpec) -> SmallTable:
     """Partition 0 has two slices and a bad record at offset 6, partition 1 one slice that ends before the log does."""
     zero, one = partitions_of(job)
-    table = SmallTable(job)
-    table.start(zero)
-    table.start(one)
+    table = started(job)
     table.commit(zero, Load(0, 4, range(4)))
     table.commit(zero, Load(4, 10, [4, 5, 7, 8, 9], bad=[6]))
     table.commit(one, Load(0, 8, range(8)))

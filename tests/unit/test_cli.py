@@ -151,9 +151,9 @@ class Watched(dict):
 
 environment = Watched(os.environ)
 os.environ = environment
-import penstock, penstock.claims, penstock.plan, penstock.errors
+import penstock, penstock.plan, penstock.errors
 heavy = {"pyspark", "confluent_kafka", "deltalake", "obstore"} & sys.modules.keys()
-import penstock.cli, penstock.engine.process, penstock.verify, penstock.embedded.demo
+import penstock.claims, penstock.cli, penstock.engine.process, penstock.verify, penstock.embedded.demo
 ours = sorted(name for name in environment.read if name.startswith(("PENSTOCK", "SPARK", "KAFKA", "JAVA", "XDG")))
 print(json.dumps({
     "heavy": sorted(heavy),

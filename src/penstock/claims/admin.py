@@ -62,6 +62,16 @@ def list_claims(of: CoordinatedGroup) -> ClaimsListing:
         return listing_of(reader, _broker_now(reader))
 
 
+def owners(of: CoordinatedGroup) -> dict[Partition, str]:
+    """Who holds what by the log's word alone, alive or not: nothing is waited for."""
+    with _reading(of) as reader:
+        return {
+            partition: claim.owner.client_id
+            for partition, claim in reader.world.claims()
+            if claim.held and claim.owner is not None
+        }
+
+
 def find_claim(of: CoordinatedGroup, place: str) -> ListedClaim:
     """One claim, by TOPIC/PARTITION."""
     with _reading(of) as reader:

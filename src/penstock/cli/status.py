@@ -49,6 +49,8 @@ def print_status(job: JobStatus, console: Console) -> None:
     console.print(_commits(job))
     for gap in job.gaps[:GAPS_SHOWN]:
         console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
+    for loss in job.given_up[:GAPS_SHOWN]:
+        console.print(Text(f"given up: {loss.partition} [{loss.start}, {loss.end}) in version {loss.version}"))
     for alert in job.alerts:
         console.print(Text(f"! {alert.text}", style="yellow"), soft_wrap=True)
 
@@ -68,6 +70,7 @@ def _partitions(job: JobStatus) -> Table:
         "holes",
         "gap",
         "group",
+        "owner",
     ):
         table.add_column(name, justify="right")
     for each in job.partitions:
@@ -91,6 +94,7 @@ def _cells(each: PartitionStatus, reachable: bool) -> list[str]:
         str(totals.holes),
         str(totals.gap),
         none if each.mirrored is None else str(each.mirrored),
+        each.owner or "-",
     ]
 
 

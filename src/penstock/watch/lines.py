@@ -7,7 +7,7 @@ from typing import TextIO
 
 import structlog
 
-_WARNINGS = frozenset(
+WARNINGS = frozenset(
     {
         "claim lost",
         "coordination interrupted",
@@ -27,7 +27,7 @@ _WARNINGS = frozenset(
         "table behind its claim",
     }
 )
-_ERRORS = frozenset({"job failed", "job crashed"})
+ERRORS = frozenset({"job failed", "job crashed"})
 
 
 class JsonLines:
@@ -45,9 +45,9 @@ class JsonLines:
         )
 
     def event(self, name: str, **fields: object) -> None:
-        if name in _ERRORS:
+        if name in ERRORS:
             self._logger.error(name, **fields)
-        elif name in _WARNINGS:
+        elif name in WARNINGS:
             self._logger.warning(name, **fields)
         else:
             self._logger.info(name, **fields)

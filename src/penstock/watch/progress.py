@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from penstock.watch.lines import ERRORS, WARNINGS
+
 
 @dataclass(slots=True)
 class _Row:
@@ -20,12 +22,12 @@ class _Row:
     filtered: int = 0
     commits: int = 0
     size_bytes: int = 0
+    claims: int = 0
     began_at: float = field(default_factory=time.monotonic)
 
 
-_LOUD = frozenset(
-    {"retrying", "mirror failed", "mirror refused", "job failed", "job crashed", "columns added", "fields left out"}
-)
+_LOUD = WARNINGS | ERRORS | {"columns added"}
+_CLAIMS = {"claim won": 1, "claim lost": -1, "claim released": -1}
 
 
 class Progress:
@@ -55,6 +57,7 @@ class Progress:
         with self._lock:
             row = self._rows[job]
             row.state = name
+            row.claims += _CLAIMS.get(name, 0)
             if name == "batch committed":
                 row.commits += 1
                 for total in ("written", "quarantined", "filtered", "size_bytes"):
@@ -65,7 +68,7 @@ class Progress:
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
-        for heading in ("job", "state", "written", "quarantined", "filtered", "commits", "MiB", "records/s"):
+        for heading in ("job", "state", "written", "quarantined", "filtered", "commits", "MiB", "records/s", "claims"):
             table.add_column(heading, justify="left" if heading in ("job", "state") else "right")
         with self._lock:
             for job, row in self._rows.items():
@@ -79,6 +82,7 @@ class Progress:
                     f"{row.commits:,}",
                     f"{row.size_bytes / 2**20:,.1f}",
                     f"{(row.written + row.quarantined + row.filtered) / seconds:,.0f}",
+                    str(row.claims) if row.claims else "-",
                 )
         return table
 

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from penstock.claims.admin import owners
+from penstock.claims.reading import CoordinatedGroup
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec, Secret
 from penstock.log.kafka import KafkaLog
@@ -59,6 +61,8 @@ class PartitionStatus:
     """The age of the oldest unread record; None if there is none, or if it did not come in time."""
     mirrored: int | None = None
     """The offset that the job's consumer group shows."""
+    owner: str | None = None
+    """The client id that holds the partition's claim."""
 
     @property
     def lag_records(self) -> int | None:
@@ -144,6 +148,7 @@ class LogView:
     facts: LogFacts | None = None
     ages: Mapping[Partition, float] = field(default_factory=dict)
     mirrored: Mapping[Partition, int] = field(default_factory=dict)
+    owners: Mapping[Partition, str] = field(default_factory=dict)
     error: PenstockError | None = None
 
 
@@ -240,7 +245,17 @@ def _read_log_view(job: JobSpec, facts: TableFacts, now: Callable[[], float]) ->
         except PenstockError as error:
             return LogView(error=error)
     asked_at = now()
-    return LogView(found, {each: max(0.0, asked_at - at) for each, at in times.items()}, offsets)
+    return LogView(found, {each: max(0.0, asked_at - at) for each, at in times.items()}, offsets, _owners(job))
+
+
+def _owners(job: JobSpec) -> Mapping[Partition, str]:
+    """Who holds which partition; nobody where the job has no claims, or never ran with them."""
+    if job.claims is None:
+        return {}
+    try:
+        return owners(CoordinatedGroup(job.log, job.log.group, job.claims.topic, job.claims.heartbeat_seconds))
+    except PenstockError:
+        return {}
 
 
 def _partition_status(partition: Partition, state: PartitionState, view: LogView) -> PartitionStatus:
@@ -254,6 +269,7 @@ def _partition_status(partition: Partition, state: PartitionState, view: LogView
         end=bounds.end if bounds else None,
         lag_seconds=view.ages.get(partition),
         mirrored=view.mirrored.get(partition),
+        owner=view.owners.get(partition),
     )
 
 
@@ -284,6 +300,7 @@ def _partition_json(each: PartitionStatus) -> dict[str, Any]:
         "lag_records": each.lag_records,
         "lag_seconds": each.lag_seconds,
         "mirrored": each.mirrored,
+        "owner": each.owner,
         "token": each.token,
         **asdict(each.totals),
     }
