@@ -57,7 +57,7 @@ def claims(
 
 @app.command()
 def ranges(
-    records: Annotated[int, typer.Option(min=1_000, help="Records in the one partition.")] = 150_000,
+    records: Annotated[int, typer.Option(min=1_000, help="Records in the one partition.")] = 400_000,
     processes: Annotated[int, typer.Option(min=2, help="Processes that share the partition.")] = 3,
     rounds: Rounds = 3,
     json: Json = False,
