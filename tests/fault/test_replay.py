@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
 from penstock.job.spec import JobSpec
 from tests.kafka import Produce, Topics
-from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, written
+from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, written
 
 COMMAND_SECONDS_MAX = 240
 
@@ -37,15 +38,13 @@ def penstock(*arguments: str, failpoint: str = "") -> subprocess.CompletedProces
 
 @pytest.mark.parametrize("step", REPLAY_STEPS)
 def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
-    step: str, job: JobSpec, tmp_path: Path, produce: Produce
+    step: str, job: JobSpec, tmp_path: Path, produce: Produce, spark: SparkSession
 ) -> None:
-    path = tmp_path / "orders.yaml"
-    path.write_text(job_text(job))
     produce(job.log.topics[0], [EXTRA, BROKEN, GOOD, EXTRA])
-    run = penstock("run", str(path), "--once")
-    assert run.returncode == 0, run.stderr
+    run_once(job, spark)
     assert quarantined(job) == [(0, 0), (0, 1), (0, 3)]
 
+    path = tmp_path / "orders.yaml"
     path.write_text(job_text(job, "extra: string", new_column="add"))
     killed = penstock("quarantine", "replay", str(path), failpoint=f"{step}:kill")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
