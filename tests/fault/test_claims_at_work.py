@@ -18,7 +18,7 @@ from tests.processes import Event, PenstockProcess, command_json, penstock
 
 RECORDS = 500_000
 CHUNK_RECORDS = 5_000
-HEARTBEAT_SECONDS = 3
+HEARTBEAT_SECONDS = 4
 ALL_SECONDS_MAX = 120.0
 
 

@@ -10,7 +10,7 @@ from penstock.claims.agent import Agent
 from penstock.claims.ranges import ATTEMPTS_MAX, OPEN_RANGES_MAX, HeldRange, RangeDesk
 from penstock.claims.state import Claim
 from penstock.errors import TransientError
-from tests.claimants import HEARTBEAT_SECONDS, Crew, eventually, hits, hits_up_to
+from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits, hits_up_to
 
 HOT = hits(0)
 
@@ -135,7 +135,7 @@ def test_the_ranges_of_a_dead_member_are_taken_over_the_lowest_first_within_thre
         taken.extend([] if held is None else [held])
         return len(taken) == 2
 
-    assert eventually(both) < 3 * HEARTBEAT_SECONDS
+    assert eventually(both) < 3 * HEARTBEAT_SECONDS + LATE_SECONDS
     assert bounds(*taken) == bounds(*lost)
     # Who lives keeps its range, however long it takes.
     assert anna.finish(kept)
@@ -167,7 +167,7 @@ def test_a_range_of_at_most_once_work_is_given_up_and_not_done_again(crew: Crew)
         assert anna.claim(HOT, 10, end=110) is None
         return seen_by(crew, "anna").given_up == ((100, 110),)
 
-    eventually(given_up, 4 * HEARTBEAT_SECONDS)
+    eventually(given_up, 4 * HEARTBEAT_SECONDS + LATE_SECONDS)
     assert seen_by(crew, "anna").position == 110
 
 
