@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.claims.agent import HEARTBEAT_SECONDS_MIN, Agent, default_client_id
+from penstock.claims.agent import Agent, default_client_id
 from penstock.claims.codec import TEXT_CHARACTERS_MAX
 from penstock.claims.membership import DuplicateClientError, MemberOptions, ReplacedError
 from penstock.claims.records import Seeking
 from penstock.errors import TransientError, UserError
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
 from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, Held, eventually, hits, hits_up_to, other_process
 
 

@@ -21,11 +21,9 @@ from penstock.claims.session import POLL_SECONDS, Clock, Session, Tell
 from penstock.claims.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, CoordinationTopic, open_topic
 from penstock.claims.world import World
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
 from penstock.log.admin import BoundedAdmin
 from penstock.log.offsets import Partition
-
-HEARTBEAT_SECONDS_MIN = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Seen:
     record_bytes: float = RECORD_BYTES_ASSUMED
     ended: set[Partition] = field(default_factory=set)
     """Partitions that were read to their end at least once, so that newer records arrived since."""
+    mirrored: dict[Partition, int] = field(default_factory=dict)
+    """The positions that this process last tried to show in the consumer group."""
 
 
 class Pipeline:
@@ -92,6 +94,7 @@ class Pipeline:
         bounds = self.log.bounds(tokens)
         tokens, state = self.starter.begin(tokens, partitions, bounds)
         self._tell_progress(tokens, state, bounds)
+        self._mirror_others_work(tokens, state)
         shared = self.ranges.share(tokens, state, bounds) if self.ranges else frozenset[Partition]()
         self.settle(state, *tokens)
         planned_at = self.environment.now()
@@ -99,7 +102,7 @@ class Pipeline:
         planned = self.plan(alone, state, bounds, flush_now, ends)
         if isinstance(planned, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
             planned = self.announce(planned, tokens)
-        ranged = self.ranges.work() if self.ranges and (shared or isinstance(planned, Wait)) else None
+        ranged = self.ranges.work(idle=bool(shared) or isinstance(planned, Wait)) if self.ranges else None
         if isinstance(planned, Wait) and ranged is not None:
             return Round(outcome=ranged)
         if isinstance(planned, Wait):
@@ -111,7 +114,7 @@ class Pipeline:
         self.reach("staged")
         outcome = self.commit(planned, tokens, written)
         self._count_waiting_anew(planned, bounds, planned_at)
-        self.mirror(outcome)
+        self.mirror([part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)])
         return Round(outcome=outcome, caught_up=self._reached(ends))
 
     def _reached(self, ends: Mapping[Partition, int] | None) -> bool:
@@ -271,11 +274,18 @@ class Pipeline:
 
     # mirror
 
-    def mirror(self, outcome: Outcome) -> None:
+    def _mirror_others_work(self, tokens: Mapping[Partition, int], state: TableState) -> None:
+        """Show what others did on our partitions: a helper by its ranges, or an owner that died behind its commit."""
+        if self.claims.shared:
+            moved = [each for each in tokens if state.of(each).position != self.seen.mirrored.get(each)]
+            if moved:
+                self.mirror(moved)
+
+    def mirror(self, partitions: list[Partition]) -> None:
         """Show the table's positions in the consumer group; best effort, never read back (RULES P5)."""
-        partitions = [part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)]
         state = self.table.state(partitions)
         positions = {each: state.of(each).position or 0 for each in partitions}
+        self.seen.mirrored |= positions
         try:
             report = mirror(self.log, self.job.log.group, positions)
         except PenstockError as error:

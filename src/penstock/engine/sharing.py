@@ -69,24 +69,33 @@ class RangeWork:
             with self._agent.looking() as participant:
                 ranges = participant.world.claim(partition).ranges
                 idle = participant.idle_others(self._agent.now(), lag_max=self._size)
-            position, end = state.of(partition).position or 0, bounds[partition].end
+            position, first, end = state.of(partition).position or 0, bounds[partition].first, bounds[partition].end
             if ranges is not None:
                 over = not ranges.leases and (end - ranges.next < self._size or not idle)
                 if not over or not self._desk.close(partition, token):
                     shared.add(partition)
                 else:
                     self._listener.event("ranges closed", partition=str(partition), position=position)
+            elif position < first:
+                # Only the planner records a gap.
+                continue
             elif idle and end - position >= HOT_RANGES * self._size and self._desk.open(partition, token, position):
                 shared.add(partition)
                 self._listener.event("ranges opened", partition=str(partition), position=position, lag=end - position)
         return frozenset(shared)
 
-    def work(self) -> Outcome | None:
-        """Commit what is parked and due, then take one more range if there is one; None if there was nothing to do."""
+    def work(self, idle: bool) -> Outcome | None:
+        """Commit what is parked and due; an idle process then takes one more range. None if there was nothing to do.
+
+        Asked every round: others wait for what is parked here, however busy this process is.
+        """
         if not self._agent.working():
             self.close()
             return None
+        self._return_lost()
         landed = self._land_due()
+        if not idle:
+            return landed
         taken = self._take()
         return self._land_due() or landed or taken
 
@@ -95,6 +104,19 @@ class RangeWork:
         for parked in self._parked:
             self._give_back(parked.held)
         self._parked.clear()
+
+    def _return_lost(self) -> None:
+        """Give back ranges that are ours by the log and not in our hands: our heartbeats would keep them for ever."""
+        hands = {(each.held.partition, each.held.start) for each in self._parked}
+        with self._agent.looking() as participant:
+            lost = [
+                HeldRange(partition, lease.start, lease.end, claim.token, lease.lease)
+                for partition, claim in participant.world.claims()
+                for lease in claim.leases
+                if lease.owner == participant.who and not lease.done and (partition, lease.start) not in hands
+            ]
+        for held in lost:
+            self._give_back(held)
 
     def _take(self) -> Outcome | None:
         for partition, token in sorted(self._desk.shared().items()):
@@ -133,11 +155,20 @@ class RangeWork:
                 continue
             self._parked.remove(parked)
             if here.token == held.token and here.position == held.start:
-                self._hands.settle(state, held.partition)
-                last = self._hands.land(parked.batch, {held.partition: held.token}, parked.written)
-                self._hands.reach("range_landed")
+                last = self._land(parked, state)
             self._finish(held)
         return last
+
+    def _land(self, parked: _Parked, state: TableState) -> Outcome:
+        held = parked.held
+        try:
+            self._hands.settle(state, held.partition)
+            outcome = self._hands.land(parked.batch, {held.partition: held.token}, parked.written)
+        except PenstockError:
+            self._give_back(held)
+            raise
+        self._hands.reach("range_landed")
+        return outcome
 
     def _finish(self, held: HeldRange) -> None:
         try:
@@ -151,5 +182,5 @@ class RangeWork:
         try:
             self._desk.give_back(held)
         except (TransientError, OutcomeUnknownError) as error:
-            # It grows stale and is taken over.
+            # It is given back again in the next round.
             self._listener.event("range not returned", partition=str(held.partition), reason=error.primary)

@@ -8,10 +8,9 @@ from collections.abc import Iterator
 from penstock.job.border import JobFile
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, shown
-from penstock.job.spec import Delivery
+from penstock.job.spec import HEARTBEAT_SECONDS_MIN, Delivery
 
 AT: KeyPath = ("claims",)
-HEARTBEAT_SECONDS_MIN = 0.5
 CLIENT_ID_CHARACTERS_MAX = 255
 PARTITIONS_MAX = 1000
 

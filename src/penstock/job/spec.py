@@ -12,6 +12,9 @@ import pyarrow as pa
 
 from penstock.job.expressions import Expression
 
+HEARTBEAT_SECONDS_MIN = 0.5
+"""A shorter heartbeat interval cannot be kept over a network."""
+
 
 class Secret(str):
     """A text that came from a `${env:}` or `${file:}` reference: usable as a string, never printed."""
