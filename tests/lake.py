@@ -20,8 +20,9 @@ from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.log.offsets import Partition, Slice
-from penstock.tables.delta.proposal import Part, Proposal, SlicePart, StartPart
-from penstock.tables.delta.table import Environment, Outcome, Table, new_batch_id, open_or_create
+from penstock.tables.delta.table import Table, open_or_create
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 
 JOB = "web-requests"
 SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])

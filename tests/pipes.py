@@ -19,8 +19,8 @@ from penstock.engine.pipeline import Pipeline
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.tables.delta.state import Totals
-from penstock.tables.delta.table import Environment
+from penstock.tables.environment import Environment
+from penstock.tables.state import Totals
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
 

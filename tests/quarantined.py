@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from penstock.engine.pipeline import Pipeline
 from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
-from penstock.tables.delta.state import Totals
-from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.delta.table import Table, open_table
+from penstock.tables.environment import Environment
 from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.state import Totals
 
 GOOD = '{"id": 1}'
 EXTRA = '{"id": 2, "extra": "x"}'

@@ -19,8 +19,9 @@ from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition, Slice
-from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
-from penstock.tables.delta.table import Environment, Table, new_batch_id, open_or_create
+from penstock.tables.delta.table import Table, open_or_create
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.quarantine import Quarantine
 
 SCHEMA = pa.schema([("id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])

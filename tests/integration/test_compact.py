@@ -30,7 +30,8 @@ from penstock.tables.delta.compact import (
     merge_group,
 )
 from penstock.tables.delta.keys import token_key
-from penstock.tables.delta.table import Environment, Table, open_or_create
+from penstock.tables.delta.table import Table, open_or_create
+from penstock.tables.environment import Environment
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2

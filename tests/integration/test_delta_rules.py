@@ -19,19 +19,11 @@ from penstock.job.spec import DeltaTableSpec
 from penstock.log.offsets import Slice
 from penstock.tables.delta.keys import position_key
 from penstock.tables.delta.library import ConflictError, MissingTableError
-from penstock.tables.delta.proposal import FencePart, Proposal, SlicePart, StartPart
 from penstock.tables.delta.reading import read_state
-from penstock.tables.delta.state import Totals
-from penstock.tables.delta.table import (
-    COMMIT_ATTEMPTS_MAX,
-    STAGE_AGE_SECONDS_MAX,
-    Environment,
-    SchemaMovedError,
-    StagedFileGoneError,
-    Table,
-    new_batch_id,
-    open_table,
-)
+from penstock.tables.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, StagedFileGoneError, Table, open_table
+from penstock.tables.environment import STAGE_AGE_SECONDS_MAX, Environment, new_batch_id
+from penstock.tables.proposal import FencePart, Proposal, SlicePart, StartPart
+from penstock.tables.state import Totals
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, with_token
 
 DAY_SECONDS = 86_400

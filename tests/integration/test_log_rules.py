@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from penstock.engine.starting import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.plan import BeyondEndError
-from penstock.tables.delta.proposal import Proposal, StartPart
-from penstock.tables.delta.state import Totals
-from penstock.tables.delta.table import new_batch_id
+from penstock.tables.environment import new_batch_id
+from penstock.tables.proposal import Proposal, StartPart
+from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, Pipe, crash_at, ids, once_at, wait_until
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from penstock.cli.quarantine import app
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.tables.delta.state import Totals
 from penstock.tables.quarantine_rows import list_rows
+from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at
 from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, tables, totals, written

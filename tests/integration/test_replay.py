@@ -18,8 +18,8 @@ from penstock.errors import InvariantError
 from penstock.job.expressions import parse
 from penstock.job.spec import JobSpec, RecreatedPolicy, SqlSpec, TombstonePolicy
 from penstock.tables.delta.keys import position_key, replay_key
-from penstock.tables.delta.state import Totals
-from penstock.tables.delta.table import Environment
+from penstock.tables.environment import Environment
+from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at, once_at
 from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written

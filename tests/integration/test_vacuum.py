@@ -18,9 +18,10 @@ from penstock.storage import open_storage
 from penstock.tables.delta.active import active_files, active_paths
 from penstock.tables.delta.compact import compact, group_files, merge_group
 from penstock.tables.delta.keys import replay_key
-from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
-from penstock.tables.delta.table import Environment, Table, new_batch_id, open_table
+from penstock.tables.delta.table import Table, open_table
 from penstock.tables.delta.vacuum import Dead, Kept, vacuum
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.quarantine import Quarantine, quarantine_spec
 from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 

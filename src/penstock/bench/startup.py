@@ -24,8 +24,9 @@ from penstock.job.spec import DeltaTableSpec, FlushPolicy, GapPolicy, NewColumnP
 from penstock.log.offsets import Bounds, Partition, Slice
 from penstock.plan import Lane, Terms, plan
 from penstock.tables.delta.compact import compact
-from penstock.tables.delta.proposal import Proposal, SlicePart, StartPart
-from penstock.tables.delta.table import Table, new_batch_id, open_or_create, open_table
+from penstock.tables.delta.table import Table, open_or_create, open_table
+from penstock.tables.environment import new_batch_id
+from penstock.tables.proposal import Proposal, SlicePart, StartPart
 
 PARTITIONS = 4
 COMMITS_FEW = 10

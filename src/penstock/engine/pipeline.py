@@ -23,10 +23,11 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
 from penstock.log.offsets import Batch, Bounds, Partition
 from penstock.plan import BeyondEndError, Lane, Terms, Wait, plan
-from penstock.tables.delta.proposal import Proposal, SlicePart
-from penstock.tables.delta.state import TableState
-from penstock.tables.delta.table import Environment, Outcome, Table, new_batch_id, open_or_create
+from penstock.tables.delta.table import Table, open_or_create
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.proposal import Outcome, Proposal, SlicePart
 from penstock.tables.quarantine import Quarantine
+from penstock.tables.state import TableState
 
 RECORD_BYTES_ASSUMED = 100.0
 """Parquet bytes per record before the first commit has taught the real size."""

@@ -19,7 +19,7 @@ from penstock.engine.session import open_spark
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, nowhere
 from penstock.job.spec import JobSpec
-from penstock.tables.delta.table import Environment
+from penstock.tables.environment import Environment
 
 _JOIN_SECONDS = 0.2
 

@@ -32,7 +32,8 @@ from penstock.flow.task import Flow
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.tables.delta.keys import replay_key, total_key
-from penstock.tables.delta.table import Change, Environment, SchemaMovedError, Table, new_batch_id
+from penstock.tables.delta.table import Change, SchemaMovedError, Table
+from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.quarantine_rows import active_files, count_rows, partitions_of, read_file
 from penstock.tables.replayed import ReplayRun, find_run, finish_replay, remove_run, run_number, run_record
 

@@ -18,8 +18,10 @@ from penstock.failpoints import Reach
 from penstock.job.spec import FlushPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
-from penstock.tables.delta.state import TableState
-from penstock.tables.delta.table import Outcome, Table, new_batch_id
+from penstock.tables.delta.table import Table
+from penstock.tables.environment import new_batch_id
+from penstock.tables.proposal import Outcome
+from penstock.tables.state import TableState
 
 HOT_RANGES = 3
 """A partition is shared once its lag fills so many ranges, and somebody is idle."""

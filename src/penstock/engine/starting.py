@@ -15,9 +15,10 @@ from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Bounds, Partition, Slice
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.proposal import FencePart, GivenUpPart, Part, Proposal, StartPart
-from penstock.tables.delta.state import TableState
-from penstock.tables.delta.table import Table, new_batch_id
+from penstock.tables.delta.table import Table
+from penstock.tables.environment import new_batch_id
+from penstock.tables.proposal import FencePart, GivenUpPart, Part, Proposal, StartPart
+from penstock.tables.state import TableState
 
 ROUNDS_MAX = 3
 """A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -128,8 +129,26 @@ class ClaimsSpec:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    format: Literal["json", "raw"]
+    format: Literal["json", "raw", "protobuf", "garmadon"]
     payload: Payload = Payload.PLAIN
+    descriptors: bytes = b""
+    """The serialised descriptor set of `protobuf` and `garmadon`."""
+    message: MessageName | None = None
+    """Of `protobuf`, for a table of one type; a routed job names one per type."""
+    header: MessageName | None = None
+    """Of `garmadon`: the message of the envelope's header."""
+    defaults: Literal["null", "value"] = "null"
+    """What a field without presence becomes that stands at its default: the wire cannot tell it from an absent one."""
+    uri_names: Mapping[str, str] = field(default_factory=dict)
+    """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageName:
+    """A message of a descriptor set; `file` tells apart files that define the same name."""
+
+    name: str
+    file: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +166,110 @@ class DeltaTableSpec:
     quarantine_path: str = ""
     storage_options: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+
+
+class UnknownTypePolicy(StrEnum):
+    QUARANTINE = "quarantine"
+    DROP = "drop"
+    TABLE = "table"
+    """Into a table of its own, bytes as they came."""
+
+
+class OutsidePolicy(StrEnum):
+    """What becomes of a record whose event time is out of bounds."""
+
+    QUARANTINE = "quarantine"
+    DROP = "drop"
+
+
+class TypeStart(StrEnum):
+    """Where a type begins that is added to a table which already has positions."""
+
+    BEGINNING = "beginning"
+    NOW = "now"
+
+
+@dataclass(frozen=True, slots=True)
+class RouteSpec:
+    """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
+
+    by: Literal["field", "header", "key", "envelope"]
+    path: tuple[str, ...] = ()
+    """Of a field; of a header its one name."""
+    unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
+    unknown_type: str = "other"
+    """The folder of unknown types under the policy `table`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """When a type with a rhythm of its own writes its files; whatever comes first."""
+
+    events: int | None = None
+    seconds: float | None = None
+    size_bytes: int | None = None
+    """Of the records' values as they lie in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSpec:
+    """One event type: which route values mean it, what its rows look like, and when they are due."""
+
+    name: str
+    """Its folder below the root."""
+    values: tuple[str, ...]
+    schema: pa.Schema | None
+    """The decoded fields; None: inferred from the first records and then fixed."""
+    event_time: Expression
+    message: MessageName | None = None
+    """Of `protobuf` and `garmadon`."""
+    rotation: Rotation | None = None
+    """None: it goes with the job's own flush."""
+    start: TypeStart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DaysSpec:
+    """Event-time days in UTC: which times are believed, and when a day is complete."""
+
+    not_before: date = date(2000, 1, 1)
+    late_seconds_max: float | None = None
+    """Event time behind the record's Kafka time; None: any."""
+    early_seconds_max: float = 86_400.0
+    """Event time ahead of the clock of the process."""
+    outside: OutsidePolicy = OutsidePolicy.QUARANTINE
+    complete_after_seconds: float = 7_200.0
+    """A day is complete once the watermark is so far past its end."""
+    idle_seconds: float = 300.0
+    """A partition that was read to its end so long ago does not hold the watermark back."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlertLimits:
+    """The monitoring rules of seed 000; None switches a rule off."""
+
+    failed_writes_percent_max: float | None = None
+    lag_records_max: int | None = None
+    discrepancy_records_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportSpec:
+    """Mixed event types of one log into a table per type and day."""
+
+    route: RouteSpec
+    types: Mapping[str, TypeSpec]
+    format: Literal["parquet", "delta"] = "parquet"
+    days: DaysSpec = field(default_factory=DaysSpec)
+    cluster: str = ""
+    topic_in_names: bool = False
+    """Whether file names begin with `<cluster>.<topic>.`: true where a root serves several."""
+    retry_seconds: float = 30.0
+    """How long a type that could not be written is left alone."""
+    compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
+    compact_bytes: int = 256 * 1024 * 1024
+    """The size that compaction aims at."""
+    alerts: AlertLimits = field(default_factory=AlertLimits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,10 +317,13 @@ class JobSpec:
     log: KafkaLogSpec
     decode: DecodeSpec
     schema: pa.Schema
-    """The decoded fields. For `raw` it is one binary field, `value`."""
+    """The decoded fields. For `raw` it is one binary field, `value`; of a routed job it is empty."""
     columns: Mapping[str, Expression]
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: DeltaTableSpec
+    """Where the table and its quarantine lie; of a routed job the root of all types."""
+    export: ExportSpec | None = None
+    """Set for a routed job; `columns` then stand for every type."""
     sql: SqlSpec | None = None
     claims: ClaimsSpec | None = None
     """None: static, this process owns every partition."""

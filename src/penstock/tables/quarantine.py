@@ -18,8 +18,9 @@ from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import position_key
 from penstock.tables.delta.library import MissingTableError
-from penstock.tables.delta.proposal import Part, SlicePart
-from penstock.tables.delta.table import Change, Environment, Table, open_or_create, open_table
+from penstock.tables.delta.table import Change, Table, open_or_create, open_table
+from penstock.tables.environment import Environment
+from penstock.tables.proposal import Part, SlicePart
 from penstock.tables.replayed import finish_replay
 
 

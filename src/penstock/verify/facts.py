@@ -12,9 +12,9 @@ from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
 from penstock.tables.delta.reading import state_of
-from penstock.tables.delta.state import PartitionState
 from penstock.tables.delta.table import Table, open_table
 from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.state import PartitionState
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
 from penstock.verify.table_offsets import DataFile

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.log.offsets import Partition
-from penstock.tables.delta.state import Totals
+from penstock.tables.state import Totals
 
 
 class OffenceKind(StrEnum):

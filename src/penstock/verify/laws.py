@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from penstock.log.offsets import Bounds, Partition
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.state import PartitionState, Totals
+from penstock.tables.state import PartitionState, Totals
 from penstock.verify.findings import Check, Offence, OffenceKind, earliest, offence_at
 
 _COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.log.offsets import Partition
+from penstock.tables.delta.effect import totals_of_record
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.proposal import totals_of_record
 from penstock.verify.laws import CommittedSlice
 
 UNKNOWN_TOPIC = "?"

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.manifest import Counts, StagedFile
 from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.effect import effect
 from penstock.tables.delta.keys import (
     origin_key,
     position_key,
@@ -16,8 +17,8 @@ from penstock.tables.delta.keys import (
     topic_key,
     total_key,
 )
-from penstock.tables.delta.proposal import FencePart, Proposal, SlicePart, StartPart, check, effect
-from penstock.tables.delta.state import PartitionState, TableState, Totals
+from penstock.tables.proposal import FencePart, Proposal, SlicePart, StartPart, check
+from penstock.tables.state import PartitionState, TableState, Totals
 
 ONE = Partition("web", "idA", 1)
 TWO = Partition("web", "idA", 2)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.offsets import Partition
-from penstock.tables.delta.state import Totals
+from penstock.tables.state import Totals
 from penstock.verify.findings import Offence, OffenceKind, earliest
 from penstock.verify.judge import Held, Judged, LogCounts, LogOffsets, held_offences, judge, record_offences
 from penstock.verify.laws import Span

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.log.offsets import Bounds, Partition
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.state import PartitionState, Totals
+from penstock.tables.state import PartitionState, Totals
 from penstock.verify.findings import Offence, OffenceKind, VerifyReport, earliest
 from penstock.verify.laws import (
     CommittedSlice,

@@ -16,8 +16,8 @@ from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec,
 from penstock.log.offsets import Partition
 from penstock.storage import MemoryStorage
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.state import Totals
 from penstock.tables.delta.transactions import app_transactions
+from penstock.tables.state import Totals
 from penstock.verify.laws import CommittedSlice
 from penstock.verify.lives import UNKNOWN_TOPIC, Lives, find_lives, read_history
 from penstock.verify.owners import STRANGER, OriginColumns, Owners, kept_columns

@@ -8,7 +8,7 @@ from deltalake import DeltaTable
 
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import origin_key, position_key, quarantine_key, token_key, topic_key, total_key
-from penstock.tables.delta.state import TOTAL_NAMES, PartitionState, TableState, Totals
+from penstock.tables.state import TOTAL_NAMES, PartitionState, TableState, Totals
 
 Lookup = Callable[[str], int | None]
 """The number of an app transaction by its name, as of one version."""

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -14,22 +11,22 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.errors import TransientError, UserError
-from penstock.failpoints import Reach, nowhere
 from penstock.flow.manifest import StagedFile
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
 from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
+from penstock.tables.delta.effect import Effect, effect
 from penstock.tables.delta.library import ConflictError, MissingTableError, library_errors
-from penstock.tables.delta.proposal import Effect, Part, Proposal, Refusal, check, effect
 from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, refuse_foreign_demands
-from penstock.tables.delta.state import TableState
 from penstock.tables.delta.transactions import app_transactions
+from penstock.tables.environment import Environment
+from penstock.tables.proposal import Outcome, Part, Proposal, check
+from penstock.tables.state import TableState
 
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
 """Of one commit, for reasons other than a rival: the library has tried each several times already."""
-STAGE_AGE_SECONDS_MAX = 3600.0
 _BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 2.0
 
@@ -43,33 +40,12 @@ class StagedFileGoneError(TransientError):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of a proposal: the version that holds the accepted parts, and the refused partitions."""
-
-    version: int | None
-    accepted: tuple[Part, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """One commit that is not a batch of a log: an append to quarantine, a compaction, a replay."""
 
     actions: list[AddAction | RemoveAction]
     transactions: Mapping[str, int]
     metadata: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class Environment:
-    """Clock, chance and failpoints, passed in so that tests can hold them."""
-
-    now: Callable[[], float] = time.time
-    sleep: Callable[[float], None] = time.sleep
-    chance: random.Random = field(default_factory=random.Random)
-    reach: Reach = nowhere
-    stage_age_seconds_max: float = STAGE_AGE_SECONDS_MAX
-    """Files staged longer ago than this are looked for before a commit names them (RULES C7)."""
 
 
 class Table:
@@ -343,7 +319,3 @@ def _create(spec: DeltaTableSpec, job: str, schema: pa.Schema) -> None:
         raise UserError(
             f"cannot create the table at {spec.path}", detail=error.detail, hint="check the path and its permissions"
         ) from error
-
-
-def new_batch_id() -> str:
-    return uuid.uuid4().hex

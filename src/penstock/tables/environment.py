@@ -1,0 +1,29 @@
+"""What a table needs from outside: clock, chance, failpoints and fresh ids, so that tests can hold them."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from penstock.failpoints import Reach, nowhere
+
+STAGE_AGE_SECONDS_MAX = 3600.0
+
+
+@dataclass(slots=True)
+class Environment:
+    """Clock, chance and failpoints of a process."""
+
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+    chance: random.Random = field(default_factory=random.Random)
+    reach: Reach = nowhere
+    stage_age_seconds_max: float = STAGE_AGE_SECONDS_MAX
+    """Files staged longer ago than this are looked for before a commit names them (RULES C7)."""
+
+
+def new_batch_id() -> str:
+    return uuid.uuid4().hex
