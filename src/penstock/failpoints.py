@@ -26,7 +26,20 @@ RANGE_STEPS = ("range_parked", "range_landed")
 COMPACT_STEPS = ("compact_staged", "compact_checked", "compact_committed")
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
-STEPS = BATCH_STEPS + START_STEPS + CLAIM_STEPS + RANGE_STEPS + COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS
+LEDGER_STEPS = (
+    "entry_written",
+    "removing",
+    "removed",
+    "renaming",
+    "renamed",
+    "snapshot_written",
+    "type_landed",
+    "marked",
+)
+STEPS = (
+    *(BATCH_STEPS + START_STEPS + CLAIM_STEPS + RANGE_STEPS),
+    *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + LEDGER_STEPS),
+)
 
 Action = Literal["kill", "stop", "error"]
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}

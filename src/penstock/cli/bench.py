@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from penstock.bench.claims import ClaimsBench, bench_claims
+from penstock.bench.fanout import bench_fanout
 from penstock.bench.ingest import bench_ingest
 from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
@@ -64,6 +65,17 @@ def ranges(
 ) -> None:
     """One hot partition and a flow that keeps a core busy: several processes by range claims, against one."""
     _print(bench_ranges(records, processes, rounds, _say), json)
+
+
+@app.command()
+def fanout(
+    types: Annotated[int, typer.Option(min=1, help="Event types in the topic.")] = 18,
+    records: Annotated[int, typer.Option(min=1, help="Records in the topic.")] = 1_000_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """One topic of many event types into Parquet by type and day, against foreachBatch with a write per type."""
+    _print(bench_fanout(records, types, rounds, _say), json)
 
 
 def _say(text: str) -> None:

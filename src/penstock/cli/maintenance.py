@@ -8,7 +8,8 @@ from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed
 from penstock.job.spec import DeltaTableSpec
 from penstock.tables.delta.library import MissingTableError
-from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.delta.table import Table, open_table
+from penstock.tables.environment import Environment
 
 
 def environment() -> Environment:

@@ -20,7 +20,8 @@ from penstock.failpoints import ENVIRONMENT_NAME, armed, nowhere
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.delta.library import MissingTableError
-from penstock.tables.delta.table import Environment, Table, open_table
+from penstock.tables.delta.table import Table, open_table
+from penstock.tables.environment import Environment
 from penstock.tables.quarantine import quarantine_spec
 from penstock.tables.quarantine_rows import Listing, find_rows, list_rows
 from penstock.watch.lines import JsonLines

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -71,6 +71,17 @@ def produce_sample(
     bootstrap: str, topic: str, sample: Sample, partitions: int, progress: Callable[[int], None] | None = None
 ) -> None:
     """Spread the sample over the partitions in turn and wait until the broker has all of it."""
+    produce_values(bootstrap, topic, web_requests(sample), partitions, progress)
+
+
+def produce_values(
+    bootstrap: str,
+    topic: str,
+    values: Iterable[bytes],
+    partitions: int,
+    progress: Callable[[int], None] | None = None,
+) -> None:
+    """Spread values over the partitions in turn and wait until the broker has all of them."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -81,7 +92,7 @@ def produce_sample(
             "compression.type": "lz4",
         }
     )
-    for number, value in enumerate(web_requests(sample)):
+    for number, value in enumerate(values):
         while True:
             try:
                 producer.produce(topic, value, partition=number % partitions)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.engine.events import Listener
-from penstock.engine.pipeline import Round
+from penstock.engine.rounds import Round
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.log.offsets import Partition
 from penstock.plan import BeyondEndError

@@ -13,8 +13,10 @@ from pyspark.sql import SparkSession
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
 from penstock.engine.events import Listener
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.export import ExportPipeline
+from penstock.engine.loop import Loop, Retries, Rounds, Stop
 from penstock.engine.pipeline import Pipeline
+from penstock.engine.rounds import Surroundings
 from penstock.engine.session import open_spark
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, nowhere
@@ -61,13 +63,22 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
             raise each.error[0]
 
 
+def open_rounds(job: JobSpec, spark: SparkSession, around: Surroundings) -> Rounds:
+    """The rounds of a job, by the kind of its table."""
+    if job.export is not None:
+        return ExportPipeline(job, spark, around)
+    return Pipeline(job, spark, around.environment, around.listener, around.failpoint, around.claims, around.stopping)
+
+
 def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else nowhere
     claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
 
-    def pipeline() -> Pipeline:
+    def pipeline() -> Rounds:
         environment = Environment(reach=reach, stage_age_seconds_max=job.limits.stage_age_seconds_max)
-        return Pipeline(job, spark, environment, listener, options.failpoint, claims, lambda: bool(stop))
+        return open_rounds(
+            job, spark, Surroundings(environment, listener, claims, options.failpoint, lambda: bool(stop))
+        )
 
     loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
     started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))

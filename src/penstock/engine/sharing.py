@@ -8,20 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.ranges import HeldRange, RangeDesk
 from penstock.engine.events import Listener
-from penstock.engine.reports import Written
+from penstock.engine.starting import StartedTable
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.failpoints import Reach
 from penstock.job.spec import FlushPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
-from penstock.tables.delta.table import Table
 from penstock.tables.environment import new_batch_id
 from penstock.tables.proposal import Outcome
-from penstock.tables.state import TableState
+from penstock.tables.state import TableWord
+
+W = TypeVar("W")
+"""What the write step leaves behind for the commit."""
 
 HOT_RANGES = 3
 """A partition is shared once its lag fills so many ranges, and somebody is idle."""
@@ -30,28 +33,34 @@ PARKED_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class Hands(Generic[W]):
     """What a pipeline does for a range: write its batch, complete what went before it, land it, name its steps."""
 
-    write: Callable[[Batch], Written | None]
-    settle: Callable[[TableState, Partition], None]
+    write: Callable[[Batch], W | None]
+    settle: Callable[[TableWord, Partition], None]
     """Finish what the last commit of a partition left to do: its quarantine."""
-    land: Callable[[Batch, Mapping[Partition, int], Written], Outcome]
+    land: Callable[[Batch, Mapping[Partition, int], W], object]
     reach: Reach
 
 
 @dataclass(frozen=True, slots=True)
-class _Parked:
+class _Parked(Generic[W]):
     held: HeldRange
     batch: Batch
-    written: Written
+    written: W
 
 
-class RangeWork:
+class RangeWork(Generic[W]):
     """The ranges of one process: those it shares as an owner, and those it works on."""
 
     def __init__(
-        self, claims: GroupClaims, log: KafkaLog, table: Table, flush: FlushPolicy, hands: Hands, listener: Listener
+        self,
+        claims: GroupClaims,
+        log: KafkaLog,
+        table: StartedTable,
+        flush: FlushPolicy,
+        hands: Hands[W],
+        listener: Listener,
     ) -> None:
         self._agent = claims.agent
         self._desk = RangeDesk(claims.agent, attempts_max=None)
@@ -60,10 +69,10 @@ class RangeWork:
         self._size = flush.max_messages_per_batch
         self._hands = hands
         self._listener = listener
-        self._parked: list[_Parked] = []
+        self._parked: list[_Parked[W]] = []
 
     def share(
-        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
+        self, tokens: Mapping[Partition, int], state: TableWord, bounds: Mapping[Partition, Bounds]
     ) -> frozenset[Partition]:
         """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
         shared = set()
@@ -157,20 +166,20 @@ class RangeWork:
                 continue
             self._parked.remove(parked)
             if here.token == held.token and here.position == held.start:
-                last = self._land(parked, state)
+                self._land(parked, state)
+                last = Outcome(None)
             self._finish(held)
         return last
 
-    def _land(self, parked: _Parked, state: TableState) -> Outcome:
+    def _land(self, parked: _Parked[W], state: TableWord) -> None:
         held = parked.held
         try:
             self._hands.settle(state, held.partition)
-            outcome = self._hands.land(parked.batch, {held.partition: held.token}, parked.written)
+            self._hands.land(parked.batch, {held.partition: held.token}, parked.written)
         except PenstockError:
             self._give_back(held)
             raise
         self._hands.reach("range_landed")
-        return outcome
 
     def _finish(self, held: HeldRange) -> None:
         try:

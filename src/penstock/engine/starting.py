@@ -5,7 +5,8 @@ All without rows, and before anything is planned: only then is the table's posit
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from penstock.claims import Claims
 from penstock.engine.events import Listener
@@ -15,10 +16,9 @@ from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Bounds, Partition, Slice
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.table import Table
 from penstock.tables.environment import new_batch_id
-from penstock.tables.proposal import FencePart, GivenUpPart, Part, Proposal, StartPart
-from penstock.tables.state import TableState
+from penstock.tables.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
+from penstock.tables.state import TableWord
 
 ROUNDS_MAX = 3
 """A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""
@@ -36,11 +36,19 @@ class TopicRecreatedError(UserError):
         self.topic = topic
 
 
+class StartedTable(Protocol):
+    """What an owner's first acts ask of a table."""
+
+    def state(self, partitions: Iterable[Partition]) -> TableWord: ...
+
+    def commit(self, proposal: Proposal) -> Outcome: ...
+
+
 class Starter:
     """Makes a process the owner of its partitions in the eyes of the table."""
 
     def __init__(
-        self, job: JobSpec, log: KafkaLog, table: Table, claims: Claims, listener: Listener, reach: Reach
+        self, job: JobSpec, log: KafkaLog, table: StartedTable, claims: Claims, listener: Listener, reach: Reach
     ) -> None:
         self._job = job
         self._log = log
@@ -58,7 +66,7 @@ class Starter:
 
     def begin(
         self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]
-    ) -> tuple[dict[Partition, int], TableState]:
+    ) -> tuple[dict[Partition, int], TableWord]:
         """The partitions that the table knows us as the owner of, with their tokens, and the table's word on them.
 
         `partitions` are all of the job, whoever holds them.
@@ -76,7 +84,7 @@ class Starter:
                     self._correct(part.partition, part.token, state)
         return {each: token for each, token in tokens.items() if self._owns(each, token, state)}, state
 
-    def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
+    def _owns(self, partition: Partition, token: int, state: TableWord) -> bool:
         """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
         if token < state.of(partition).token:
             self._claims.renounce(partition)
@@ -87,7 +95,7 @@ class Starter:
         self,
         tokens: Mapping[Partition, int],
         partitions: Sequence[Partition],
-        state: TableState,
+        state: TableWord,
         bounds: Mapping[Partition, Bounds],
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)
@@ -104,7 +112,7 @@ class Starter:
         return parts
 
     def _unstarted(
-        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], state: TableState
+        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], state: TableWord
     ) -> list[Partition]:
         """The partitions to start: ours, and with a topic that nobody started all of it, whoever holds the rest.
 
@@ -129,7 +137,7 @@ class Starter:
             return []
         return [GivenUpPart(Slice(partition, position, announced, position), token)]
 
-    def _correct(self, partition: Partition, token: int, state: TableState) -> None:
+    def _correct(self, partition: Partition, token: int, state: TableWord) -> None:
         position = state.of(partition).position
         if position is None or state.of(partition).token != token or self._given_up(partition, token, position):
             return
@@ -151,7 +159,7 @@ class Starter:
                 self._reach(step)
 
     def _first_offsets(
-        self, new: Sequence[Partition], state: TableState, bounds: Mapping[Partition, Bounds]
+        self, new: Sequence[Partition], state: TableWord, bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
         """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched

@@ -112,7 +112,7 @@ class BatchWriter:
                 source = source_error(failure)
                 if source is not None:
                     raise source from failure
-                return _last_cause(failure)
+                return last_cause(failure)
             return None
 
         if not isinstance(error, BatchFailedError) or self.stopping():
@@ -199,7 +199,7 @@ class BatchWriter:
             source_error(error)
             or task_error(error)
             or BatchFailedError(
-                "the Spark job of a batch failed", detail=_last_cause(error), hint="the batch will be planned again"
+                "the Spark job of a batch failed", detail=last_cause(error), hint="the batch will be planned again"
             )
         )
 
@@ -243,7 +243,7 @@ def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:
     }
 
 
-def _last_cause(error: Exception) -> str:
+def last_cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Error" in line or "Exception" in line]
     # Python's traceback ends with its error; Spark's message begins with it and goes on with the place in the query.

@@ -50,6 +50,8 @@ class StagedFile:
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     stats: str = ""
     """Delta statistics as JSON text."""
+    last_offset: int | None = None
+    """Of a routed job: the offset of its last record, which its final name tells."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import PenstockError
 from penstock.flow.manifest import StagedFile
+from penstock.flow.parquet_file import ROW_GROUP_ROWS_MAX, ParquetFile
 from penstock.flow.partition_values import Values, check_partition_type, partition_folder, split_by_values
 from penstock.flow.stats import Leaf, Path, delta_stats, indexed_leaves, nan_paths
-from penstock.storage import Storage, Writer, open_storage
+from penstock.storage import Storage, open_storage
 
 MEBIBYTE = 1024**2
-DICTIONARY_PAGE_BYTES_MAX = 256 * 1024
-"""A column of unique values gives its dictionary up sooner: measured, less CPU and no larger files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +30,7 @@ class WriteOptions:
     open_writers_max: int = 16
     row_group_bytes_max: int = 64 * MEBIBYTE
     """In memory. A row group passes it by one batch of rows at most."""
-    row_group_rows_max: int = 1_000_000
+    row_group_rows_max: int = ROW_GROUP_ROWS_MAX
     pending_bytes_max: int = 128 * MEBIBYTE
     """Rows that wait for their row groups, over all open files; kept memory is at most twice that."""
     file_bytes_max: int = 1024 * MEBIBYTE
@@ -126,42 +124,24 @@ class StagedWriter:
 
 
 class _OpenFile:
-    """One Parquet file in the making and the rows that wait for its next row group."""
+    """A Parquet file and the rows that wait for its next row group."""
 
     def __init__(self, storage: Storage, path: str, schema: pa.Schema, options: WriteOptions) -> None:
-        self.path = path
         self.pending_bytes = 0
         self.pending_rows = 0
         self.with_nan: set[Path] = set()
         self._pending: list[pa.RecordBatch] = []
-        self._footers: list[pq.FileMetaData] = []
         self._rows_max = options.row_group_rows_max
         self._schema = schema
-        self._sink: Writer = storage.open_writer(path)
-        try:
-            self._parquet = self._parquet_writer(options)
-        except BaseException:
-            # The first bytes are written at once, and nobody knows this file yet who could abandon it.
-            self._sink.abandon()
-            raise
+        self._file = ParquetFile(storage, path, schema, options.compression)
 
-    def _parquet_writer(self, options: WriteOptions) -> pq.ParquetWriter:
-        return pq.ParquetWriter(
-            self._sink,
-            self._schema,
-            compression=options.compression,
-            version="2.6",
-            coerce_timestamps="us",
-            allow_truncated_timestamps=True,
-            dictionary_pagesize_limit=DICTIONARY_PAGE_BYTES_MAX,
-            # The table's schema is in the Delta log; Arrow's own copy would only make footers longer.
-            store_schema=False,
-            metadata_collector=self._footers,
-        )
+    @property
+    def path(self) -> str:
+        return self._file.path
 
     @property
     def size_bytes(self) -> int:
-        return self._sink.tell()
+        return self._file.size_bytes
 
     def pend(self, rows: pa.RecordBatch) -> None:
         self._pending.append(rows)
@@ -173,21 +153,13 @@ class _OpenFile:
             return
         rows = pa.Table.from_batches(self._pending, self._schema)
         self.with_nan |= nan_paths(rows, leaves)
-        self._parquet.write_table(rows, row_group_size=self._rows_max)
+        self._file.write(rows, self._rows_max)
         self._pending.clear()
         self.pending_bytes = self.pending_rows = 0
 
     def complete(self, leaves: tuple[Leaf, ...]) -> pq.FileMetaData:
         self.write_pending(leaves)
-        self._parquet.close()
-        self._sink.close()
-        return self._footers[0]
+        return self._file.complete()
 
     def abandon(self) -> None:
-        self._sink.abandon()
-        try:
-            # Its last words go to a sink that drops them.
-            self._parquet.close()
-        except (pa.ArrowException, OSError, RuntimeError, PenstockError):
-            # After a failed write pyarrow also misses the footer, with a RuntimeError; the error that led here counts.
-            pass
+        self._file.abandon()

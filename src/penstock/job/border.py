@@ -7,12 +7,13 @@ so that the rest can still be checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, model_validator
+from pydantic import Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from penstock.job.document import Document, Value
+from penstock.job.export_border import AlertsSection, DaysSection, ExportSection, Message, RouteSection, TypeSection
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
 from penstock.job.scalars import (
     Count,
@@ -27,6 +28,7 @@ from penstock.job.scalars import (
     ValueRefusedError,
     one_of,
 )
+from penstock.job.section import Section
 from penstock.job.spec import (
     BadRecordPolicy,
     Delivery,
@@ -40,7 +42,8 @@ from penstock.job.spec import (
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-Format = Literal["json", "raw"]
+Format = Literal["json", "raw", "protobuf", "garmadon"]
+Defaults = Literal["null", "value"]
 Reader = Literal["librdkafka", "spark"]
 
 Mode = Literal["static", "group"]
@@ -52,7 +55,8 @@ UNITS = ("partition", "topic")
 LOST_HISTORY = ("fail", "restart")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-FORMATS = ("json", "raw")
+FORMATS = ("json", "raw", "protobuf", "garmadon")
+DEFAULTS = ("null", "value")
 _SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
 """Keys that a section may be written as: `decode: json`."""
 
@@ -68,13 +72,6 @@ def _start(value: object) -> StartAt | dict[str, Any]:
         hint = nearest(value, words) or "for explicit offsets write {0: 1500, 1: 900}"
         raise ValueRefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
     return StartAt(value)
-
-
-class Section(BaseModel):
-    """A mapping with known keys and no others."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
-    REQUIRED: ClassVar[tuple[str, ...]] = ()
 
 
 class SecuritySection(Section):
@@ -113,6 +110,11 @@ class DecodeSection(Section):
 
     format: Annotated[Format | None, one_of(FORMATS)] = None
     payload: Annotated[Payload | None, one_of(Payload)] = None
+    descriptors: Text = None
+    message: Message = None
+    header: Message = None
+    defaults: Annotated[Defaults | None, one_of(DEFAULTS)] = None
+    uri_names: Settings = None
 
     @model_validator(mode="before")
     @classmethod
@@ -136,9 +138,8 @@ class DeltaSection(Section):
 
 
 class TableSection(Section):
-    REQUIRED = ("delta",)
-
     delta: DeltaSection | None = None
+    export: ExportSection | None = None
 
 
 class ClaimsSection(Section):
@@ -193,10 +194,15 @@ class JobFile(Section):
     job: Text = None
     log: LogSection | None = None
     decode: DecodeSection | None = None
+    route: RouteSection | None = None
+    types: dict[str, TypeSection] | None = None
+    event_time: Text = None
+    days: DaysSection | None = None
     schema_: Any = Field(None, alias="schema")
     columns: dict[str, Any] | None = None
     sql: SqlSection | None = None
     table: TableSection | None = None
+    alerts: AlertsSection | None = None
     claims: ClaimsSection | None = None
     delivery: Annotated[Delivery | None, one_of(Delivery)] = None
     flush: FlushSection | None = None
@@ -250,19 +256,25 @@ def _finding(detail: ErrorDetails, document: Document) -> Finding:
 
 def _known_keys(section: type[Section], at: KeyPath) -> list[str]:
     """The keys that the section under this path knows."""
-    for part in at:
-        inner = list(_inner_sections(section, str(part)))
-        if not inner:
+    parts = iter(at)
+    for part in parts:
+        inner, by_name = _inner_section(section, str(part))
+        if inner is None:
             return []
-        section = inner[0]
+        if by_name:
+            next(parts, None)
+        section = inner
     return [info.alias or name for name, info in section.model_fields.items()]
 
 
-def _inner_sections(section: type[Section], name: str) -> Iterator[type[Section]]:
+def _inner_section(section: type[Section], name: str) -> tuple[type[Section] | None, bool]:
+    """The section under a key, and whether there is one for each name that the file chooses."""
     info = section.model_fields.get(name)
-    for kind in getattr(info.annotation, "__args__", ()) if info else ():
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield kind
+    for kind in get_args(info.annotation) if info else ():
+        for choice in (kind, *get_args(kind)):
+            if isinstance(choice, type) and issubclass(choice, Section):
+                return choice, choice is not kind
+    return None, False
 
 
 def _without(values: Mapping[str, Value], faulty: list[tuple[int | str, ...]]) -> dict[str, Value]:

@@ -29,24 +29,39 @@ class Output:
 
 def read_columns(raw: Mapping[str, object], schema: pa.Schema | None) -> tuple[dict[str, Expression], list[Finding]]:
     """Parse the computed columns and check them against the decoded fields."""
+    columns, findings = parse_columns(raw)
+    if schema is not None:
+        findings.extend(column_findings(raw, columns, schema))
+    return columns, findings
+
+
+def parse_columns(raw: Mapping[str, object]) -> tuple[dict[str, Expression], list[Finding]]:
+    """The computed columns as far as they can be read without knowing the decoded fields."""
     findings = list(name_findings({name: ("columns", name) for name in raw}))
     columns: dict[str, Expression] = {}
-    decoded = {name.casefold(): name for name in schema.names} if schema is not None else {}
+    for name, value in raw.items():
+        expression = read_expression(value, ("columns", name), findings)
+        if expression is not None:
+            columns[name] = expression
+    return columns, findings
+
+
+def column_findings(
+    raw: Mapping[str, object], columns: Mapping[str, Expression], schema: pa.Schema
+) -> Iterator[Finding]:
+    """What is wrong with the columns beside these decoded fields."""
+    decoded = {name.casefold(): name for name in schema.names}
     for name, value in raw.items():
         at: KeyPath = ("columns", name)
         clash = decoded.get(name.casefold())
         if clash is not None:
-            findings.append(Finding(at, f"the schema has a field {clash} already", "choose another name", on_key=True))
-        expression = _read_expression(value, at, findings)
-        if expression is None:
-            continue
-        columns[name] = expression
-        if schema is not None:
-            findings.extend(_field_findings(expression, schema, at, hidden=isinstance(value, Secret)))
-    return columns, findings
+            yield Finding(at, f"the schema has a field {clash} already", "choose another name", on_key=True)
+        if name in columns:
+            yield from field_findings(columns[name], schema, at, hidden=isinstance(value, Secret))
 
 
-def _read_expression(value: object, at: KeyPath, findings: list[Finding]) -> Expression | None:
+def read_expression(value: object, at: KeyPath, findings: list[Finding]) -> Expression | None:
+    """Parse one expression; what is wrong with it is added to the findings."""
     expression: Expression | None = None
     if isinstance(value, bool | int | float):
         expression = Constant(value)
@@ -83,7 +98,8 @@ def _hiding(expression: Expression) -> Expression:
             return expression
 
 
-def _field_findings(expression: Expression, schema: pa.Schema, at: KeyPath, *, hidden: bool) -> Iterator[Finding]:
+def field_findings(expression: Expression, schema: pa.Schema, at: KeyPath, *, hidden: bool) -> Iterator[Finding]:
+    """What an expression reads that these decoded fields do not have."""
     for field in fields(expression):
         fault = _path_fault(field.path, schema)
         if fault is not None:

@@ -7,18 +7,28 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
-from penstock.job.border import ClaimsSection, FlushSection, JobFile, KafkaSection, SecuritySection, read_border
+from penstock.job.border import (
+    ClaimsSection,
+    FlushSection,
+    JobFile,
+    KafkaSection,
+    SecuritySection,
+    TableSection,
+    read_border,
+)
 from penstock.job.claims_checks import claims_findings, with_claims
 from penstock.job.column_checks import Output, columns_before_sql, read_columns, read_sql
+from penstock.job.decode_checks import read_decode, read_schema
 from penstock.job.document import Document, DocumentError, read_document
+from penstock.job.export_build import ExportParts, build_export, read_export
+from penstock.job.export_checks import stray_findings
 from penstock.job.expressions import Expression
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
 from penstock.job.kafka_checks import kafka_findings, start_offsets
-from penstock.job.schema import parse_schema
+from penstock.job.section import stated
 from penstock.job.spec import (
     ClaimsSpec,
     DecodeSpec,
@@ -34,11 +44,16 @@ from penstock.job.spec import (
     SparkSpec,
     SqlSpec,
 )
-from penstock.job.table_checks import delta_findings, quarantine_path, table_path
+from penstock.job.table_checks import (
+    delta_findings,
+    is_routed,
+    quarantine_path,
+    table_findings,
+    table_path,
+)
 
 FILE_BYTES_MAX = 1024 * 1024
 ARROW_BATCH_BYTES_MAX = 1024 * 1024 * 1024
-RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
 
 _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
@@ -67,8 +82,10 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 class _Parts:
     """What was read from the texts inside the file."""
 
+    decode: DecodeSpec | None
     schema: pa.Schema | None
     columns: dict[str, Expression]
+    export: ExportParts | None = None
 
 
 def _read_text(path: Path) -> str:
@@ -100,7 +117,28 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
 
 
 def _read_parts(file: JobFile, document: Document, folder: Path) -> tuple[_Parts, list[Finding]]:
-    schema, findings = _read_schema(file, document)
+    routed = is_routed(document)
+    decode, findings = read_decode(file, document, folder, routed=routed)
+    if routed:
+        export, further = read_export(file, document, folder, decode)
+        parts = _Parts(decode, pa.schema([]), export.columns, export)
+    else:
+        parts, further = _read_single(file, document, folder, decode)
+    findings += further
+    findings += _job_findings(file, document)
+    findings += claims_findings(file, document)
+    if file.table is not None:
+        findings += table_findings(document)
+    if file.log is not None and file.log.kafka is not None:
+        findings += kafka_findings(file.log.kafka, document)
+    return parts, findings
+
+
+def _read_single(
+    file: JobFile, document: Document, folder: Path, decode: DecodeSpec | None
+) -> tuple[_Parts, list[Finding]]:
+    """What belongs to a job with a single table."""
+    schema, findings = read_schema(file, document, decode)
     columns, further = read_columns(file.columns or {}, schema)
     findings += further
     output: Output | None = columns_before_sql(schema, columns, file.columns or ())
@@ -109,13 +147,10 @@ def _read_parts(file: JobFile, document: Document, folder: Path) -> tuple[_Parts
         findings += further
     if _is_unreadable(document, file):
         output = None
-    findings += _job_findings(file, document)
-    findings += claims_findings(file, document)
-    if file.log is not None and file.log.kafka is not None:
-        findings += kafka_findings(file.log.kafka, document)
+    findings += stray_findings(document)
     if file.table is not None and file.table.delta is not None:
         findings += delta_findings(file.table.delta, output, folder)
-    return _Parts(schema, columns), findings
+    return _Parts(decode, schema, columns), findings
 
 
 def _is_unreadable(document: Document, file: JobFile) -> bool:
@@ -123,21 +158,6 @@ def _is_unreadable(document: Document, file: JobFile) -> bool:
     lost_columns = document.has("columns") and file.columns is None
     lost_select = document.has("sql", "select") and (file.sql is None or file.sql.select is None)
     return lost_columns or lost_select or (document.has("sql") and file.sql is None)
-
-
-def _read_schema(file: JobFile, document: Document) -> tuple[pa.Schema | None, list[Finding]]:
-    format_stated = file.decode.format if file.decode is not None else None
-    if format_stated == "raw":
-        if document.has("schema"):
-            return RAW_SCHEMA, [
-                Finding(("schema",), "contradicts decode: raw, whose one field is value (binary)", on_key=True)
-            ]
-        return RAW_SCHEMA, []
-    if file.schema_ is not None:
-        return parse_schema(file.schema_, ("schema",))
-    if format_stated == "json" and not document.has("schema"):
-        return None, [Finding(("schema",), "required key is missing: decode json needs the fields and their types")]
-    return None, []
 
 
 def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
@@ -157,23 +177,17 @@ def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
 
 
 def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
-    log, decode, table = file.log, file.decode, file.table
+    log, table = file.log, file.table
     # The checks have refused files without these; the type checker has not seen it.
-    assert log and log.kafka and decode and decode.format and table and table.delta and table.delta.path and file.job
-    delta = table.delta
+    assert log and log.kafka and parts.decode and table and file.job
     return JobSpec(
         name=file.job,
         log=_kafka_log(log.kafka, file.job, folder),
-        decode=replace(DecodeSpec(decode.format), **_stated(payload=decode.payload)),
+        decode=parts.decode,
         schema=parts.schema,
         columns=parts.columns,
-        table=DeltaTableSpec(
-            path=table_path(delta.path or "", folder),
-            partition_by=tuple(delta.partition_by or ()),
-            quarantine_path=quarantine_path(delta, folder),
-            storage_options=_hiding(delta.storage),
-            properties=dict(delta.properties or {}),
-        ),
+        table=_table(table, folder),
+        export=build_export(file, table.export, parts.export) if table.export and parts.export else None,
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
         claims=_claims(file.claims or ClaimsSection()) if with_claims(file) else None,
         flush=_flush(file),
@@ -181,14 +195,29 @@ def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
         limits=_limits(file),
         spark=_spark(file),
         path=path.absolute(),
-        **_stated(delivery=file.delivery),
+        **stated(delivery=file.delivery),
+    )
+
+
+def _table(table: TableSection, folder: Path) -> DeltaTableSpec:
+    section = table.delta or table.export
+    assert section is not None and section.path is not None
+    spec = DeltaTableSpec(
+        path=table_path(section.path, folder),
+        quarantine_path=quarantine_path(section, folder),
+        storage_options=_hiding(section.storage),
+    )
+    if table.delta is None:
+        return spec
+    return replace(
+        spec, partition_by=tuple(table.delta.partition_by or ()), properties=dict(table.delta.properties or {})
     )
 
 
 def _claims(claims: ClaimsSection) -> ClaimsSpec:
     return replace(
         ClaimsSpec(),
-        **_stated(
+        **stated(
             client_id=claims.client_id,
             heartbeat_seconds=claims.heartbeat,
             topic=claims.topic,
@@ -201,11 +230,6 @@ def _claims(claims: ClaimsSection) -> ClaimsSpec:
     )
 
 
-def _stated(**values: Any) -> dict[str, Any]:
-    """Only what the file states: every default is written once, in the spec."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:
     """Settings whose names speak of secrets, hidden from print also where they stand in plain text."""
     return {name: Secret(value) if _SECRET_NAME.search(name) else value for name, value in (settings or {}).items()}
@@ -214,7 +238,7 @@ def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:
 def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
     return replace(
         KafkaLogSpec(kafka.bootstrap or "", tuple(kafka.topics or ()), kafka.topic_pattern, group=kafka.group or job),
-        **_stated(
+        **stated(
             start=start_offsets(kafka),
             transactional=kafka.transactional,
             reader=kafka.reader,
@@ -225,11 +249,11 @@ def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
 
 
 def _security(security: SecuritySection, folder: Path) -> KafkaSecurity:
-    stated = _stated(**{name: getattr(security, name) for name in type(security).model_fields})
-    for name in stated:
+    values = stated(**{name: getattr(security, name) for name in type(security).model_fields})
+    for name in values:
         if name.endswith("_path"):
-            stated[name] = str(folder / stated[name])
-    return KafkaSecurity(**stated)
+            values[name] = str(folder / values[name])
+    return KafkaSecurity(**values)
 
 
 def _flush(file: JobFile) -> FlushPolicy:
@@ -238,7 +262,7 @@ def _flush(file: JobFile) -> FlushPolicy:
         return FlushPolicy()
     return replace(
         FlushPolicy(),
-        **_stated(
+        **stated(
             allowed_latency_seconds=flush.allowed_latency,
             min_bytes_per_file=flush.min_bytes_per_file,
             max_messages_per_batch=flush.max_messages_per_batch,
@@ -249,11 +273,11 @@ def _flush(file: JobFile) -> FlushPolicy:
 
 def _policies(file: JobFile) -> Policies:
     on = file.on
-    stated = _stated(**{name: getattr(on, name) for name in type(on).model_fields}) if on is not None else {}
-    if file.sql is not None and file.sql.select and "new_column" not in stated:
+    values = stated(**{name: getattr(on, name) for name in type(on).model_fields}) if on is not None else {}
+    if file.sql is not None and file.sql.select and "new_column" not in values:
         # The projection states the columns, so a new field of the source is none of them.
-        stated["new_column"] = NewColumnPolicy.IGNORE
-    return replace(Policies(), **stated)
+        values["new_column"] = NewColumnPolicy.IGNORE
+    return replace(Policies(), **values)
 
 
 def _limits(file: JobFile) -> Limits:
@@ -262,7 +286,7 @@ def _limits(file: JobFile) -> Limits:
         return Limits()
     return replace(
         Limits(),
-        **_stated(
+        **stated(
             open_writers_max=limits.open_writers,
             row_group_bytes_max=limits.row_group_bytes,
             arrow_batch_bytes_max=limits.arrow_batch_bytes,
@@ -276,4 +300,4 @@ def _limits(file: JobFile) -> Limits:
 def _spark(file: JobFile) -> SparkSpec:
     if file.spark is None:
         return SparkSpec()
-    return replace(SparkSpec(conf=_hiding(file.spark.conf)), **_stated(master=file.spark.master))
+    return replace(SparkSpec(conf=_hiding(file.spark.conf)), **stated(master=file.spark.master))

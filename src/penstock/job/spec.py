@@ -11,8 +11,10 @@ from typing import Literal
 
 import pyarrow as pa
 
-from penstock.job.expressions import Expression
+from penstock.job.expressions import Expression, KafkaField
 
+UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+"""The columns of the table of unknown types."""
 HEARTBEAT_SECONDS_MIN = 0.5
 """A shorter heartbeat interval cannot be kept over a network."""
 
@@ -270,6 +272,14 @@ class ExportSpec:
     compact_bytes: int = 256 * 1024 * 1024
     """The size that compaction aims at."""
     alerts: AlertLimits = field(default_factory=AlertLimits)
+
+    @property
+    def all_types(self) -> dict[str, TypeSpec]:
+        """The stated types, and the table of unknown ones where the policy wants it."""
+        if self.route.unknown is not UnknownTypePolicy.TABLE:
+            return dict(self.types)
+        other = TypeSpec(self.route.unknown_type, (), UNKNOWN_SCHEMA, KafkaField("timestamp"))
+        return {**self.types, other.name: other}
 
 
 @dataclass(frozen=True, slots=True)

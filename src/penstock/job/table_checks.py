@@ -1,4 +1,4 @@
-"""What cannot be right under `table.delta`: paths, partition columns and table properties."""
+"""What cannot be right under `table`: paths, and partition columns and properties of `table.delta`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from penstock.job.border import DeltaSection
 from penstock.job.column_checks import Output
+from penstock.job.document import Document
+from penstock.job.export_border import ExportSection
 from penstock.job.faults import Finding, KeyPath, nearest, shown
 from penstock.job.spec import Secret
 
@@ -32,35 +34,52 @@ def table_path(path: str, folder: Path) -> str:
     return Secret(whole) if isinstance(path, Secret) else whole
 
 
-def quarantine_path(delta: DeltaSection, folder: Path) -> str:
+def quarantine_path(table: DeltaSection | ExportSection, folder: Path) -> str:
     """The stated quarantine, or the table's path with `_quarantine` behind it."""
-    if delta.quarantine is not None:
-        return table_path(delta.quarantine, folder)
-    beside = table_path(delta.path or "", folder) + "_quarantine"
-    return Secret(beside) if isinstance(delta.path, Secret) else beside
+    if table.quarantine is not None:
+        return table_path(table.quarantine, folder)
+    beside = table_path(table.path or "", folder) + "_quarantine"
+    return Secret(beside) if isinstance(table.path, Secret) else beside
+
+
+def is_routed(document: Document) -> bool:
+    """Whether the file describes an export, as far as one can tell from the keys that it states."""
+    if document.has("table", "delta") or document.has("table", "export"):
+        return document.has("table", "export")
+    return document.has("route") or document.has("types")
+
+
+def table_findings(document: Document) -> Iterator[Finding]:
+    """Whether the table is of one kind."""
+    if document.has("table", "delta") and document.has("table", "export"):
+        yield Finding(("table", "export"), "contradicts table.delta: give one of both", on_key=True)
+    if not document.has("table", "delta") and not document.has("table", "export"):
+        kind = "export" if is_routed(document) else "delta"
+        yield Finding(("table", kind), "required key is missing", "delta is one table, export one for each event type")
 
 
 def delta_findings(delta: DeltaSection, output: Output | None, folder: Path) -> Iterator[Finding]:
     """Everything that contradicts inside the section and between it and the columns."""
-    yield from _path_findings(delta, folder)
+    yield from path_findings(delta, AT, folder)
     yield from _partition_findings(delta.partition_by or [], output)
     yield from _property_findings(delta.properties or {})
 
 
-def _path_findings(delta: DeltaSection, folder: Path) -> Iterator[Finding]:
+def path_findings(section: DeltaSection | ExportSection, at: KeyPath, folder: Path) -> Iterator[Finding]:
+    """What is wrong with the path of a table and that of its quarantine."""
     faulty = False
-    for name, path in (("path", delta.path), ("quarantine", delta.quarantine)):
+    for name, path in (("path", section.path), ("quarantine", section.quarantine)):
         fault = _path_fault(path) if path is not None else None
         if fault is not None:
             faulty = True
-            yield Finding((*AT, name), *fault)
-    if delta.path is None or delta.quarantine is None or faulty:
+            yield Finding((*at, name), *fault)
+    if section.path is None or section.quarantine is None or faulty:
         return
-    table, quarantine = (table_path(delta.path, folder), table_path(delta.quarantine, folder))
+    table, quarantine = (table_path(section.path, folder), table_path(section.quarantine, folder))
     if table == quarantine:
-        yield Finding((*AT, "quarantine"), "is the table itself")
+        yield Finding((*at, "quarantine"), "is the table itself")
     elif quarantine.startswith(f"{table}/") or table.startswith(f"{quarantine}/"):
-        yield Finding((*AT, "quarantine"), "one of both tables lies inside the other", "put them side by side")
+        yield Finding((*at, "quarantine"), "one of both tables lies inside the other", "put them side by side")
 
 
 def _path_fault(path: str) -> tuple[str, str] | None:

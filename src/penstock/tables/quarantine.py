@@ -30,6 +30,7 @@ class Listed:
 
     partition: Partition
     end: int
+    """Of the slice; for a routed job the number of the ledger entry. It grows with every listing of a partition."""
     batch_id: str
     files: tuple[StagedFile, ...]
 
@@ -38,12 +39,11 @@ def quarantine_spec(job: JobSpec) -> DeltaTableSpec:
     return DeltaTableSpec(path=job.table.quarantine_path, storage_options=job.table.storage_options)
 
 
-class Quarantine:
+class QuarantineTable:
     """Appends listed files to the quarantine table, which is created with the first bad record."""
 
-    def __init__(self, job: JobSpec, data: Table, environment: Environment) -> None:
+    def __init__(self, job: JobSpec, environment: Environment) -> None:
         self._job = job
-        self._data = data
         self._environment = environment
         self._table: Table | None = None
 
@@ -56,41 +56,14 @@ class Quarantine:
                 return None
         return self._table
 
-    def append(self, accepted: Iterable[Part]) -> None:
-        """Append the quarantine files of slices that were just committed."""
-        self._append(
-            Listed(part.partition, part.piece.end, "", part.quarantine_files)
-            for part in accepted
-            if isinstance(part, SlicePart) and part.quarantine_files
-        )
-
-    def append_missing(self, marks: Mapping[Partition, int | None]) -> None:
-        """Append what earlier data commits listed and nobody appended; `marks` are the data table's."""
-        behind = {each for each, mark in marks.items() if mark is not None and self._lacks(each, mark)}
-        if not behind:
-            return
-        found = [each for each in self._listed(behind) if self._lacks(each.partition, each.end)]
-        for partition in behind:
-            if not any(each.partition == partition and each.end == marks[partition] for each in found):
-                raise InvariantError(
-                    f"quarantine files of {partition} up to offset {marks[partition]} are not listed any more",
-                    detail=f"the log of {self._data.spec.path} no longer has the commit that lists them",
-                    hint="restore the table's log, or read the slice again from Kafka with another job",
-                )
-        self._append(sorted(found, key=lambda each: each.end))
-
-    def finish_replay(self) -> int:
-        """Take out what a replay wrote to the data table and did not live to take out; returns the rows (RULES Q2)."""
-        table = self.table()
-        return 0 if table is None else finish_replay(self._data, table)
-
-    def _lacks(self, partition: Partition, end: int) -> bool:
+    def lacks(self, partition: Partition, end: int) -> bool:
         """Whether the files of the slice that ends there have yet to be appended."""
         table = self.table()
         position = table.transaction(position_key(self._job.name, partition)) if table is not None else None
         return position is None or position < end
 
-    def _append(self, listed: Iterable[Listed]) -> None:
+    def append_listed(self, listed: Iterable[Listed]) -> None:
+        """Append the files that are not there yet, in one commit."""
         pending = list(listed)
         if not pending:
             return
@@ -101,7 +74,7 @@ class Quarantine:
         table = self._table
 
         def decide() -> Change | None:
-            new = [each for each in pending if self._lacks(each.partition, each.end)]
+            new = [each for each in pending if self.lacks(each.partition, each.end)]
             if not new:
                 return None
             return Change(
@@ -111,6 +84,42 @@ class Quarantine:
             )
 
         table.swap(decide)
+
+
+class Quarantine(QuarantineTable):
+    """The quarantine of a Delta table, whose commits list the files."""
+
+    def __init__(self, job: JobSpec, data: Table, environment: Environment) -> None:
+        super().__init__(job, environment)
+        self._data = data
+
+    def append(self, accepted: Iterable[Part]) -> None:
+        """Append the quarantine files of slices that were just committed."""
+        self.append_listed(
+            Listed(part.partition, part.piece.end, "", part.quarantine_files)
+            for part in accepted
+            if isinstance(part, SlicePart) and part.quarantine_files
+        )
+
+    def append_missing(self, marks: Mapping[Partition, int | None]) -> None:
+        """Append what earlier data commits listed and nobody appended; `marks` are the data table's."""
+        behind = {each for each, mark in marks.items() if mark is not None and self.lacks(each, mark)}
+        if not behind:
+            return
+        found = [each for each in self._listed(behind) if self.lacks(each.partition, each.end)]
+        for partition in behind:
+            if not any(each.partition == partition and each.end == marks[partition] for each in found):
+                raise InvariantError(
+                    f"quarantine files of {partition} up to offset {marks[partition]} are not listed any more",
+                    detail=f"the log of {self._data.spec.path} no longer has the commit that lists them",
+                    hint="restore the table's log, or read the slice again from Kafka with another job",
+                )
+        self.append_listed(sorted(found, key=lambda each: each.end))
+
+    def finish_replay(self) -> int:
+        """Take out what a replay wrote to the data table and did not live to take out; returns the rows (RULES Q2)."""
+        table = self.table()
+        return 0 if table is None else finish_replay(self._data, table)
 
     def _listed(self, partitions: set[Partition]) -> list[Listed]:
         """Search the data table's history, newest first."""

@@ -1,9 +1,10 @@
-"""What a Delta table says about a job: positions, tokens and totals, all as of one version."""
+"""What a table says about a job: positions, tokens and totals, all as of one version."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Protocol
 
 from penstock.flow.manifest import Counts
 from penstock.log.offsets import Partition, Slice
@@ -23,6 +24,12 @@ class Totals:
     given_up: int = 0
     replayed: int = 0
     """Of the quarantined, those that a replay has written since."""
+    deferred: int = 0
+    """Of a routed job: read, and left to a type that is behind; it goes down as the type catches up."""
+    vanished: int = 0
+    """Of the deferred, those that the log no longer had when their type came back for them."""
+    backfilled: int = 0
+    """Read again for a type that was added later; they were counted as something else before."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(getattr(self, name) + getattr(other, name) for name in TOTAL_NAMES))
@@ -33,7 +40,8 @@ class Totals:
 
     @property
     def conserved(self) -> bool:
-        return self.read == self.written + self.quarantined + self.filtered + self.skipped
+        found = self.written + self.quarantined + self.filtered + self.skipped + self.deferred + self.vanished
+        return self.read + self.backfilled == found
 
 
 TOTAL_NAMES = tuple(each.name for each in fields(Totals))
@@ -55,6 +63,40 @@ def slice_totals(piece: Slice, counts: Counts) -> Totals:
 def given_up_totals(piece: Slice) -> Totals:
     """What a slice adds that a crashed owner had claimed at most once, and nobody will write (RULES M6)."""
     return Totals(given_up=piece.offsets)
+
+
+class PartitionWord(Protocol):
+    """What any table says of one partition. `position` is None until the start is committed (RULES P1)."""
+
+    @property
+    def position(self) -> int | None: ...
+
+    @property
+    def origin(self) -> int | None: ...
+
+    @property
+    def token(self) -> int: ...
+
+    @property
+    def totals(self) -> Totals: ...
+
+    @property
+    def quarantine_mark(self) -> int | None: ...
+
+
+class TableWord(Protocol):
+    """What any table says of its job, all as of one version."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def fingerprints(self) -> Mapping[str, int | None]: ...
+
+    @property
+    def tokens(self) -> dict[Partition, int]: ...
+
+    def of(self, partition: Partition) -> PartitionWord: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirrored
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.state import PartitionState, Totals
+from penstock.tables.state import PartitionState, Totals
 from penstock.verify.facts import TableFacts, read_log, read_table
 from penstock.verify.laws import LogFacts
 from penstock.verify.log_offsets import record_times

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.engine.events import Silence
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.pipeline import Round
+from penstock.engine.rounds import Round
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.log.offsets import Partition
 from penstock.plan import Wait

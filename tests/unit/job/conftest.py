@@ -11,6 +11,7 @@ import pytest
 from penstock.job.faults import JobFileError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
+from tests.unit.job.descriptors import GARMADON
 
 Load: TypeAlias = Callable[..., JobSpec]
 Faults: TypeAlias = Callable[..., list[tuple[int | None, str, str]]]
@@ -37,6 +38,12 @@ def load(tmp_path: Path) -> Load:
         return load_job(path, ENV if env is None else env)
 
     return loading
+
+
+@pytest.fixture
+def descriptors(tmp_path: Path) -> None:
+    """A descriptor set beside the job file."""
+    (tmp_path / "garmadon.desc").write_bytes(GARMADON)
 
 
 @pytest.fixture

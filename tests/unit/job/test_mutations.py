@@ -11,6 +11,9 @@ from hypothesis import strategies as st
 from penstock.job.faults import JobFileError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
+from tests.unit.job.descriptors import GARMADON
+from tests.unit.job.test_export_job import EVERYTHING as EVERY_EXPORT
+from tests.unit.job.test_export_job import JSON
 from tests.unit.job.test_load_job import EVERYTHING
 
 PIECES = (
@@ -61,8 +64,8 @@ PIECES = (
 
 @st.composite
 def mutated(draw: st.DrawFn) -> str:
-    """The fullest valid file after a few cuts, doublings, swaps and strange insertions."""
-    text = EVERYTHING
+    """One of the fullest valid files after a few cuts, doublings, swaps and strange insertions."""
+    text = draw(st.sampled_from([EVERYTHING, EVERY_EXPORT, JSON]))
     for _ in range(draw(st.integers(1, 6))):
         start = draw(st.integers(0, len(text)))
         end = min(len(text), start + draw(st.integers(0, 30)))
@@ -88,7 +91,9 @@ def load(path: Path, content: bytes) -> JobSpec | None:
 
 @pytest.fixture(scope="module")
 def job_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("mutations") / "job.yaml"
+    folder = tmp_path_factory.mktemp("mutations")
+    (folder / "garmadon.desc").write_bytes(GARMADON)
+    return folder / "job.yaml"
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
@@ -105,8 +110,8 @@ def test_any_bytes_are_answered_with_faults(job_path: Path, content: bytes) -> N
 
 
 @settings(max_examples=60)
-@given(seed=st.integers(0, 2**32))
-def test_lines_in_any_order_are_answered(job_path: Path, seed: int) -> None:
-    lines = EVERYTHING.splitlines()
+@given(seed=st.integers(0, 2**32), text=st.sampled_from([EVERYTHING, EVERY_EXPORT]))
+def test_lines_in_any_order_are_answered(job_path: Path, seed: int, text: str) -> None:
+    lines = text.splitlines()
     random.Random(seed).shuffle(lines)
     load(job_path, "\n".join(lines).encode())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.decode.convert import check_schema
+from penstock.flow.decode.garmadon import GarmadonDecoder, check_garmadon
 from penstock.flow.decode.json_rows import JsonDecoder
+from penstock.flow.decode.protobuf_rows import ProtobufDecoder, check_protobuf
 from penstock.flow.decode.raw import RAW_SCHEMA, RawDecoder
 from penstock.flow.rows import Decoded
-from penstock.job.spec import DecodeSpec, Policies
+from penstock.job.spec import DecodeSpec, MessageName, Policies
 
 
 class Decoder(Protocol):
@@ -20,11 +22,41 @@ class Decoder(Protocol):
         ...
 
 
-def decoder_for(decode: DecodeSpec, schema: pa.Schema, on: Policies) -> Decoder:
-    """The decoder of a job; raises `UserError` if it cannot produce the schema. It can be pickled."""
-    if decode.format == "raw":
-        if schema.names != RAW_SCHEMA.names or schema.types != RAW_SCHEMA.types:
-            raise UserError("the schema of raw records is one binary field, value")
-        return RawDecoder(schema, decode.payload, on.tombstone)
-    check_schema(schema)
-    return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column)
+def decoder_for(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: MessageName | None = None) -> Decoder:
+    """The decoder of a job, or of one of its types; raises `UserError` if it cannot produce the schema.
+
+    `message` is that of the type, where types have different ones. The decoder can be pickled.
+    """
+    match decode.format:
+        case "raw":
+            if schema.names != RAW_SCHEMA.names or schema.types != RAW_SCHEMA.types:
+                raise UserError("the schema of raw records is one binary field, value")
+            return RawDecoder(schema, decode.payload, on.tombstone)
+        case "json":
+            check_schema(schema)
+            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column)
+        case "protobuf":
+            return _protobuf(decode, schema, on, _named(message or decode.message, "message"))
+        case "garmadon":
+            return _garmadon(decode, schema, on, _named(message or decode.message, "message"))
+        case _:
+            assert_never(decode.format)
+
+
+def _protobuf(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: MessageName) -> Decoder:
+    check_protobuf(schema, decode.descriptors, message)
+    return ProtobufDecoder(schema, decode.descriptors, message, decode.defaults, decode.payload, on.tombstone)
+
+
+def _garmadon(decode: DecodeSpec, schema: pa.Schema, on: Policies, body: MessageName) -> Decoder:
+    header = _named(decode.header, "header")
+    check_garmadon(schema, decode.descriptors, header, body)
+    return GarmadonDecoder(
+        schema, decode.descriptors, header, body, decode.defaults, decode.payload, on.tombstone, decode.uri_names
+    )
+
+
+def _named(message: MessageName | None, key: str) -> MessageName:
+    if message is None:
+        raise UserError(f"decode.{key} is missing: without it no record can be read")
+    return message

@@ -1,0 +1,95 @@
+"""Sample data for exports: one topic that mixes event types with schemas of their own, the same for the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from penstock.embedded.sample import produce_values
+
+_NAMES = (
+    *("fs", "gc", "heap", "container", "spark_stage", "spark_stage_state", "spark_executor", "spark_task"),
+    *("spark_storage", "spark_rdd", "application", "container_state", "flink_manager", "flink_job"),
+    *("flink_task_manager", "flink_task", "flink_operator", "flink_consumer"),
+)
+_FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
+_USERS = ("ana", "bo", "chandra", "dmitri", "eve")
+
+
+@dataclass(frozen=True, slots=True)
+class EventSample:
+    """How much of what: events of `types` types over `days` days, a tenth of them out of order by hours."""
+
+    records: int
+    types: int = 18
+    days: int = 3
+    seed: int = 20260301
+
+
+def type_names(count: int) -> tuple[str, ...]:
+    """The first names; beyond the known ones they are numbered."""
+    return tuple(_NAMES[number] if number < len(_NAMES) else f"event_{number}" for number in range(count))
+
+
+def type_schema(name: str) -> dict[str, str]:
+    """The fields of a type in the words of a job file: six that all share, and four of its own."""
+    shared = dict.fromkeys(("type", "at", "host", "user", "application"), "string") | {"pid": "int"}
+    own = {f"{name}_count": "long", f"{name}_ratio": "double", f"{name}_state": "string", f"{name}_ok": "boolean"}
+    return shared | own
+
+
+def events(sample: EventSample) -> Iterator[bytes]:
+    """The values, in order."""
+    chance = random.Random(sample.seed)
+    names = type_names(sample.types)
+    step = timedelta(days=sample.days) / max(sample.records, 1)
+    for number in range(sample.records):
+        late = timedelta(hours=chance.randrange(6)) if chance.randrange(10) == 0 else timedelta()
+        at = max(_FIRST_DAY, _FIRST_DAY + number * step - late)
+        name = names[chance.randrange(len(names))]
+        yield _event(chance, name, at)
+
+
+def _event(chance: random.Random, name: str, at: datetime) -> bytes:
+    return (
+        f'{{"type": "{name}", "at": "{at.isoformat(timespec="milliseconds")}", '
+        f'"host": "worker-{chance.randrange(400)}", '
+        f'"user": "{chance.choice(_USERS)}", "application": "application_1557_{chance.randrange(100000):06}", '
+        f'"pid": {chance.randrange(65536)}, "{name}_count": {chance.randrange(10**9)}, '
+        f'"{name}_ratio": {chance.random():.6f}, "{name}_state": "state-{chance.randrange(8)}", '
+        f'"{name}_ok": {"true" if chance.random() < 0.9 else "false"}}}'
+    ).encode()
+
+
+def produce_events(
+    bootstrap: str, topic: str, sample: EventSample, partitions: int, progress: Callable[[int], None] | None = None
+) -> None:
+    """Spread the sample over the partitions in turn and wait until the broker has all of it."""
+    produce_values(bootstrap, topic, events(sample), partitions, progress)
+
+
+EXPORT_JOB = """\
+job: events
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
+decode: json
+route: {{by: field(type)}}
+event_time: at
+types:
+{types}
+table:
+  export: {{path: "{root}", format: {format}}}
+{more}"""
+
+
+def export_job(bootstrap: str, topic: str, root: str, types: int = 18, format: str = "parquet", more: str = "") -> str:
+    """The text of a job file that exports such a topic; `more` are further sections."""
+    lines = (
+        f"  {name}: {{schema: {{{', '.join(f'{field}: {kind}' for field, kind in type_schema(name).items())}}}}}"
+        for name in type_names(types)
+    )
+    return EXPORT_JOB.format(
+        bootstrap=bootstrap, topic=topic, types="\n".join(lines), root=root, format=format, more=more
+    )

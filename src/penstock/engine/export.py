@@ -1,0 +1,302 @@
+"""The rounds of a routed job: many types from one log, each into its own place, none waiting for another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pyspark.sql import SparkSession
+
+from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
+from penstock.engine.failing import FailingTypes
+from penstock.engine.rounds import JobRounds, Surroundings
+from penstock.engine.starting import StartedTable
+from penstock.errors import FencedError, InvariantError, TransientError
+from penstock.job.spec import JobSpec
+from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.plan import Wait
+from penstock.plan.planner import records_per_batch_max
+from penstock.tables.environment import new_batch_id
+from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue
+from penstock.tables.parquet.days import next_boundary_ms
+from penstock.tables.parquet.entry import EntryKind
+from penstock.tables.parquet.marks import mark_days
+from penstock.tables.parquet.opening import open_export
+from penstock.tables.parquet.proposal import RoutedPart
+from penstock.tables.parquet.state import Cause, LedgerState
+from penstock.tables.parquet.table import Draft, LedgerOutcome
+from penstock.tables.quarantine import Listed, QuarantineTable
+from penstock.tables.state import TableWord
+
+
+class TypeBehindError(TransientError):
+    """A bounded run has done everything else, and a type still cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUpBatch(Batch):
+    """Slices below the positions, for types that are behind."""
+
+    takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
+
+
+class ExportPipeline(JobRounds[WrittenShares]):
+    """The five steps of a routed job."""
+
+    def __init__(self, job: JobSpec, spark: SparkSession, around: Surroundings | None = None) -> None:
+        around = around or Surroundings()
+        if job.export is None:
+            raise InvariantError(f"{job.name} is no routed job")
+        self.export = job.export
+        self.table = open_export(job, job.export, around.environment)
+        self.table.agree_on_types()
+        super().__init__(job, around)
+        self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, around.failpoint)
+        self.quarantine = QuarantineTable(job, self.environment)
+        self.failing = FailingTypes(job.export.retry_seconds)
+        self._flushing = False
+        self._idle_since: dict[Partition, float] = {}
+        self._named_topics: set[str] = set()
+        self._mark_last_days()
+
+    @property
+    def stateful(self) -> StartedTable:
+        return self.table
+
+    # plan
+
+    def _next_batch(
+        self,
+        tokens: Mapping[Partition, int],
+        state: TableWord,
+        bounds: Mapping[Partition, Bounds],
+        flush_now: bool,
+        ends: Mapping[Partition, int] | None,
+    ) -> Batch | Wait:
+        self._flushing = flush_now
+        self._claim_names(tokens)
+        return super()._next_batch(tokens, state, bounds, flush_now, ends)
+
+    def catch_up(
+        self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds], flush_now: bool
+    ) -> Batch | None:
+        """The next slices of types that are behind and due."""
+        state = self.table.state()
+        behind = [each for each in tokens if state.of(each).lanes]
+        if not behind:
+            return None
+        self._look_at_failing(state, behind)
+        terms = CatchUpTerms(
+            rotations={name: spec.rotation for name, spec in self.export.types.items()},
+            now=self.environment.now(),
+            gap=self.job.on.gap,
+            flush_now=flush_now,
+            resting=self.failing.resting(self.environment.now()),
+            records_max=records_per_batch_max(self.job.flush, self.seen.record_bytes) // len(behind) + 1,
+        )
+        planned = [
+            found for each in behind if (found := catch_up(each, state.of(each), bounds[each], terms)) is not None
+        ]
+        if not planned:
+            return None
+        takes = {each.piece.partition: each.takes for each in planned}
+        names = sorted({name for each in planned for name in each.takes})
+        self.listener.event("catch-up planned", types=names, offsets=sum(each.piece.offsets for each in planned))
+        return CatchUpBatch(new_batch_id(), tuple(each.piece for each in planned), takes)
+
+    def _look_at_failing(self, state: LedgerState, partitions: Iterable[Partition]) -> None:
+        """Before a type that failed is read again: whether its folder takes files now. A look costs little."""
+        now = self.environment.now()
+        lanes = {name: lane for each in partitions for name, lane in state.of(each).lanes.items()}
+        for name, lane in lanes.items():
+            if lane.cause is not Cause.FAILING or (name in self.failing.resting(now) and not self._flushing):
+                continue
+            self.table.forget_probes(name)
+            reason = self.table.probe_folder(name, name)
+            if reason is None and name not in self.table.failing_types():
+                self.failing.forgive(name)
+            else:
+                self.failing.note(name, reason or self.table.failing_types()[name], now)
+
+    # write
+
+    def write(self, batch: Batch) -> WrittenShares | None:
+        state = self.table.state()
+        if isinstance(batch, CatchUpBatch):
+            roles = {
+                each.partition: Roles(takes := batch.takes[each.partition], {}, self._ahead(each.partition, takes))
+                for each in batch.slices
+            }
+            return self.writer.write(batch, roles, main=False)
+        return self.writer.write(batch, {each.partition: self._roles(each, state) for each in batch.slices}, main=True)
+
+    def _roles(self, piece: Slice, state: LedgerState) -> Roles:
+        """Who takes part in a slice of the partition itself: every type but those that are behind or not due."""
+        takes: dict[str, int] = {}
+        behind: dict[str, Cause] = {}
+        lanes = state.of(piece.partition).lanes
+        resting = self.failing.resting(self.environment.now())
+        for name, spec in self.export.all_types.items():
+            if name in lanes:
+                behind[name] = lanes[name].cause
+            elif name in resting or name in state.pending_types():
+                behind[name] = Cause.FAILING
+            elif spec.rotation is not None and not self._flushing:
+                behind[name] = Cause.ROTATION
+            else:
+                takes[name] = piece.start
+        return Roles(takes, behind, self._ahead(piece.partition, takes))
+
+    def _ahead(self, partition: Partition, takes: Mapping[str, int]) -> dict[str, int]:
+        return {name: self.table.ahead_of(partition, name, start) for name, start in takes.items()}
+
+    # commit
+
+    def land(self, batch: Batch, tokens: Mapping[Partition, int], written: WrittenShares) -> LedgerOutcome:
+        self._check_identity(batch)
+        parts = tuple(self._part(piece, tokens[piece.partition], written) for piece in batch.slices)
+        outcome = self.table.land(batch.id, self._writable(parts))
+        self.reach("committed")
+        if outcome.version is not None:
+            self._after_landing(batch, outcome, written)
+        for refusal in outcome.refused:
+            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
+        if outcome.refused and not self.claims.shared:
+            first = outcome.refused[0]
+            raise FencedError(
+                f"the table refused {len(outcome.refused)} of {len(parts)} slices: {first.partition}: {first.reason}",
+                detail="another process works on this job",
+                hint="stop the other process; with `claims: static` a job has one process",
+            )
+        return outcome
+
+    def _part(self, piece: Slice, token: int, written: WrittenShares) -> RoutedPart:
+        shares = written.of(piece.partition)
+        roles = written.roles[piece.partition]
+        seen = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
+        # A clock that runs ahead must not close days: nothing is later than now.
+        now_ms = int(self.environment.now() * 1000)
+        watermark_ms = min(max(seen), now_ms) if seen else None
+        part = RoutedPart(piece, token, shares, roles.takes, roles.behind, written.main, watermark_ms, roles.taken_from)
+        for name, share in shares.items():
+            if share.failed:
+                self._fail(name, share.failed)
+                part = part.without(name)
+        if not written.main:
+            taken = {name: shares[name].counts.read if name in shares else 0 for name in part.takes}
+            kept = {name: count for name, count in taken.items() if name not in part.behind}
+            may_vanish = self.writer.holes_allowed(piece.partition.topic)
+            check_residue(piece, self.table.state().of(piece.partition), kept, may_vanish)
+        return part
+
+    def _writable(self, parts: tuple[RoutedPart, ...]) -> tuple[RoutedPart, ...]:
+        """The parts without the types whose folders take no files now: they stay behind alone (RULES L4)."""
+        days: dict[str, set[str]] = {}
+        for part in parts:
+            for name, share in part.written.items():
+                days.setdefault(name, set()).update(share.days)
+        for name, wanted in days.items():
+            reason = self.table.probe(name, sorted(wanted))
+            if reason is not None:
+                self._fail(name, reason)
+                parts = tuple(part.without(name) for part in parts)
+        return parts
+
+    def _fail(self, name: str, reason: str) -> None:
+        self.table.forget_probes(name)
+        if self.failing.note(name, reason, self.environment.now()):
+            self.listener.event("type cannot be written", type=name, reason=reason)
+
+    def _after_landing(self, batch: Batch, outcome: LedgerOutcome, written: WrittenShares) -> None:
+        for name, reason in self.table.failing_types().items():
+            self._fail(name, reason)
+        total = written.total
+        if total.written:
+            self.seen.record_bytes = written.size_bytes / total.written
+        self.settle(self.table.state(), *(part.partition for part in outcome.accepted))
+        self.reach("quarantined")
+        self._mark_last_days()
+        self._tell_recovered(outcome)
+        self.listener.event(
+            "batch committed",
+            batch=batch.id,
+            version=outcome.version,
+            catch_up=not written.main,
+            read=total.read,
+            written=total.written,
+            quarantined=total.quarantined,
+            filtered=total.filtered,
+            files=written.files,
+            size_bytes=written.size_bytes,
+            seconds=round(self.environment.now() - written.staged_at, 3),
+        )
+
+    def _tell_recovered(self, outcome: LedgerOutcome) -> None:
+        for part in outcome.accepted:
+            if not isinstance(part, RoutedPart):
+                continue
+            for name in part.written:
+                if self.failing.recovered(name):
+                    self.listener.event("type written again", type=name)
+
+    def settle(self, state: TableWord, *partitions: Partition) -> None:
+        """Append the quarantine files that the ledger lists and the quarantine table lacks (RULES Q1)."""
+        ledger = self.table.state()
+        listed = [
+            Listed(each, listing.number, "", listing.files)
+            for each in partitions
+            if (listing := ledger.of(each).listing) is not None and self.quarantine.lacks(each, listing.number)
+        ]
+        self.quarantine.append_listed(listed)
+
+    # what a routed job has beside
+
+    def shown_position(self, state: TableWord, partition: Partition) -> int:
+        return self.table.state().global_position(partition) or 0
+
+    def is_behind(self, partitions: Iterable[Partition]) -> bool:
+        state = self.table.state()
+        return bool(state.pending) or any(state.of(each).lanes for each in partitions)
+
+    def rest(self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> None:
+        """Let the watermark of idle partitions follow the clock; a bounded run ends only when no type is behind."""
+        now = self.environment.now()
+        if self._flushing or not self.failing.resting(now):
+            self.table.complete()
+        state = self.table.state()
+        if self._flushing and self.failing.reasons and self.is_behind(tokens):
+            names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
+            raise TypeBehindError(f"types cannot be written: {names}", hint="the other types are up to date")
+        idle_seconds = self.export.days.idle_seconds
+        idle: dict[Partition, int] = {}
+        for partition in tokens:
+            here = state.of(partition)
+            if here.position != bounds[partition].end:
+                self._idle_since.pop(partition, None)
+                continue
+            since = self._idle_since.setdefault(partition, now)
+            seen_ms = int((now - idle_seconds) * 1000)
+            after = self.export.days.complete_after_seconds
+            if now - since >= idle_seconds and next_boundary_ms(here.watermark_ms, seen_ms, after) is not None:
+                idle[partition] = seen_ms
+        settled = bool(state.pending) and not self.table.failing_types()
+        if idle or settled:
+            self.table.append(lambda newest: Draft(EntryKind.IDLE, idle=idle) if idle or newest.pending else None)
+            self._mark_last_days()
+
+    def _claim_names(self, partitions: Iterable[Partition]) -> None:
+        topics = {each.topic for each in partitions} - self._named_topics
+        if topics:
+            self.table.claim_names(topics)
+            self._named_topics |= topics
+
+    def _mark_last_days(self) -> None:
+        """Show in marker files which days the newest entry closed and opened; best effort, made again at start."""
+        ours = self.table.last_entry
+        entry = ours or next(iter(self.table.ledger.last(1)), None)
+        if entry is not None and mark_days(self.table, entry, self.listener.event if ours else _untold):
+            self.reach("marked")
+
+
+def _untold(name: str, **fields: object) -> None:
+    """What a marker says at start was told when its entry was written."""

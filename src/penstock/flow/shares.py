@@ -1,0 +1,157 @@
+"""What a task of a routed job is told, and what it tells of each type: the share that a type has in a slice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.failpoints import Failpoint
+from penstock.flow.manifest import Counts, PartitionKey, StagedFile
+from penstock.job.expressions import Expression
+from penstock.job.spec import DaysSpec, DecodeSpec, MessageName, Policies, RouteSpec
+
+UNROUTED = ""
+"""Stands for the records that belong to no type: tombstones, unknown types that are dropped or quarantined."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFlow:
+    """One type as a task sees it."""
+
+    name: str
+    values: tuple[str, ...]
+    decoded: pa.Schema | None
+    """What the decoder gives; None: not known yet, so the records are only looked at to infer it."""
+    target: pa.Schema | None
+    """The columns of its files."""
+    event_time: Expression
+    message: MessageName | None = None
+    raw: bool = False
+    """The table of unknown types: key and value as they came."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedSlice:
+    """What a batch does with one partition: which types take part, each from its offset on."""
+
+    topic_id: str
+    start: int
+    end: int
+    pieces: tuple[int, ...]
+    """Where the tasks' pieces of the slice begin, ascending; a piece belongs to one task."""
+    takes: Mapping[str, int]
+    """The types that are written, with the offset from which on; others are only counted."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """From which offset on records of a type belong to this slice; those below `takes` are there already: skipped."""
+    main: bool = True
+    """False for a catch-up: records that no type takes are none of its business."""
+
+
+@dataclass(frozen=True, slots=True)
+class FanoutFlow:
+    """Everything that a task of a routed job needs to know; it travels to the workers."""
+
+    batch_id: str
+    decode: DecodeSpec
+    on: Policies
+    route: RouteSpec
+    types: Mapping[str, TypeFlow]
+    columns: Mapping[str, Expression]
+    days: DaysSpec
+    now_ms: int
+    """When the batch was planned: event times may be ahead of it by `days.early_seconds_max`."""
+    root_url: str
+    staged_folder: str
+    """Below the root; the folder of a type is below it. Empty: files are staged in the folder of their day itself."""
+    quarantine_url: str
+    slices: Mapping[PartitionKey, RoutedSlice]
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    compression: str = "snappy"
+    statistics: bool = False
+    """Whether files carry Delta statistics in their reports."""
+    open_writers_max: int = 32
+    row_group_bytes_max: int = 32 * 1024 * 1024
+    pending_bytes_max: int = 128 * 1024 * 1024
+    failpoint: Failpoint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What became of the records of one type in one partition, or in a task's piece of it."""
+
+    counts: Counts = field(default_factory=Counts)
+    """`read` are all its records at or beyond the offset that it takes part from."""
+    first: int | None = None
+    """The offset of the first of them."""
+    size_bytes: int = 0
+    """Of their values, as they lie in the log."""
+    event_ms_max: int | None = None
+    days: Mapping[str, int] = field(default_factory=dict)
+    """Written rows by day."""
+    files: tuple[StagedFile, ...] = ()
+    quarantine_files: tuple[StagedFile, ...] = ()
+    failed: str = ""
+    """Why the type could not be written; its files are then left to vacuum."""
+    new_fields: Mapping[str, str] = field(default_factory=dict)
+    """Fields that its columns lack, packed by `flow.new_fields`."""
+
+    def __add__(self, other: Share) -> Share:
+        return Share(
+            counts=self.counts + other.counts,
+            first=_least(self.first, other.first),
+            size_bytes=self.size_bytes + other.size_bytes,
+            event_ms_max=_most(self.event_ms_max, other.event_ms_max),
+            days={day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}},
+            files=(*self.files, *other.files),
+            quarantine_files=(*self.quarantine_files, *other.quarantine_files),
+            failed=self.failed or other.failed,
+            new_fields=self.new_fields,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FanoutReport:
+    """The result of one task: shares by partition and type (`UNROUTED` for what belongs to none)."""
+
+    shares: Mapping[PartitionKey, Mapping[str, Share]] = field(default_factory=dict)
+    first_error: str = ""
+
+
+def encode_fanout(report: FanoutReport) -> str:
+    shares = [
+        [topic, number, name, asdict(share)]
+        for (topic, number), named in report.shares.items()
+        for name, share in named.items()
+    ]
+    return json.dumps({"v": 1, "shares": shares, "first_error": report.first_error})
+
+
+def decode_fanout(text: str) -> FanoutReport:
+    body: dict[str, Any] = json.loads(text)
+    if body["v"] != 1:
+        raise ValueError(f"fanout report of version {body['v']}")
+    shares: dict[PartitionKey, dict[str, Share]] = {}
+    for topic, number, name, share in body["shares"]:
+        shares.setdefault((topic, number), {})[name] = _share(share)
+    return FanoutReport(shares, body["first_error"])
+
+
+def _share(body: Mapping[str, Any]) -> Share:
+    plain = Share(**{**body, "counts": Counts(**body["counts"])})
+    return replace(
+        plain,
+        files=tuple(StagedFile(**each) for each in body["files"]),
+        quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)

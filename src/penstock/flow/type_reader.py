@@ -1,0 +1,115 @@
+"""The records of one type into rows, and on the way the proof that they are of that type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import UserError
+from penstock.flow.columns import evaluate
+from penstock.flow.decode import decoder_for
+from penstock.flow.decode.convert import fit
+from penstock.flow.decode.json_rows import JsonDecoder
+from penstock.flow.route_field import leaf_type, widened
+from penstock.flow.rows import Decoded, DecodedRows, bad_rows
+from penstock.flow.shares import FanoutFlow, TypeFlow
+from penstock.job.expressions import Field
+from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
+
+RAW_COLUMNS = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+"""Of the table of unknown types."""
+
+_NO_FIELD = "\0"
+"""A decoder needs a field to look for; no record has one of this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """What became of records that were guessed to be of the type: rows that are, and records that may not be."""
+
+    rows: DecodedRows
+    new_fields: dict[str, pa.DataType]
+    doubtful: pa.RecordBatch
+
+
+class TypeReader:
+    """Reads the records of one type whose route value is text, or those whose value is `numeric`.
+
+    Where the schema lacks the route field it is read too, so that every record can be proved; the job file names that
+    field, so it is no new field under any policy.
+    """
+
+    def __init__(self, flow: FanoutFlow, kind: TypeFlow, *, numeric: bool) -> None:
+        assert kind.decoded is not None
+        self._schema = kind.decoded
+        self._path = flow.route.path
+        self._values = pa.array(kind.values, pa.string())
+        schema = self._schema
+        self.proves = False
+        if flow.route.by == "field" and flow.decode.format == "json":
+            schema, self.proves = _proving(self._schema, self._path, numeric)
+        self._narrow = schema is not self._schema
+        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message)
+
+    def read(self, batch: pa.RecordBatch) -> Decoded:
+        """Decode records that are known to be of the type. Raises `UserError` as decoders do."""
+        decoded = self._decoder.decode(batch)
+        return replace(decoded, rows=self._narrowed(decoded.rows))
+
+    def prove(self, batch: pa.RecordBatch) -> Proved:
+        """Decode records that seem to be of the type; only with `proves`."""
+        try:
+            decoded = self._decoder.decode(batch)
+        except UserError:
+            # Perhaps it is a record of another type that this decoder will not have.
+            nothing = DecodedRows(pa.RecordBatch.from_pylist([], schema=self._schema), batch.slice(0, 0))
+            return Proved(nothing, {}, batch)
+        kafka = decoded.rows.kafka
+        held = pc.is_in(evaluate(Field(self._path), decoded.rows, {}).cast(pa.string()), self._values)
+        if pc.all(held, min_count=0).as_py():
+            return Proved(self._narrowed(decoded.rows), decoded.new_fields, decoded.bad.kafka)
+        doubtful = pa.concat_batches([kafka.filter(pc.invert(held)), decoded.bad.kafka])
+        if decoded.new_fields:
+            # Some may come from records of other types.
+            decoded = self._decoder.decode(kafka.filter(held))
+            return Proved(self._narrowed(decoded.rows), decoded.new_fields, doubtful)
+        rows = DecodedRows(decoded.rows.columns.filter(held), kafka.filter(held))
+        return Proved(self._narrowed(rows), {}, doubtful)
+
+    def _narrowed(self, rows: DecodedRows) -> DecodedRows:
+        if not self._narrow:
+            return rows
+        arrays = [fit(rows.columns.column(field.name), field.type) for field in self._schema]
+        return DecodedRows(pa.RecordBatch.from_arrays(arrays, schema=self._schema), rows.kafka)
+
+
+def opened_decode(flow: FanoutFlow) -> DecodeSpec:
+    """What is left to decode: routers that look into values unwrap them."""
+    return replace(flow.decode, payload=Payload.PLAIN) if flow.route.by in ("field", "envelope") else flow.decode
+
+
+def shown_fields(flow: FanoutFlow, batch: pa.RecordBatch) -> dict[str, pa.DataType]:
+    """The fields of JSON records of a type without a schema, as far as the records can be read."""
+    nothing = pa.schema([(_NO_FIELD, pa.string())])
+    payload = opened_decode(flow).payload
+    return JsonDecoder(nothing, payload, TombstonePolicy.FILTER, NewColumnPolicy.ADD).decode(batch).new_fields
+
+
+def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:
+    """Records of unknown types, as they lie in the log."""
+    arrays = [values, batch.column("key"), batch.column("value")]
+    columns = pa.RecordBatch.from_arrays(
+        [each.cast(kind) for each, kind in zip(arrays, RAW_COLUMNS.types, strict=True)], schema=RAW_COLUMNS
+    )
+    return Decoded(DecodedRows(columns, batch), bad_rows(batch, {}), 0, {})
+
+
+def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[pa.Schema, bool]:
+    """The schema to read, and whether its rows tell the route value."""
+    kind = leaf_type(schema, path)
+    if kind is not None:
+        return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)
+    wide = widened(schema, path, pa.int64() if numeric else pa.string())
+    return (schema, False) if wide is None else (wide, True)

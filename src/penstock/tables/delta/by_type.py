@@ -1,0 +1,142 @@
+"""A routed job with one Delta table per type (RULES L8).
+
+The tables that got rows commit first, each with its own position; then the ledger's entry moves everybody. A process
+that dies in between leaves tables ahead of the ledger: the next one takes each type from where its table is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.flow.shares import Share
+from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.library import MissingTableError
+from penstock.tables.delta.table import Table, open_or_create, open_table
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.proposal import LedgerPart, RoutedPart, check
+from penstock.tables.parquet.state import LedgerState, Rename
+from penstock.tables.parquet.table import ExportTable, LedgerOutcome, without_lanes
+from penstock.tables.proposal import Proposal, SlicePart, StartPart
+
+DAY = "day"
+
+
+def type_table_spec(place: DeltaTableSpec, name: str) -> DeltaTableSpec:
+    """Where the table of one type lies."""
+    return DeltaTableSpec(
+        path=f"{place.path.rstrip('/')}/{name}",
+        partition_by=(DAY,),
+        quarantine_path=place.quarantine_path,
+        storage_options=place.storage_options,
+    )
+
+
+class DeltaTypes(ExportTable):
+    """The types of a routed job as Delta tables side by side; the ledger keeps what they have in common."""
+
+    def __init__(self, job: JobSpec, export: ExportSpec, environment: Environment) -> None:
+        super().__init__(job, export, environment)
+        self._tables: dict[str, Table] = {}
+
+    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> LedgerOutcome:
+        """Bring the rows into the tables of their types, then let the ledger say so."""
+        state = self.complete()
+        settled = tuple(without_lanes(part, state) for part in parts)
+        accepted = check(settled, state).accepted
+        routed = {part.partition: part for part in accepted if isinstance(part, RoutedPart)}
+        for name in sorted({name for part in routed.values() for name, share in part.written.items() if share.files}):
+            for partition, reason in self._land_type(name, batch_id, list(routed.values())).items():
+                self.failures[name] = self.failures.get(name, 0) + 1
+                self.refusals[name] = reason
+                routed[partition] = routed[partition].without(name)
+            self.environment.reach("type_landed")
+        return super().land(batch_id, tuple(routed.get(part.partition, part) for part in settled))
+
+    def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
+        return ()
+
+    def failing_types(self) -> dict[str, str]:
+        return {**super().failing_types(), **self.refusals}
+
+    def ahead_of(self, partition: Partition, name: str, start: int) -> int:
+        """A table that was committed to by a process that died then is ahead of the ledger."""
+        table = self._table(name)
+        own = table.state([partition]).of(partition).position if table is not None else None
+        return start if own is None else max(start, own)
+
+    def probe(self, name: str, days: Iterable[str]) -> str | None:
+        """Delta says itself whether it takes a commit, before anything else moves."""
+        return None
+
+    def forget_probes(self, name: str) -> None:
+        self.refusals.pop(name, None)
+        super().forget_probes(name)
+
+    def _land_type(self, name: str, batch_id: str, parts: list[RoutedPart]) -> dict[Partition, str]:
+        """Commit the files of one type; the partitions that its table did not take, with the reason."""
+        mine = [part for part in parts if name in part.written and part.written[name].files]
+        try:
+            table = self._opened(name)
+            self._start(table, mine)
+            state = table.state([part.partition for part in mine])
+            slices = [self._slice(part, part.written[name], state.of(part.partition).position or 0) for part in mine]
+            outcome = table.commit(Proposal(self.job.name, batch_id, tuple(slices)))
+        except PenstockError as error:
+            return {part.partition: error.primary for part in mine}
+        return {refusal.partition: refusal.reason for refusal in outcome.refused}
+
+    def _slice(self, part: RoutedPart, share: Share, own: int) -> SlicePart:
+        """The slice as this type sees it: offsets without a record of the type are holes, back to its last commit."""
+        name = share.files[0].path.split("/", 1)[0]
+        files = tuple(_below(file, name) for file in share.files)
+        counts = Counts(read=share.counts.written, written=share.counts.written)
+        # A table beyond what the files begin with would hold their rows twice: it refuses a slice that starts below.
+        taken_from = part.taken_from.get(name, part.piece.start)
+        start = own if own <= taken_from else part.piece.start
+        return SlicePart(Slice(part.partition, start, part.piece.end, start), part.token, counts, files)
+
+    def _start(self, table: Table, parts: list[RoutedPart]) -> None:
+        state = table.state([part.partition for part in parts])
+        new = [part for part in parts if state.of(part.partition).position is None]
+        if new:
+            starts = tuple(StartPart(part.partition, part.piece.start, part.token) for part in new)
+            table.commit(Proposal(self.job.name, new_batch_id(), starts))
+
+    def _table(self, name: str) -> Table | None:
+        known = self._tables.get(name)
+        if known is None:
+            try:
+                known = open_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
+            except MissingTableError:
+                return None
+            self._tables[name] = known
+        return known
+
+    def _opened(self, name: str) -> Table:
+        """The table with all columns of the type; it is created with the first file."""
+        wanted = pa.schema([*(self.columns_of(name) or ()), (DAY, pa.date32())])
+        table = self._table(name)
+        if table is None or not set(wanted.names) <= set(table.schema.names):
+            spec = type_table_spec(self.job.table, name)
+            table = open_or_create(spec, self.job.name, wanted, NewColumnPolicy.ADD, self.environment)
+            self._tables[name] = table
+        return table
+
+
+def _below(file: StagedFile, name: str) -> StagedFile:
+    """The file with its path as the type's own table sees it."""
+    return StagedFile(
+        file.topic,
+        file.partition,
+        file.path.removeprefix(f"{name}/"),
+        file.rows,
+        file.size_bytes,
+        file.partition_values,
+        file.stats,
+        file.last_offset,
+    )

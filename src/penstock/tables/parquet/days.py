@@ -1,0 +1,62 @@
+"""Which days of a type are complete: a pure reading of watermarks, and what late rows do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+
+from penstock.tables.parquet.entry import SliceRecord
+from penstock.tables.parquet.state import Day, LedgerState
+
+MILLIS_PER_SECOND = 1000
+
+
+def watermark_of(state: LedgerState, name: str) -> int | None:
+    """The event time up to which a type is complete: the least over all partitions; None while one has none."""
+    marks = [here.watermark_of(name) for _, here in state.current() if here.position is not None]
+    known = [mark for mark in marks if mark is not None]
+    if not marks or len(known) < len(marks) or name in state.pending_types():
+        return None
+    return min(known)
+
+
+def end_ms(day: Day) -> int:
+    """The instant at which a UTC day is over."""
+    after = date.fromisoformat(day) + timedelta(days=1)
+    return int(datetime(after.year, after.month, after.day, tzinfo=UTC).timestamp()) * MILLIS_PER_SECOND
+
+
+def is_complete(state: LedgerState, name: str, day: Day, after_seconds: float) -> bool:
+    """Whether no more rows of that day are expected: the watermark is past its end, and past its last late row."""
+    mark = watermark_of(state, name)
+    if mark is None:
+        return False
+    margin = int(after_seconds * MILLIS_PER_SECOND)
+    reopened_at = state.reopened.get((name, day))
+    return mark >= end_ms(day) + margin and (reopened_at is None or mark >= reopened_at + margin)
+
+
+def reopened_by(slices: Iterable[SliceRecord], state: LedgerState, after_seconds: float) -> dict[tuple[str, Day], int]:
+    """The days that were complete and get rows by these slices, with the watermark of now."""
+    found: dict[tuple[str, Day], int] = {}
+    for piece in slices:
+        for name, written in piece.written.items():
+            for day in written.days:
+                mark = watermark_of(state, name)
+                late = is_complete(state, name, day, after_seconds) or (name, day) in state.reopened
+                if late and mark is not None:
+                    found[name, day] = mark
+    return found
+
+
+def closable(state: LedgerState, after_seconds: float) -> tuple[tuple[str, Day], ...]:
+    """The open days that are complete in this state."""
+    return tuple(sorted(each for each in state.open_days if is_complete(state, *each, after_seconds)))
+
+
+def next_boundary_ms(mark: int | None, now_ms: int, after_seconds: float) -> int | None:
+    """The latest instant up to now at which a day becomes complete, if the watermark has not reached it yet."""
+    margin = int(after_seconds * MILLIS_PER_SECOND)
+    day = datetime.fromtimestamp((now_ms - margin) / MILLIS_PER_SECOND, UTC).date()
+    boundary = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * MILLIS_PER_SECOND + margin
+    return boundary if mark is None or mark < boundary else None

@@ -1,0 +1,173 @@
+"""The pure fold of the ledger: an entry on top of a state is the next state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from penstock.errors import InvariantError
+from penstock.job.spec import TypeStart
+from penstock.tables.delta.keys import topic_fingerprint
+from penstock.tables.parquet.entry import Entry, SliceRecord, TakenRecord, TypeRecord
+from penstock.tables.parquet.state import (
+    Cause,
+    Day,
+    Lane,
+    LedgerState,
+    Listing,
+    RoutedPartition,
+    TypeState,
+    Unfinished,
+)
+from penstock.tables.state import Totals
+
+OUTCOMES_KEPT = 64
+
+
+def apply(state: LedgerState, entry: Entry) -> LedgerState:
+    """The state after an entry; entries come in the order of their numbers, none left out."""
+    if entry.number != state.number + 1:
+        raise InvariantError(f"ledger entry {entry.number} does not follow {state.number}")
+    partitions = dict(state.partitions)
+    fingerprints = dict(state.fingerprints)
+    for start in entry.starts:
+        partitions[start.partition] = RoutedPartition(start.offset, start.offset, start.token)
+        fingerprints[start.partition.topic] = topic_fingerprint(start.partition.topic_id)
+    for fence in entry.fences:
+        here = partitions.get(fence.partition, RoutedPartition())
+        partitions[fence.partition] = replace(here, token=fence.token)
+    for name, record in entry.types.items():
+        if record.start is TypeStart.BEGINNING:
+            partitions = {each: _backfilled(here, name, entry.at) for each, here in partitions.items()}
+    for piece in entry.slices:
+        partitions[piece.partition] = _after(partitions[piece.partition], piece, entry)
+    for partition, watermark_ms in entry.idle.items():
+        partitions[partition] = _idle(partitions[partition], watermark_ms)
+    return LedgerState(
+        number=entry.number,
+        partitions=partitions,
+        fingerprints=fingerprints,
+        types=_types(state.types, entry),
+        unfinished=Unfinished((*entry.pending, *entry.renames), (*entry.pending_removes, *entry.removes)),
+        pending=entry.pending,
+        reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
+        open_days=(state.open_days | _days_of(entry)) - frozenset(entry.closed),
+    )
+
+
+def _after(here: RoutedPartition, piece: SliceRecord, entry: Entry) -> RoutedPartition:
+    if (misfit := _misfit(here, piece)) is not None:
+        raise InvariantError(f"ledger entry {entry.number}: slice {piece.start} to {piece.end} {misfit}")
+    listing = Listing(entry.number, piece.quarantine) if piece.quarantine else here.listing
+    moved = replace(here, token=piece.token, listing=listing, totals=here.totals + piece.totals)
+    if piece.taken is None:
+        return _advanced(moved, piece, entry.at)
+    return _caught_up(moved, piece, piece.taken)
+
+
+def _misfit(here: RoutedPartition, piece: SliceRecord) -> str | None:
+    """Why a slice cannot follow what the ledger holds: folded all the same, it would lose or double rows."""
+    if piece.taken is None:
+        if piece.start != here.position:
+            return f"does not begin at the position {here.position}"
+        behind = sorted(piece.written.keys() & here.lanes.keys())
+        return f"writes types that are behind: {', '.join(behind)}" if behind else None
+    for name, took in piece.taken.items():
+        lane = here.lanes.get(name)
+        if lane is None or not lane.position == took.start <= piece.end:
+            return f"takes {name} from {took.start}, but its lane is {lane}"
+        if took.start < lane.counted_from < piece.end:
+            return f"takes {name} across {lane.counted_from}, where its backfill ends"
+    return None
+
+
+def _advanced(here: RoutedPartition, piece: SliceRecord, at: float) -> RoutedPartition:
+    """A slice of the partition itself: every type moves with it but those that it left records of."""
+    lanes = dict(here.lanes)
+    for name, left in piece.deferred.items():
+        lane = lanes.get(name)
+        if lane is None:
+            lanes[name] = Lane(left.first, left.cause, left.first, left.count, left.size_bytes, at, here.watermark_ms)
+        else:
+            lanes[name] = replace(
+                lane,
+                cause=left.cause if lane.cause is not Cause.BACKFILL else lane.cause,
+                deferred=lane.deferred + left.count,
+                size_bytes=lane.size_bytes + left.size_bytes,
+            )
+    return replace(here, position=piece.end, lanes=lanes, watermark_ms=later(here.watermark_ms, piece.watermark_ms))
+
+
+def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, TakenRecord]) -> RoutedPartition:
+    """A slice of types that were behind: their lanes move, and end where nothing of them is left."""
+    lanes = dict(here.lanes)
+    totals = here.totals
+    for name, took in taken.items():
+        lane = lanes.pop(name)
+        backfill = piece.end <= lane.counted_from
+        left = lane.deferred if backfill else lane.deferred - took.count
+        if piece.end >= (here.position or 0):
+            totals += Totals(deferred=-left, vanished=left)
+        elif left or piece.end < lane.counted_from:
+            lanes[name] = replace(
+                lane,
+                position=piece.end,
+                cause=Cause.ROTATION if lane.cause is Cause.BACKFILL and not _in_backfill(lane, piece) else lane.cause,
+                deferred=left,
+                watermark_ms=later(lane.watermark_ms, piece.watermark_ms),
+            )
+    return replace(here, lanes=lanes, totals=totals)
+
+
+def _in_backfill(lane: Lane, piece: SliceRecord) -> bool:
+    return piece.end < lane.counted_from
+
+
+def _backfilled(here: RoutedPartition, name: str, at: float) -> RoutedPartition:
+    """A type that begins where the partition began: it is behind by all that was read since."""
+    if here.position is None or here.origin is None or here.position <= here.origin:
+        return here
+    lane = Lane(here.origin, Cause.BACKFILL, here.position, since=at)
+    return replace(here, lanes={**here.lanes, name: lane})
+
+
+def _idle(here: RoutedPartition, watermark_ms: int) -> RoutedPartition:
+    return replace(here, watermark_ms=later(here.watermark_ms, watermark_ms))
+
+
+def later(one: int | None, other: int | None) -> int | None:
+    """The later of two event times: a watermark never falls."""
+    if one is None or other is None:
+        return one if other is None else other
+    return max(one, other)
+
+
+def _days_of(entry: Entry) -> frozenset[tuple[str, Day]]:
+    return frozenset(
+        (name, day) for piece in entry.slices for name, written in piece.written.items() for day in written.days
+    )
+
+
+def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]:
+    after = dict(types)
+    for name, record in entry.types.items():
+        after[name] = _named(after.get(name), record)
+    wrote: dict[str, bool] = {}
+    for piece in entry.slices:
+        for name, written in piece.written.items():
+            before = after[name]
+            after[name] = replace(
+                before,
+                rows=before.rows + written.rows,
+                files=before.files + written.files,
+                size_bytes=before.size_bytes + written.size_bytes,
+            )
+            wrote[name] = True
+    for name in {*wrote, *entry.failures}:
+        outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * wrote.get(name, False)
+        after[name] = replace(after[name], outcomes=outcomes[-OUTCOMES_KEPT:])
+    return after
+
+
+def _named(before: TypeState | None, record: TypeRecord) -> TypeState:
+    return TypeState(record.schema) if before is None else replace(before, schema=record.schema)

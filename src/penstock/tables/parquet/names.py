@@ -1,0 +1,131 @@
+"""Where things lie below the root of a routed job, and the names that readers see (DESIGN 6.1).
+
+    <type>/day=YYYY-MM-DD/[<cluster>.][<topic>.]<partition>[~<life>].<last offset>.parquet
+    <type>/day=YYYY-MM-DD/compacted.<job>.<entry>.<n>.parquet
+    _penstock/names/<name space>                  which job writes names that begin so
+    _penstock/<job>/ledger/<entry>.json           the chain of entries
+    _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
+    _penstock/<job>/last_snapshot.json            a hint where to begin
+    _penstock/<job>/staged/<type>/s....pq         written, not yet committed
+    _penstock/<job>/complete/<type>/<day>.json    day-complete markers
+
+Every reader passes over a folder that begins with `_`; whoever reads one type reads below its folder.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.log.offsets import Partition
+
+SUFFIX = ".parquet"
+_DIGITS = 20
+_FINAL = re.compile(
+    r"(?P<space>(?:[A-Za-z0-9._-]+\.)?)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)(?:\.r(?P<run>\d+))?\.parquet"
+)
+_COMPACTED = re.compile(r"compacted\.(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
+_DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folders of one job below its root."""
+
+    job: str
+
+    @property
+    def home(self) -> str:
+        return f"_penstock/{self.job}"
+
+    @property
+    def staged(self) -> str:
+        return f"{self.home}/staged"
+
+    @property
+    def entries(self) -> str:
+        return f"{self.home}/ledger"
+
+    @property
+    def snapshots(self) -> str:
+        return f"{self.home}/snapshots"
+
+    @property
+    def last_snapshot(self) -> str:
+        return f"{self.home}/last_snapshot.json"
+
+    def entry(self, number: int) -> str:
+        return f"{self.entries}/{number:0{_DIGITS}}.json"
+
+    def snapshot(self, number: int) -> str:
+        return f"{self.snapshots}/{number:0{_DIGITS}}.json"
+
+    def marker(self, name: str, day: str) -> str:
+        return f"{self.home}/complete/{name}/{day}.json"
+
+    def markers(self) -> str:
+        return f"{self.home}/complete"
+
+
+@dataclass(frozen=True, slots=True)
+class NameSpace:
+    """How the file names of a job begin: nothing, or `<cluster>.<topic>.` where a root serves several."""
+
+    cluster: str = ""
+    with_topic: bool = False
+
+    def of(self, topic: str) -> str:
+        cluster = f"{self.cluster}." if self.cluster else ""
+        return f"{cluster}{topic}." if self.with_topic else cluster
+
+    def claim(self, topic: str) -> str:
+        """The object by which a job reserves the names that begin so."""
+        return f"_penstock/names/{self.of(topic) or '-'}"
+
+
+@dataclass(frozen=True, slots=True)
+class FinalName:
+    """What the name of a data file says."""
+
+    space: str
+    partition: int
+    life: int
+    last_offset: int
+
+
+def day_folder(name: str, day: str) -> str:
+    return f"{name}/day={day}"
+
+
+def final_name(space: NameSpace, partition: Partition, life: int, last_offset: int) -> str:
+    """The name of a data file; `life` counts the lives of a topic that was recreated, from 1."""
+    lived = f"~{life}" if life > 1 else ""
+    return f"{space.of(partition.topic)}{partition.number}{lived}.{last_offset}{SUFFIX}"
+
+
+def compacted_final_name(job: str, entry: int, number: int) -> str:
+    return f"compacted.{job}.{entry}.{number}{SUFFIX}"
+
+
+def parse_final_name(path: str) -> FinalName | None:
+    """What the name says, whatever folder it lies in; None if it is no data file of ours."""
+    last_part = path.rsplit("/", 1)[-1]
+    if _COMPACTED.fullmatch(last_part):
+        return None
+    found = _FINAL.fullmatch(last_part)
+    if found is None:
+        return None
+    return FinalName(found["space"], int(found["partition"]), int(found["life"] or 1), int(found["last"]))
+
+
+def is_compacted(path: str, job: str) -> bool:
+    """Whether the file is an output of this job's compaction."""
+    found = _COMPACTED.fullmatch(path.rsplit("/", 1)[-1])
+    return found is not None and found["job"] == job
+
+
+def type_and_day(path: str) -> tuple[str, str] | None:
+    """The type and the day of a data file by its folders; None for anything else."""
+    parts = path.split("/")
+    found = _DAY_FOLDER.fullmatch(parts[1]) if len(parts) == 3 else None
+    return None if found is None or parts[0].startswith("_") else (parts[0], found["day"])

@@ -1,0 +1,365 @@
+"""The table of a routed job: its ledger, the files that the ledger orders about, and the commit (RULES L1 to L5)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError, TransientError, UserError
+from penstock.flow.columns import output_type
+from penstock.job.expressions import fields
+from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
+from penstock.log.offsets import Partition
+from penstock.storage import Storage, open_storage
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.acts import Leftover, finish
+from penstock.tables.parquet.days import closable, reopened_by
+from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
+from penstock.tables.parquet.fold import apply
+from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
+from penstock.tables.parquet.names import NameSpace, Places, day_folder, final_name
+from penstock.tables.parquet.proposal import (
+    LedgerPart,
+    RoutedPart,
+    check,
+    fence_record,
+    slice_record,
+    start_record,
+)
+from penstock.tables.parquet.state import LedgerState, Rename
+from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
+
+COMMIT_ATTEMPTS_MAX = 50
+_BACKOFF_SECONDS = 0.02
+_BACKOFF_SECONDS_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerOutcome:
+    """What became of a proposal: the entry that holds the accepted parts, and the refused partitions."""
+
+    version: int | None
+    accepted: tuple[LedgerPart, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry in the making: `decide` gives one for the newest state, or None if there is nothing to do."""
+
+    kind: EntryKind
+    batch_id: str = field(default_factory=new_batch_id)
+    renames: tuple[Rename, ...] = ()
+    removes: tuple[str, ...] = ()
+    types: Mapping[str, TypeRecord] = field(default_factory=dict)
+    idle: Mapping[Partition, int] = field(default_factory=dict)
+    parts: tuple[LedgerPart, ...] = ()
+
+
+class ExportTable:
+    """All types of one routed job under one root. Every change is the next entry of its ledger."""
+
+    def __init__(
+        self, job: JobSpec, export: ExportSpec, environment: Environment, storage: Storage | None = None
+    ) -> None:
+        self.job = job
+        self.export = export
+        self.environment = environment
+        self.storage = storage or open_storage(job.table.path, job.table.storage_options)
+        self.places = Places(job.name)
+        self.space = NameSpace(export.cluster, export.topic_in_names)
+        self.ledger = Ledger(self.storage, self.places, environment)
+        self.failures: dict[str, int] = {}
+        """Writes to the final place that failed since the last entry of ours, by type."""
+        self.last_entry: Entry | None = None
+        """The newest entry that this process wrote."""
+        self.refusals: dict[str, str] = {}
+        """Types whose own table did not take a commit, with the reason."""
+        self._finished_number = 0
+        self._leftover = Leftover()
+        self._probed: set[str] = set()
+
+    @property
+    def days(self) -> DaysSpec:
+        return self.export.days
+
+    @property
+    def version(self) -> int:
+        return self.ledger.refresh().number
+
+    def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
+        """The ledger's word as of its newest entry, whatever partitions are asked for."""
+        return self.ledger.refresh()
+
+    # commit
+
+    def commit(self, proposal: Proposal) -> Outcome:
+        """Make the first acts of an owner true: starts and fences, without rows."""
+        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
+        done = self.land(proposal.batch_id, parts)
+        accepted = tuple(part for part in done.accepted if isinstance(part, StartPart | FencePart))
+        return Outcome(done.version, accepted, done.refused)
+
+    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> LedgerOutcome:
+        """Make the parts true in one entry, as far as the ledger accepts them; each partition for itself (RULES C4)."""
+        refused: tuple[Refusal, ...] = ()
+        accepted: tuple[LedgerPart, ...] = ()
+
+        def decide(state: LedgerState) -> Draft | None:
+            nonlocal refused, accepted
+            checked = check([without_lanes(part, state) for part in parts], state)
+            accepted, refused = checked.accepted, checked.refused
+            if not accepted:
+                return None
+            self.environment.reach("checked")
+            routed = [part for part in accepted if isinstance(part, RoutedPart)]
+            renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
+            return Draft(_kind(accepted), batch_id, renames=renames, parts=accepted)
+
+        number = self.append(decide)
+        return LedgerOutcome(number, accepted if number is not None else (), refused)
+
+    def append(self, decide: Callable[[LedgerState], Draft | None]) -> int | None:
+        """Add what `decide` makes of the newest complete state, again after every rival; None if there is nothing."""
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
+            state = self.complete()
+            draft = decide(state)
+            if draft is None:
+                return None
+            entry = self._entry(draft, state)
+            if self.ledger.append(entry):
+                self.environment.reach("entry_written")
+                self.last_entry = entry
+                self.failures.clear()
+                self.complete()
+                self.environment.reach("renamed")
+                if entry.number % SNAPSHOT_EVERY == 0:
+                    self.ledger.keep_snapshot(state)
+                return entry.number
+            self._back_off(attempt)
+        raise TransientError(f"gave up writing to {self.job.table.path}: too many other entries")
+
+    def complete(self) -> LedgerState:
+        """Finish the newest entry, whoever wrote it: nobody adds the next one before (RULES L1)."""
+        state = self.ledger.refresh()
+        while self._finished_number != state.number or self._leftover:
+            self._leftover = finish(self.storage, state.unfinished, self.environment.reach)
+            self._finished_number = state.number
+            self._count_failures()
+            newer = self.ledger.refresh()
+            if newer.number == state.number:
+                break
+            state = newer
+        return state
+
+    def failing_types(self) -> dict[str, str]:
+        """The types whose files could not be moved to their place, with the reason."""
+        return {each.rename.type: each.reason for each in self._leftover.renames}
+
+    def _count_failures(self) -> None:
+        for name in {each.rename.type for each in self._leftover.renames}:
+            self.failures[name] = self.failures.get(name, 0) + 1
+
+    def _entry(self, draft: Draft, state: LedgerState) -> Entry:
+        slices = tuple(
+            slice_record(part, state.of(part.partition)) for part in draft.parts if isinstance(part, RoutedPart)
+        )
+        after = self.days.complete_after_seconds
+        known = {name: count for name, count in self.failures.items() if name in state.types}
+        entry = Entry(
+            number=state.number + 1,
+            kind=draft.kind,
+            job=self.job.name,
+            batch_id=draft.batch_id,
+            at=self.environment.now(),
+            starts=tuple(start_record(part) for part in draft.parts if isinstance(part, StartPart)),
+            fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
+            slices=slices,
+            types=draft.types,
+            idle=draft.idle,
+            renames=draft.renames,
+            removes=draft.removes,
+            pending=tuple(each.rename for each in self._leftover.renames),
+            pending_removes=self._leftover.removes,
+            failures=known,
+            reopened=reopened_by(slices, state, after),
+        )
+        return replace(entry, closed=closable(apply(state, entry), after))
+
+    def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
+        """Staged name to final name of every file of a slice."""
+        life = _life(part.partition, state)
+        for name, share in part.written.items():
+            for file in share.files:
+                folder = day_folder(name, str(file.partition_values["day"]))
+                target = f"{folder}/{final_name(self.space, part.partition, life, file.last_offset or 0)}"
+                start = part.takes.get(name, part.piece.start)
+                yield Rename(file.path, target, name, part.partition.topic_id, part.partition.number, start)
+
+    def ahead_of(self, partition: Partition, name: str, start: int) -> int:
+        """From which offset on a type lacks the records of a slice; files and positions land together, so all of it."""
+        return start
+
+    # types
+
+    def columns_of(self, name: str) -> pa.Schema | None:
+        """The columns of a type's files: its fixed ones and those that are computed; None while they are unknown."""
+        decoded = schema_of(self.state(), name)
+        if decoded is None:
+            return None
+        stated = name in self.export.types
+        computed = [
+            pa.field(column, output_type(expression, decoded))
+            for column, expression in self.job.columns.items()
+            # The table of unknown types has no fields to compute from.
+            if stated or not any(fields(expression))
+        ]
+        return pa.schema([*decoded, *computed])
+
+    def agree_on_types(self) -> LedgerState:
+        """Enter the job's types that the table does not know yet, each where the job file says that it begins."""
+        specs = self.export.all_types
+
+        def decide(state: LedgerState) -> Draft | None:
+            strangers = sorted(state.types.keys() - specs.keys())
+            if strangers:
+                raise UserError(
+                    f"the table has types that the job file does not name: {', '.join(strangers)}",
+                    detail="this job file may be older than the one that added them",
+                    hint="name them; a type that is not wanted any more is kept with `values: []`",
+                )
+            changes = {name: self._type_change(spec, state) for name, spec in specs.items()}
+            stated = {name: record for name, record in changes.items() if record is not None}
+            return Draft(EntryKind.TYPES, types=stated) if stated else None
+
+        self.append(decide)
+        return self.ledger.refresh()
+
+    def change_schema(self, name: str, schema: pa.Schema) -> None:
+        """Fix the columns of a type anew; columns are only ever added."""
+
+        def decide(state: LedgerState) -> Draft | None:
+            known = schema_of(state, name)
+            merged = schema if known is None else _extended(known, schema, name)
+            if known is not None and merged.equals(known):
+                return None
+            return Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
+
+        self.append(decide)
+
+    def _type_change(self, spec: TypeSpec, state: LedgerState) -> TypeRecord | None:
+        """What the job file says of a type that the ledger does not: the type itself, or further columns."""
+        if spec.name not in state.types:
+            return self._new_type(spec, state)
+        known = schema_of(state, spec.name)
+        if spec.schema is None:
+            return None
+        wanted = spec.schema if known is None else _extended(known, spec.schema, spec.name)
+        return None if known is not None and wanted.equals(known) else TypeRecord(schema_text(wanted))
+
+    def _new_type(self, spec: TypeSpec, state: LedgerState) -> TypeRecord:
+        schema = "" if spec.schema is None else schema_text(spec.schema)
+        started = any(here.position is not None for here in state.partitions.values())
+        if not started:
+            return TypeRecord(schema, TypeStart.NOW)
+        if spec.start is None:
+            raise UserError(
+                f"type {spec.name} is new to a table that already has positions",
+                hint=f"say where it begins: types.{spec.name}.start: beginning, or now",
+            )
+        return TypeRecord(schema, spec.start)
+
+    # places
+
+    def claim_names(self, topics: Iterable[str]) -> None:
+        """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
+        for topic in sorted(set(topics)):
+            path = self.space.claim(topic)
+            if self.storage.put_if_absent(path, self.job.name.encode()):
+                continue
+            owner = self.storage.read(path).decode()
+            if owner != self.job.name:
+                raise UserError(
+                    f"the root {self.job.table.path} is used by the job {owner} under the same file names",
+                    hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
+                )
+
+    def probe(self, name: str, days: Iterable[str]) -> str | None:
+        """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
+        for day in days:
+            folder = day_folder(name, day)
+            if folder in self._probed:
+                continue
+            reason = self.probe_folder(name, folder)
+            if reason is not None:
+                return reason
+            self._probed.add(folder)
+        return None
+
+    def probe_folder(self, name: str, folder: str) -> str | None:
+        """Why nothing can be put into a folder of a type; None if it can."""
+        path = f"{folder}/_probe.{new_batch_id()}"
+        try:
+            self.storage.put(path, b"")
+            self.storage.delete(path)
+        except PenstockError as error:
+            self.failures[name] = self.failures.get(name, 0) + 1
+            return error.primary
+        return None
+
+    def forget_probes(self, name: str) -> None:
+        """A type that failed is looked at again before its next files are named."""
+        self._probed = {folder for folder in self._probed if not folder.startswith(f"{name}/")}
+
+    def _back_off(self, attempt: int) -> None:
+        longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
+        self.environment.sleep(self.environment.chance.uniform(0, longest))
+
+
+def schema_of(state: LedgerState, name: str) -> pa.Schema | None:
+    """The fixed columns of a type as the decoder gives them; None while they are not inferred."""
+    known = state.types.get(name)
+    if known is None or not known.schema:
+        return None
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(known.schema)))
+
+
+def schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
+
+
+def _extended(known: pa.Schema, wanted: pa.Schema, name: str) -> pa.Schema:
+    """The known columns and those that are new; a column never changes its type."""
+    there = {each.name.lower(): each for each in known}
+    for each in wanted:
+        old = there.get(each.name.lower())
+        if old is not None and old.type != each.type:
+            raise UserError(
+                f"type {name}: the column {old.name} is {old.type} in the table and {each.type} in the job",
+                hint="files that are written keep their types: give the field another name",
+            )
+    return pa.schema([*known, *(each for each in wanted if each.name.lower() not in there)])
+
+
+def _life(partition: Partition, state: LedgerState) -> int:
+    """Which life of its topic a partition belongs to, in the order in which the ledger met them."""
+    ids = list(dict.fromkeys(each.topic_id for each in state.partitions if each.topic == partition.topic))
+    return ids.index(partition.topic_id) + 1
+
+
+def without_lanes(part: LedgerPart, state: LedgerState) -> LedgerPart:
+    """A type that fell behind after the slice was written stays behind with it: its lane comes first (RULES L5)."""
+    if isinstance(part, RoutedPart) and part.main:
+        for name, lane in state.of(part.partition).lanes.items():
+            part = part.without(name, lane.cause)
+    return part
+
+
+def _kind(accepted: tuple[LedgerPart, ...]) -> EntryKind:
+    routed = [part for part in accepted if isinstance(part, RoutedPart)]
+    if routed:
+        return EntryKind.BATCH if any(part.main for part in routed) else EntryKind.CATCH_UP
+    return EntryKind.START if any(isinstance(part, StartPart) for part in accepted) else EntryKind.FENCE

@@ -1,0 +1,83 @@
+"""A storage that tells each act before it happens, so that a test can count it, refuse it or step in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import IO
+
+from penstock.errors import OutcomeUnknownError
+from penstock.storage import Entry, Storage, Writer
+
+Watch = Callable[[str, str], None]
+"""Called with the act and the path that it creates, reads or removes; what it raises, the act raises."""
+
+
+class WatchedStorage:
+    """Everything goes to the storage behind; `told` are the acts so far."""
+
+    def __init__(self, behind: Storage, watch: Watch | None = None) -> None:
+        self._behind = behind
+        self.watch = watch
+        self.told: list[tuple[str, str]] = []
+        self.answers_lost: set[str] = set()
+        """Paths whose next conditional put happens although its answer is lost."""
+
+    def acts(self, name: str) -> list[str]:
+        return [path for act, path in self.told if act == name]
+
+    def _tell(self, act: str, path: str) -> None:
+        self.told.append((act, path))
+        if self.watch is not None:
+            self.watch(act, path)
+
+    @property
+    def url(self) -> str:
+        return self._behind.url
+
+    def list(self, prefix: str = "") -> Iterator[Entry]:
+        self._tell("list", prefix)
+        return self._behind.list(prefix)
+
+    def read(self, path: str) -> bytes:
+        self._tell("read", path)
+        return self._behind.read(path)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        self._tell("read_range", path)
+        return self._behind.read_range(path, start, length)
+
+    def size_bytes(self, path: str) -> int:
+        self._tell("size_bytes", path)
+        return self._behind.size_bytes(path)
+
+    def exists(self, path: str) -> bool:
+        self._tell("exists", path)
+        return self._behind.exists(path)
+
+    def put(self, path: str, data: bytes) -> None:
+        self._tell("put", path)
+        self._behind.put(path, data)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        self._tell("put_if_absent", path)
+        landed = self._behind.put_if_absent(path, data)
+        if path in self.answers_lost:
+            self.answers_lost.remove(path)
+            raise OutcomeUnknownError(f"no answer for {path}")
+        return landed
+
+    def rename_if_absent(self, source: str, target: str) -> bool:
+        self._tell("rename", target)
+        return self._behind.rename_if_absent(source, target)
+
+    def delete(self, path: str) -> None:
+        self._tell("delete", path)
+        self._behind.delete(path)
+
+    def open_writer(self, path: str) -> Writer:
+        self._tell("open_writer", path)
+        return self._behind.open_writer(path)
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        self._tell("open_reader", path)
+        return self._behind.open_reader(path)
