@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.engine.delta_spark import open_delta_spark
+from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
 
@@ -70,3 +71,9 @@ def produce(bootstrap: str) -> Produce:
 def pipe(tmp_path: Path, bootstrap: str, spark: SparkSession) -> Pipe:
     """A job of its own, with its tables in the test's folder."""
     return Pipe(tmp_path, bootstrap, spark)
+
+
+@pytest.fixture
+def export(tmp_path: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
+    """A routed job of its own, with its root in the test's folder."""
+    return ExportPipe(tmp_path, bootstrap, spark)

@@ -1,0 +1,192 @@
+"""Whole exports inside the test's own process: a routed job, its rounds on the shared Spark, what its types hold."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from pyspark.sql import SparkSession
+
+from penstock.engine.export import ExportPipeline
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.rounds import Surroundings
+from penstock.failpoints import Reach
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
+from penstock.tables.environment import Environment
+from penstock.tables.parquet.state import LedgerState
+from penstock.tables.parquet.table import ExportTable
+from tests.pipes import Clock, Recorder
+
+FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+JOB = """\
+job: export
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topics}]{kafka}}}
+decode: {decode}
+route: {{by: {by}{route}}}
+event_time: {event_time}
+types: {{{types}}}
+days: {{{days}}}
+table:
+  export: {{path: "{root}"{export}}}
+flush: {{{flush}}}
+on: {{{on}}}
+{more}"""
+
+
+def type_of(name: str, **more: str) -> str:
+    """A type of a job file whose rows are the events made by `event`; `more` are further keys."""
+    keys = {"schema": "{type: string, at: string, id: long}"} | more
+    return f"{name}: {{{', '.join(f'{key}: {value}' for key, value in keys.items())}}}"
+
+
+def event(name: str, number: int = 0, day: int = 0, **more: Any) -> str:
+    """One record: an event of a type, on the first day or so many days behind it."""
+    at = (FIRST_DAY + timedelta(days=day, seconds=number)).isoformat()
+    return json.dumps({"type": name, "at": at, "id": number, **more})
+
+
+@dataclass(slots=True)
+class ExportPipe:
+    """One routed job in a folder of its own."""
+
+    folder: Path
+    bootstrap: str
+    spark: SparkSession
+    heard: Recorder = field(default_factory=Recorder)
+    name: str = "job.yaml"
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.folder / "root_quarantine"
+
+    @property
+    def job(self) -> JobSpec:
+        return load_job(self.path)
+
+    @property
+    def table(self) -> ExportTable:
+        job = self.job
+        assert job.export is not None
+        return ExportTable(job, job.export, Environment())
+
+    @property
+    def state(self) -> LedgerState:
+        return self.table.state()
+
+    def describe(
+        self,
+        *topics: str,
+        types: Iterable[str] = (type_of("A"), type_of("B"), type_of("C")),
+        kafka: str = "",
+        decode: str = "json",
+        by: str = "field(type)",
+        route: str = "",
+        event_time: str = "at",
+        days: str = "",
+        export: str = "",
+        flush: str = "allowed_latency: 1ms",
+        on: str = "bad_record: quarantine",
+        more: str = "",
+    ) -> None:
+        """Write the job file; the arguments are entries of its sections."""
+        text = JOB.format(
+            bootstrap=self.bootstrap,
+            topics=", ".join(topics),
+            kafka=f", {kafka}" if kafka else "",
+            decode=decode,
+            by=by,
+            route=f", {route}" if route else "",
+            event_time=event_time,
+            types=", ".join(types),
+            days=days,
+            root=self.root,
+            export=f", {export}" if export else "",
+            flush=flush,
+            on=on,
+            more=more,
+        )
+        self.path.write_text(text)
+
+    @contextmanager
+    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[ExportPipeline]:
+        """A pipeline whose rounds the test turns by hand."""
+        pipeline = ExportPipeline(self.job, self.spark, self._around(reach, clock, self.heard))
+        try:
+            yield pipeline
+        finally:
+            pipeline.close()
+
+    def run_to_end(self, reach: Reach | None = None, retries: int = 0, clock: Clock | None = None) -> Recorder:
+        """`run --once`: up to the end that the topics have at its start; returns what this run told."""
+        heard = Recorder()
+        opened: list[ExportPipeline] = []
+
+        def open_pipeline() -> ExportPipeline:
+            opened.append(ExportPipeline(self.job, self.spark, self._around(reach, clock, heard)))
+            return opened[-1]
+
+        try:
+            Loop(open_pipeline, True, Stop(), Retries(retries, random.Random(7)), heard).run()
+        finally:
+            for pipeline in opened:
+                pipeline.close()
+        return heard
+
+    def _around(self, reach: Reach | None, clock: Clock | None, heard: Recorder) -> Surroundings:
+        environment = Environment()
+        if reach is not None:
+            environment.reach = reach
+        if clock is not None:
+            environment.now = clock.now
+        return Surroundings(environment, heard)
+
+    def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
+        """The rows of a type as Polars reads its plain files, in the order of the log."""
+        frame = pl.read_parquet(f"{self.root}/{name}/**/*.parquet", hive_partitioning=True)
+        return frame.sort("kafka_partition", "kafka_offset").select(columns).rows()
+
+    def offsets(self, name: str) -> list[int]:
+        """The offsets of a type's rows, over all partitions."""
+        return [offset for (offset,) in self.rows(name, "kafka_offset")]
+
+    def files(self, name: str = "") -> list[str]:
+        """The data files below the root, or of one type, as a plain glob sees them."""
+        return sorted(str(each.relative_to(self.root)) for each in (self.root / name).glob("**/*.parquet"))
+
+    def everywhere(self) -> Counter[tuple[int, int]]:
+        """How often each (partition, offset) stands in the files of any type and in quarantine."""
+        found: Counter[tuple[int, int]] = Counter()
+        for path in self.files():
+            frame = pl.read_parquet(self.root / path, columns=["kafka_partition", "kafka_offset"])
+            found.update(frame.rows())
+        if (self.quarantine / "_delta_log").exists():
+            found.update(pl.read_delta(str(self.quarantine)).select("partition", "offset").rows())
+        return found
+
+    def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:
+        frame = pl.read_delta(str(self.quarantine)).sort("topic", "partition", "offset")
+        return frame.select(columns or ("partition", "offset")).rows()
+
+    def global_positions(self) -> list[int | None]:
+        """The global position of every partition, in their order."""
+        state = self.state
+        return [state.global_position(partition) for partition in sorted(state.partitions)]
