@@ -56,6 +56,57 @@ def event(name: str, number: int = 0, day: int = 0, **more: Any) -> str:
     return json.dumps({"type": name, "at": at, "id": number, **more})
 
 
+def export_job(
+    bootstrap: str,
+    root: Path,
+    *topics: str,
+    types: Iterable[str] = (type_of("A"), type_of("B"), type_of("C")),
+    kafka: str = "",
+    decode: str = "json",
+    by: str = "field(type)",
+    route: str = "",
+    event_time: str = "at",
+    days: str = "",
+    export: str = "",
+    flush: str = "allowed_latency: 1ms",
+    on: str = "bad_record: quarantine",
+    more: str = "",
+) -> str:
+    """The text of a job file; the arguments are entries of its sections."""
+    return JOB.format(
+        bootstrap=bootstrap,
+        topics=", ".join(topics),
+        kafka=f", {kafka}" if kafka else "",
+        decode=decode,
+        by=by,
+        route=f", {route}" if route else "",
+        event_time=event_time,
+        types=", ".join(types),
+        days=days,
+        root=root,
+        export=f", {export}" if export else "",
+        flush=flush,
+        on=on,
+        more=more,
+    )
+
+
+def data_files(root: Path) -> list[Path]:
+    """The data files below a root as a plain glob sees them."""
+    return sorted(root.glob("**/*.parquet"))
+
+
+def places_in(root: Path) -> Counter[tuple[int, int]]:
+    """How often each (partition, offset) stands in the files of any type and in quarantine."""
+    found: Counter[tuple[int, int]] = Counter()
+    for path in data_files(root):
+        found.update(pl.read_parquet(path, columns=["kafka_partition", "kafka_offset"]).rows())
+    quarantine = Path(f"{root}_quarantine")
+    if (quarantine / "_delta_log").exists():
+        found.update(pl.read_delta(str(quarantine)).select("partition", "offset").rows())
+    return found
+
+
 @dataclass(slots=True)
 class ExportPipe:
     """One routed job in a folder of its own."""
@@ -92,39 +143,9 @@ class ExportPipe:
     def state(self) -> LedgerState:
         return self.table.state()
 
-    def describe(
-        self,
-        *topics: str,
-        types: Iterable[str] = (type_of("A"), type_of("B"), type_of("C")),
-        kafka: str = "",
-        decode: str = "json",
-        by: str = "field(type)",
-        route: str = "",
-        event_time: str = "at",
-        days: str = "",
-        export: str = "",
-        flush: str = "allowed_latency: 1ms",
-        on: str = "bad_record: quarantine",
-        more: str = "",
-    ) -> None:
-        """Write the job file; the arguments are entries of its sections."""
-        text = JOB.format(
-            bootstrap=self.bootstrap,
-            topics=", ".join(topics),
-            kafka=f", {kafka}" if kafka else "",
-            decode=decode,
-            by=by,
-            route=f", {route}" if route else "",
-            event_time=event_time,
-            types=", ".join(types),
-            days=days,
-            root=self.root,
-            export=f", {export}" if export else "",
-            flush=flush,
-            on=on,
-            more=more,
-        )
-        self.path.write_text(text)
+    def describe(self, *topics: str, **sections: Any) -> None:
+        """Write the job file; the arguments are those of `export_job`."""
+        self.path.write_text(export_job(self.bootstrap, self.root, *topics, **sections))
 
     @contextmanager
     def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[ExportPipeline]:
@@ -170,17 +191,11 @@ class ExportPipe:
 
     def files(self, name: str = "") -> list[str]:
         """The data files below the root, or of one type, as a plain glob sees them."""
-        return sorted(str(each.relative_to(self.root)) for each in (self.root / name).glob("**/*.parquet"))
+        return [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
 
     def everywhere(self) -> Counter[tuple[int, int]]:
         """How often each (partition, offset) stands in the files of any type and in quarantine."""
-        found: Counter[tuple[int, int]] = Counter()
-        for path in self.files():
-            frame = pl.read_parquet(self.root / path, columns=["kafka_partition", "kafka_offset"])
-            found.update(frame.rows())
-        if (self.quarantine / "_delta_log").exists():
-            found.update(pl.read_delta(str(self.quarantine)).select("partition", "offset").rows())
-        return found
+        return places_in(self.root)
 
     def quarantined(self, *columns: str) -> list[tuple[Any, ...]]:
         frame = pl.read_delta(str(self.quarantine)).sort("topic", "partition", "offset")

@@ -1,4 +1,4 @@
-"""`penstock compact`: merge the small files of a job's table."""
+"""`penstock compact`: merge the small files of a job's table, or of the closed days of a routed job."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.export_table import existing_export
 from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
 from penstock.job.quantities import QuantityError, parse_size
 from penstock.tables.delta.compact import CompactReport, Progress
 from penstock.tables.delta.compact import compact as compact_table
+from penstock.tables.parquet.compact import CompactReport as ExportCompactReport
+from penstock.tables.parquet.compact import compact as compact_export
 
 
 def compact(
@@ -23,17 +26,27 @@ def compact(
         str | None,
         typer.Option(
             "--target-size",
-            help="Merge files below this size, as 128MiB; the job's min_bytes_per_file unless given.",
+            help="Merge files below this size, as 128MiB; unless given, the job's min_bytes_per_file or, of an export, "
+            "its compact_size.",
             show_default=False,
         ),
     ] = None,
+    all_days: Annotated[
+        bool, typer.Option("--all-days", help="Of an export: also days that are not complete, but the newest.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Merge small files; rows and positions stay, and the job may run meanwhile."""
     spec = load_job(job)
-    target_bytes = spec.flush.min_bytes_per_file if target_size is None else _size(target_size)
-    table = existing_table(spec.table, spec.name, environment())
-    report = compact_table(table, target_bytes, _progress(json))
+    wanted = None if target_size is None else _size(target_size)
+    report: CompactReport | ExportCompactReport
+    if spec.export is not None:
+        report = compact_export(existing_export(spec), wanted, all_days=all_days, progress=_progress(json, "days"))
+    elif all_days:
+        raise typer.BadParameter("the job is no export", param_hint="--all-days")
+    else:
+        table = existing_table(spec.table, spec.name, environment())
+        report = compact_table(table, wanted or spec.flush.min_bytes_per_file, _progress(json, "groups"))
     typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}) if json else _sentence(report))
 
 
@@ -47,13 +60,13 @@ def _size(text: str) -> int:
     return size
 
 
-def _progress(json: bool) -> Progress | None:
+def _progress(json: bool, unit: str) -> Progress | None:
     if json or not sys.stderr.isatty():
         return None
-    return lambda done, total: typer.echo(f"{done} of {total} groups", err=True)
+    return lambda done, total: typer.echo(f"{done} of {total} {unit}", err=True)
 
 
-def _sentence(report: CompactReport) -> str:
+def _sentence(report: CompactReport | ExportCompactReport) -> str:
     if not report.files_removed:
         told = "nothing to compact"
     else:
@@ -61,4 +74,11 @@ def _sentence(report: CompactReport) -> str:
             f"{report.files_removed} files became {report.files_added}, {report.rows} rows, "
             f"{report.size_bytes_before} bytes became {report.size_bytes_after}"
         )
-    return f"{told}; {report.dropped} groups left to another writer" if report.dropped else told
+    if report.dropped:
+        told += f"; {report.dropped} groups left to another writer"
+    if isinstance(report, ExportCompactReport):
+        if report.waiting:
+            told += f"; {report.waiting} files wait until their staged sources are gone"
+        if report.unfinished:
+            told += f"; {report.unfinished} new files are not in their place yet: run it again"
+    return told

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -16,20 +17,52 @@ from penstock.failpoints import ENVIRONMENT_NAME, armed
 from penstock.job.several import load_jobs
 from penstock.job.spec import JobSpec
 from penstock.watch.lines import JsonLines
+from penstock.watch.listeners import AlertChanges, Listeners
 from penstock.watch.progress import Progress
+from penstock.watch.prometheus import Metrics
+
+PORT_MAX = 65_535
 
 
 def run(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
     once: Annotated[bool, typer.Option("--once", help="Read up to the present end of the log, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="JSON lines instead of live progress.")] = False,
+    metrics: Annotated[
+        int,
+        typer.Option(
+            "--metrics", metavar="PORT", min=0, max=PORT_MAX, help="Show Prometheus metrics on 127.0.0.1:PORT; 0: off."
+        ),
+    ] = 0,
 ) -> None:
     """Run jobs: every record of their topics once into their tables."""
     specs = load_jobs(jobs)
     options = RunOptions(once=once, failpoint=armed(os.environ.get(ENVIRONMENT_NAME, "")))
-    if json or not sys.stdout.isatty():
-        run_jobs(specs, lambda job: JsonLines(job.name), options)
-        return
-    with Progress() as progress:
-        listener_for: Callable[[JobSpec], Listener] = lambda job: progress.listener(job.name)  # noqa: E731
+    with ExitStack() as stack:
+        gauges = _metrics(metrics, stack)
+        voice = _voices(json or not sys.stdout.isatty(), stack)
+
+        def listener_for(job: JobSpec) -> Listener:
+            spoken = AlertChanges(voice(job))
+            if gauges is None:
+                return spoken
+            # First the counters: whoever hears of a batch finds it counted.
+            return Listeners(gauges.listener(job.name, job.export is not None), spoken)
+
         run_jobs(specs, listener_for, options)
+
+
+def _metrics(port: int, stack: ExitStack) -> Metrics | None:
+    if not port:
+        return None
+    found = Metrics()
+    stack.enter_context(found.served(port))
+    return found
+
+
+def _voices(lines: bool, stack: ExitStack) -> Callable[[JobSpec], Listener]:
+    """What people read: JSON lines, or live progress on a terminal."""
+    if lines:
+        return lambda job: JsonLines(job.name)
+    progress = stack.enter_context(Progress())
+    return lambda job: progress.listener(job.name)

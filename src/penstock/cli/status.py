@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json as json_text
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -11,23 +13,47 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.watch.status import JobStatus, PartitionStatus
+from penstock.job.spec import JobSpec
+from penstock.tables.parquet.rules import Rule, limit_of
+from penstock.watch.day_answers import DayAnswer, instant
+from penstock.watch.export_status import ExportPartitionStatus, ExportStatus, TypeStatus, day_answers
+from penstock.watch.standing import JobStatus, PartitionStatus
 from penstock.watch.status import status as status_of
 
 UNKNOWN = "?"
 GAPS_SHOWN = 5
+LANES_SHOWN = 20
+DAYS_SHOWN = 3
+EXIT_NOT_COMPLETE = 1
 
 
 def status(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print a list of jobs.")] = False,
+    day: Annotated[
+        datetime | None,
+        typer.Option(
+            "--day", formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only say whether this UTC day is complete."
+        ),
+    ] = None,
+    types: Annotated[
+        list[str] | None, typer.Option("--type", metavar="TYPE", help="With --day: only this type; may be repeated.")
+    ] = None,
 ) -> None:
-    """Show positions, lag, last commits, quarantine and alerts.
+    """Show positions, lag, types, last commits, quarantine and alerts.
 
-    A log that does not answer leaves the table's side, and the exit code of its error.
+    A log that does not answer leaves the table's side, and the exit code of its error. With --day: exit code 0 if the
+    day is complete for every type asked for, else 1.
     """
-    found = [status_of(load_job(path)) for path in jobs]
+    specs = [load_job(path) for path in jobs]
+    if day is not None:
+        _tell_day(specs, day.date().isoformat(), types or (), json)
+        return
+    if types:
+        raise UserError("--type goes with --day")
+    found = [status_of(each) for each in specs]
     if json:
         typer.echo(json_text.dumps([each.as_json() for each in found]))
     else:
@@ -39,6 +65,28 @@ def status(
         raise typer.Exit(worst)
 
 
+def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
+    found = {job.name: day_answers(job, day, types) for job in jobs}
+    if json:
+        told = [
+            {"job": job, "day": day, "complete": _all_complete(each), "types": [one.as_json() for one in each]}
+            for job, each in found.items()
+        ]
+        typer.echo(json_text.dumps(told))
+    else:
+        console = Console(highlight=False)
+        for job, each in found.items():
+            console.print(Text.assemble((job, "bold"), f"  {day}"))
+            for one in each:
+                console.print(Text(f"{one.type}  {one.state.value}: {one.reason}"), soft_wrap=True)
+    if not all(_all_complete(each) for each in found.values()):
+        raise typer.Exit(EXIT_NOT_COMPLETE)
+
+
+def _all_complete(answers: Iterable[DayAnswer]) -> bool:
+    return all(each.complete for each in answers)
+
+
 def print_status(job: JobStatus, console: Console) -> None:
     """A heading, the partitions, the last commits, and what needs attention."""
     version = "not started" if job.version is None else f"version {job.version}"
@@ -46,6 +94,8 @@ def print_status(job: JobStatus, console: Console) -> None:
     if not job.started:
         return
     console.print(_partitions(job))
+    if isinstance(job, ExportStatus):
+        _print_types(job, console)
     console.print(_commits(job))
     for gap in job.gaps[:GAPS_SHOWN]:
         console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
@@ -57,45 +107,90 @@ def print_status(job: JobStatus, console: Console) -> None:
 
 def _partitions(job: JobStatus) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("partition")
-    for name in (
-        "position",
-        "end",
-        "lag",
-        "age",
-        "token",
-        "written",
-        "quarantined",
-        "filtered",
-        "holes",
-        "gap",
-        "group",
-        "owner",
-    ):
-        table.add_column(name, justify="right")
-    for each in job.partitions:
-        table.add_row(*_cells(each, reachable=job.log_error is None))
+    rows = [_cells(each, reachable=job.log_error is None) for each in job.partitions]
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="left" if name == "partition" else "right")
+    for row in rows:
+        table.add_row(*row.values())
     return table
 
 
-def _cells(each: PartitionStatus, reachable: bool) -> list[str]:
+def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
+    """A row of the table of partitions: heading to cell."""
     totals = each.totals
     none = "-" if reachable else UNKNOWN
+    lowest = {"global": _cell(each.global_position, none)} if isinstance(each, ExportPartitionStatus) else {}
+    return {
+        "partition": str(each.partition),
+        "position": _cell(each.position, none),
+        **lowest,
+        "end": _cell(each.end, none),
+        "lag": _cell(each.lag_records, none),
+        "age": none if each.lag_seconds is None else duration(each.lag_seconds),
+        "token": str(each.token),
+        "written": str(totals.written + totals.replayed),
+        **({"deferred": str(totals.deferred)} if lowest else {}),
+        "quarantined": str(totals.quarantined - totals.replayed),
+        "filtered": str(totals.filtered),
+        "holes": str(totals.holes),
+        "gap": str(totals.gap),
+        "group": _cell(each.mirrored, none),
+        "owner": each.owner or "-",
+    }
+
+
+def _cell(value: object, none: str = "-") -> str:
+    return none if value is None else str(value)
+
+
+def _print_types(job: ExportStatus, console: Console) -> None:
+    """The types, where they are behind, and the rules with their limits."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("type")
+    for name in ("rows", "files", "MiB", "behind", "failed", "watermark", "complete to", "open", "reopened"):
+        table.add_column(name, justify="right")
+    for each in job.types:
+        failed = "-" if each.failed_writes_percent is None else f"{each.failed_writes_percent:.1f}%"
+        size = f"{each.size_bytes / 2**20:.1f}"
+        counts = (str(each.rows), str(each.files), size, str(each.gap_records), failed)
+        days = (each.last_complete_day or "-", _days(each.open_days), _days(each.reopened_days))
+        table.add_row(each.name, *counts, instant(each.watermark_ms) or "-", *days)
+    console.print(table)
+    for line in [text for each in job.types for text in _lanes(each)][:LANES_SHOWN]:
+        console.print(Text(line), soft_wrap=True)
+    if job.pending:
+        console.print(Text(f"files that wait to be moved to their place: {len(job.pending)}"))
+    console.print(Text(_rules(job)), soft_wrap=True)
+
+
+def _lanes(each: TypeStatus) -> list[str]:
     return [
-        str(each.partition),
-        none if each.position is None else str(each.position),
-        none if each.end is None else str(each.end),
-        none if each.lag_records is None else str(each.lag_records),
-        none if each.lag_seconds is None else duration(each.lag_seconds),
-        str(each.token),
-        str(totals.written + totals.replayed),
-        str(totals.quarantined - totals.replayed),
-        str(totals.filtered),
-        str(totals.holes),
-        str(totals.gap),
-        none if each.mirrored is None else str(each.mirrored),
-        each.owner or "-",
+        f"behind: {each.name} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
+        f" ({lane.cause.value}, since {lane.since:%Y-%m-%d %H:%M:%SZ})"
+        for lane in each.lanes
     ]
+
+
+def _rules(job: ExportStatus) -> str:
+    found = job.measured
+    unknown = None if job.log_error is None else UNKNOWN
+    values = {
+        Rule.FAILED_WRITES: None if found.failed_writes_percent is None else f"{found.failed_writes_percent:.1f}%",
+        Rule.LAG: max(found.lag_records.values(), default=unknown),
+        Rule.DISCREPANCY: max(found.discrepancy_records.values(), default=None),
+    }
+    limits = {rule: limit_of(rule, job.limits) for rule in Rule}
+    told = [
+        f"{rule.value.replace('_', ' ')} {_cell(values[rule])} "
+        + ("(no limit)" if limits[rule] is None else f"(limit {limits[rule]:g})")
+        for rule in Rule
+    ]
+    return "rules: " + ", ".join(told)
+
+
+def _days(days: Sequence[str]) -> str:
+    more = len(days) - DAYS_SHOWN
+    return (" ".join(days[-DAYS_SHOWN:]) + (f" and {more} more" if more > 0 else "")) or "-"
 
 
 def _commits(job: JobStatus) -> Table:

@@ -8,12 +8,16 @@ from typing import Annotated
 
 import typer
 
+from penstock.cli.export_table import existing_export
 from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.table import open_table
 from penstock.tables.delta.vacuum import VacuumReport
 from penstock.tables.delta.vacuum import vacuum as vacuum_tables
+from penstock.tables.parquet.vacuum import VacuumReport as ExportVacuumReport
+from penstock.tables.parquet.vacuum import vacuum as vacuum_export
 from penstock.tables.quarantine import quarantine_spec
 
 
@@ -24,20 +28,25 @@ def vacuum(
 ) -> None:
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
-    around = environment()
-    table = existing_table(spec.table, spec.name, around)
-    try:
-        quarantine = open_table(quarantine_spec(spec), spec.name, around)
-    except MissingTableError:
-        quarantine = None
-    report = vacuum_tables(table, quarantine, dry_run=dry_run)
+    report: VacuumReport | ExportVacuumReport
+    report = _of_table(spec, dry_run) if spec.export is None else vacuum_export(existing_export(spec), dry_run=dry_run)
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **_record(report)}))
     else:
         _print(report)
 
 
-def _record(report: VacuumReport) -> dict[str, object]:
+def _of_table(spec: JobSpec, dry_run: bool) -> VacuumReport:
+    around = environment()
+    table = existing_table(spec.table, spec.name, around)
+    try:
+        quarantine = open_table(quarantine_spec(spec), spec.name, around)
+    except MissingTableError:
+        quarantine = None
+    return vacuum_tables(table, quarantine, dry_run=dry_run)
+
+
+def _record(report: VacuumReport | ExportVacuumReport) -> dict[str, object]:
     return {
         "dry_run": report.dry_run,
         "deleted": [
@@ -49,7 +58,7 @@ def _record(report: VacuumReport) -> dict[str, object]:
     }
 
 
-def _print(report: VacuumReport) -> None:
+def _print(report: VacuumReport | ExportVacuumReport) -> None:
     for each in report.deleted:
         typer.echo(f"{each.table_url}/{each.path}: {each.reason}")
     size_bytes = sum(each.size_bytes for each in report.deleted)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from penstock.cli.rebuild import rebuild as rebuild_ledger
 from penstock.job.loader import load_job
 from penstock.verify import Check, VerifyReport
 from penstock.verify import verify as verify_job
@@ -23,9 +24,16 @@ def verify(
     job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Of an export: make a lost ledger again from the files, if they prove it.")
+    ] = False,
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved. Exits with 1 if a check fails."""
     spec = load_job(job)
+    if rebuild:
+        if not rebuild_ledger(spec, json):
+            raise typer.Exit(EXIT_FAILED)
+        return
     progress = _Progress() if not json and sys.stderr.isatty() else None
     report = verify_job(spec, deep=not shallow, progress=progress)
     if json:

@@ -12,6 +12,7 @@ from penstock.engine.failing import FailingTypes
 from penstock.engine.rounds import JobRounds, Surroundings
 from penstock.engine.starting import StartedTable
 from penstock.errors import FencedError, InvariantError, TransientError
+from penstock.flow.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
 from penstock.plan import Wait
@@ -23,6 +24,7 @@ from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.marks import mark_days
 from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.proposal import RoutedPart
+from penstock.tables.parquet.rules import RULES_EVENT, rule_fields
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import Draft, LedgerOutcome
 from penstock.tables.quarantine import Listed, QuarantineTable
@@ -55,6 +57,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self.quarantine = QuarantineTable(job, self.environment)
         self.failing = FailingTypes(job.export.retry_seconds)
         self._flushing = False
+        self._ends: dict[Partition, int] = {}
         self._idle_since: dict[Partition, float] = {}
         self._named_topics: set[str] = set()
         self._mark_last_days()
@@ -74,7 +77,9 @@ class ExportPipeline(JobRounds[WrittenShares]):
         ends: Mapping[Partition, int] | None,
     ) -> Batch | Wait:
         self._flushing = flush_now
+        self._ends = {each: bounds[each].end for each in tokens}
         self._claim_names(tokens)
+        self._tell_rules()
         return super()._next_batch(tokens, state, bounds, flush_now, ends)
 
     def catch_up(
@@ -210,9 +215,12 @@ class ExportPipeline(JobRounds[WrittenShares]):
     def _after_landing(self, batch: Batch, outcome: LedgerOutcome, written: WrittenShares) -> None:
         for name, reason in self.table.failing_types().items():
             self._fail(name, reason)
-        total = written.total
+        landed = [part for part in outcome.accepted if isinstance(part, RoutedPart)]
+        total = sum((part.counted for part in landed), Counts())
+        files = [file for part in landed for file in part.files]
+        size_bytes = sum(file.size_bytes for file in files)
         if total.written:
-            self.seen.record_bytes = written.size_bytes / total.written
+            self.seen.record_bytes = size_bytes / total.written
         self.settle(self.table.state(), *(part.partition for part in outcome.accepted))
         self.reach("quarantined")
         self._mark_last_days()
@@ -226,10 +234,15 @@ class ExportPipeline(JobRounds[WrittenShares]):
             written=total.written,
             quarantined=total.quarantined,
             filtered=total.filtered,
-            files=written.files,
-            size_bytes=written.size_bytes,
+            files=len(files),
+            size_bytes=size_bytes,
             seconds=round(self.environment.now() - written.staged_at, 3),
         )
+        self._tell_rules()
+
+    def _tell_rules(self) -> None:
+        """The seed's monitoring rules over the partitions of this process."""
+        self.listener.event(RULES_EVENT, **rule_fields(self.table.state(), self._ends, self.export.alerts))
 
     def _tell_recovered(self, outcome: LedgerOutcome) -> None:
         for part in outcome.accepted:

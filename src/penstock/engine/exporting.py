@@ -16,7 +16,7 @@ from penstock.errors import PenstockError, TransientError, UserError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
-from penstock.flow.manifest import Counts, PartitionKey
+from penstock.flow.manifest import PartitionKey
 from penstock.flow.new_fields import addable, merge, unpack
 from penstock.flow.shares import FanoutFlow, FanoutReport, RoutedSlice, Share, TypeFlow, decode_fanout
 from penstock.flow.task import REPORT_SCHEMA
@@ -53,18 +53,6 @@ class WrittenShares:
 
     def of(self, partition: Partition) -> Mapping[str, Share]:
         return self.shares.get((partition.topic, partition.number), {})
-
-    @property
-    def total(self) -> Counts:
-        return sum((each.counts for named in self.shares.values() for each in named.values()), Counts())
-
-    @property
-    def files(self) -> int:
-        return sum(len(each.files) for named in self.shares.values() for each in named.values())
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for named in self.shares.values() for each in named.values() for file in each.files)
 
 
 class ExportWriter:

@@ -55,20 +55,19 @@ def fanout_stage(flow: FanoutFlow) -> Stage:
 def in_large_parts(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
     """Neighbouring batches of one partition as one, until they have so many rows or enough bytes."""
     held: list[pa.RecordBatch] = []
-    held_key: PartitionKey | None = None
+    held_key: PartitionKey = ("", 0)
     for batch in batches:
         for key, part in by_partition(batch):
-            if held_key is not None and (
-                key != held_key
-                or sum(each.num_rows for each in held) >= rows_min
-                or sum(each.nbytes for each in held) + part.nbytes > PART_BYTES_MAX
-            ):
-                yield held_key, pa.concat_batches(held)
+            if held and (key != held_key or sum(each.nbytes for each in held) + part.nbytes > PART_BYTES_MAX):
+                yield held_key, _as_one(held)
                 held.clear()
             held_key = key
             held.append(part)
-    if held_key is not None:
-        yield held_key, pa.concat_batches(held)
+            if sum(each.num_rows for each in held) >= rows_min:
+                yield held_key, _as_one(held)
+                held.clear()
+    if held:
+        yield held_key, _as_one(held)
 
 
 def router_for(flow: FanoutFlow) -> Router:
@@ -139,7 +138,7 @@ class Fanout:
                 self._count(owner, proved.rows.kafka)
                 self._filer.tally(owner).note_fields(proved.new_fields)
                 gathered.setdefault(owner.type, []).append(proved.rows)
-        return pa.concat_batches(doubtful) if doubtful else guess.batch.slice(0, 0)
+        return _as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
     def _prover(self, key: PartitionKey, way: Way, batch: pa.RecordBatch) -> TypeReader | None:
         """The reader that decodes and proves at once, if all these records would be written as they stand."""
@@ -177,12 +176,14 @@ class Fanout:
                 self._count(owner, batch, rows)
             return rows[:0]
         offsets = batch.column("offset").to_numpy()[rows]
-        if offsets[0] < start:
-            if piece.main:
-                self._filer.tally(owner).skipped(int(np.count_nonzero(offsets < start)))
-            rows = rows[offsets >= start]
-        self._count(owner, batch, rows)
-        return rows
+        belongs = offsets >= piece.counts.get(owner.type, piece.start if piece.main else start)
+        if not belongs.any():
+            return rows[:0]
+        self._count(owner, batch, rows[belongs])
+        wanted = offsets >= start
+        self._filer.tally(owner).skipped(int(np.count_nonzero(belongs & ~wanted)))
+        chosen: Rows = rows[belongs & wanted]
+        return chosen
 
     def _decode(self, owner: Owner, way: Way, batch: pa.RecordBatch, gathered: Gathered) -> None:
         reader = self._reader(owner, way)
@@ -234,6 +235,10 @@ class Fanout:
             chosen = pa.array(rows)
             offsets, lengths = offsets.take(chosen), lengths.take(chosen)
         self._filer.tally(owner).read(offsets, lengths)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -23,6 +23,7 @@ from penstock.flow.decode.misfit import clipped
 from penstock.flow.manifest import PartitionKey, StagedFile
 from penstock.flow.names import staged_name
 from penstock.flow.parquet_file import ParquetFile
+from penstock.flow.partition_values import partition_folder
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.shares import UNROUTED, FanoutFlow, RoutedSlice
 from penstock.flow.stats import Leaf, Path, delta_stats, indexed_leaves, nan_paths
@@ -231,7 +232,11 @@ class FilePool:
         piece = self._flow.slices[owner.partition]
         start = max(piece.start, piece.takes.get(owner.type, piece.start))
         name = staged_name(piece.topic_id, owner.partition[1], start, piece.end, uuid.uuid4().hex)
-        return name if key.day is None else f"{self._flow.staged_folder}/{owner.type}/{name}"
+        if key.day is None:
+            return name
+        if not self._flow.staged_folder:
+            return f"{owner.type}/{partition_folder({'day': key.day})}{name}"
+        return f"{self._flow.staged_folder}/{owner.type}/{name}"
 
     def _storage(self, key: PileKey) -> Storage:
         url = self._flow.quarantine_url if key.day is None else self._flow.root_url

@@ -51,7 +51,7 @@ class Tally:
 
     def skipped(self, count: int) -> None:
         """Count records that the type has already."""
-        self._counts += Counts(read=count, skipped=count)
+        self._counts += Counts(skipped=count)
 
     def seen(self, event_ms: int) -> None:
         self._event_ms_max = event_ms if self._event_ms_max is None else max(self._event_ms_max, event_ms)

@@ -81,6 +81,15 @@ class PartitionFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class Proof:
+    """What became of the laws of one table, as of one version of it; None while there is no table."""
+
+    version: int | None
+    checks: tuple[Check, ...]
+    partitions: tuple[PartitionFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class VerifyReport:
     """The result of `verify`: every check, and the facts that they were made from."""
 
@@ -122,6 +131,9 @@ def earliest(offences: Iterable[Offence | None]) -> Offence | None:
     exact = [each for each in found if each.end is None]
     ranges = [each for each in found if each.end is not None and not any(each.encloses(other) for other in exact)]
     return min(exact + ranges, key=lambda each: (each.topic, each.partition, each.offset), default=None)
+
+
+NO_TABLE = Proof(None, (Check("table", False, "there is no table yet: the job has not started"),))
 
 
 def offence_at(partition: Partition, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:

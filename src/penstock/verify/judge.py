@@ -33,6 +33,8 @@ class Held:
 
     table: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     quarantine: pl.Series = field(default_factory=lambda: NO_OFFSETS)
+    by_type: Sequence[pl.Series] = ()
+    """Those of the table by type, of a routed job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +56,29 @@ class LogCounts:
     exact: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Where offsets may be held twice."""
+
+    in_both: bool = False
+    """In table and quarantine, as an unfinished replay leaves them (RULES Q2)."""
+    twice_below: int | None = None
+    """Below this offset records were read again for a type that was added later: it has them, and so has the place
+    where they were before. One type never has an offset twice."""
+
+
 def judge(
-    partition: Partition, window: Window, spans: Sequence[Span], held: Held, log: LogOffsets | None, replaying: bool
+    partition: Partition, window: Window, spans: Sequence[Span], held: Held, log: LogOffsets | None, leave: Leave
 ) -> Judged:
-    """Judge one window; `replaying` allows offsets in both places, as an unfinished replay leaves them (RULES Q2)."""
+    """Judge one window."""
     table, quarantine = held.table.sort(), held.quarantine.sort()
     there = _merged(table, quarantine)
+    once_table, once_quarantine = (_from(each, leave.twice_below) for each in (table, quarantine))
     origin, position = (spans[0].lo, spans[-1].hi) if spans else (window.lo, window.hi)
     firsts = {
-        OffenceKind.TWICE: _first_repeated(table),
-        OffenceKind.TWICE_IN_QUARANTINE: _first_repeated(quarantine),
-        OffenceKind.BOTH: None if replaying else _first_common(table, quarantine),
+        OffenceKind.TWICE: _first_twice(once_table, held.by_type if leave.twice_below is not None else ()),
+        OffenceKind.TWICE_IN_QUARANTINE: _first_repeated(once_quarantine),
+        OffenceKind.BOTH: None if leave.in_both else _first_common(once_table, once_quarantine),
         OffenceKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
         OffenceKind.BEYOND_POSITION: _first_from(there, position),
         OffenceKind.MISSING: _first_missing(there, window, spans),
@@ -76,7 +90,7 @@ def judge(
     return Judged(
         offences=tuple(offence_at(partition, at, kind) for kind, at in firsts.items() if at is not None),
         log_offences=tuple(offence_at(partition, at, kind) for kind, at in log_firsts.items() if at is not None),
-        held_counts=_counts(there, spans),
+        held_counts=_counts(there if leave.twice_below is None else _both(table, quarantine), spans),
         log_counts=_counts(log.offsets if log else NO_OFFSETS, spans),
     )
 
@@ -86,7 +100,7 @@ def held_offences(partition: Partition, spans: Sequence[Span], counts: Sequence[
     return tuple(
         offence_at(partition, span.lo, OffenceKind.MISSING if count < span.held else OffenceKind.TOO_MANY, span.hi)
         for span, count in zip(spans, counts, strict=True)
-        if count != span.held
+        if not span.held <= count <= span.held_max
     )
 
 
@@ -96,15 +110,28 @@ def record_offences(partition: Partition, spans: Sequence[Span], log: LogCounts)
     for span, records in zip(spans, log.counts, strict=True):
         if span.read_from < log.first:
             continue
-        too_many = records > span.totals.read + span.totals.given_up
-        if too_many or (log.exact and records < span.totals.read):
+        if records > span.records_max or (log.exact and records < span.totals.read):
             found.append(offence_at(partition, span.lo, OffenceKind.NOT_COUNTED, span.hi))
     return tuple(found)
 
 
+def _both(table: pl.Series, quarantine: pl.Series) -> pl.Series:
+    return pl.concat([table, quarantine]).sort() if len(quarantine) else table
+
+
 def _merged(table: pl.Series, quarantine: pl.Series) -> pl.Series:
-    both = pl.concat([table, quarantine]).sort() if len(quarantine) else table
+    both = _both(table, quarantine)
     return both if _first_repeated(both) is None else both.unique().sort()
+
+
+def _from(ascending: pl.Series, bound: int | None) -> pl.Series:
+    return ascending if bound is None else ascending[ascending.search_sorted(bound, side="left") :]
+
+
+def _first_twice(table: pl.Series, by_type: Sequence[pl.Series]) -> int | None:
+    """The first offset that the table has twice where it must not, or that one type has twice."""
+    found = [_first_repeated(table), *(_first_repeated(each.sort()) for each in by_type)]
+    return min((each for each in found if each is not None), default=None)
 
 
 def _first_repeated(ascending: pl.Series) -> int | None:

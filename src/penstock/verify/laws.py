@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from penstock.log.offsets import Bounds, Partition
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.state import PartitionState, Totals
-from penstock.verify.findings import Check, Offence, OffenceKind, earliest, offence_at
+from penstock.tables.state import PartitionWord, Totals
+from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, earliest, offence_at
 
 _COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
@@ -33,11 +33,15 @@ class Span:
     hi: int
     read_from: int
     totals: Totals
+    rough: bool = False
+    """Made from files when the ledger was lost: whatever left no row counts as a hole (RULES L6)."""
 
     @property
     def unfiltered(self) -> bool:
         """Whether every record of the log in this span must be in the table or in quarantine."""
-        return not (self.totals.filtered or self.totals.skipped or self.totals.given_up)
+        totals = self.totals
+        left_out = totals.filtered + totals.skipped + totals.given_up + totals.deferred + totals.vanished
+        return not (self.rough or left_out)
 
     @property
     def full(self) -> bool:
@@ -49,18 +53,32 @@ class Span:
         """How many offsets are in table or quarantine; a replay moves them from one to the other."""
         return self.totals.written + self.totals.quarantined
 
+    @property
+    def held_max(self) -> int:
+        """With what was in quarantine before the ledger was lost, and came there again."""
+        return self.held + 2 * self.totals.holes if self.rough else self.held
 
-States = Mapping[Partition, PartitionState]
+    @property
+    def records_max(self) -> int:
+        """How many records the log may have there."""
+        totals = self.totals
+        return totals.read + totals.given_up + (totals.holes if self.rough else 0)
+
+
+States = Mapping[Partition, PartitionWord]
 Slices = Mapping[Partition, Sequence[CommittedSlice]]
 """Per partition the slices that history still has, in ascending order."""
 
 
-def check_totals(states: States) -> Check:
-    """Every offset between origin and position is accounted for, and so is every record that was read (I3)."""
+def check_totals(states: States, further_fault: Callable[[Partition], str] = lambda _: "") -> Check:
+    """Every offset between origin and position is accounted for, and so is every record that was read (I3).
+
+    `further_fault` tells what else is wrong with a partition whose totals add up.
+    """
     texts: list[str] = []
     offences: list[Offence] = []
     for partition, state in sorted(states.items()):
-        fault = _totals_fault(state)
+        fault = _totals_fault(state) or further_fault(partition)
         if fault:
             texts.append(f"{partition}: {fault}")
             offences.append(
@@ -71,7 +89,7 @@ def check_totals(states: States) -> Check:
     return Check("totals", not texts, detail, earliest(offences), facts={"read": read})
 
 
-def _totals_fault(state: PartitionState) -> str:
+def _totals_fault(state: PartitionWord) -> str:
     totals = state.totals
     if state.position is None or state.origin is None:
         return "has no position or no origin"
@@ -80,7 +98,8 @@ def _totals_fault(state: PartitionState) -> str:
             f"[{state.origin}, {state.position}) has {state.position - state.origin} offsets, {totals.offsets} counted"
         )
     if not totals.conserved:
-        became = totals.read - totals.written - totals.quarantined - totals.filtered - totals.skipped
+        dealt_with = totals.written + totals.quarantined + totals.filtered + totals.skipped
+        became = totals.read + totals.backfilled - dealt_with - totals.deferred - totals.vanished
         return f"{totals.read} read, {abs(became)} {'unaccounted for' if became > 0 else 'too many accounted for'}"
     if not 0 <= totals.replayed <= totals.quarantined:
         return f"{totals.replayed} replayed of {totals.quarantined} quarantined"
@@ -105,7 +124,7 @@ def check_slices(states: States, slices: Slices) -> Check:
 
 
 def _slices_fault(
-    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]
+    partition: Partition, state: PartitionWord, slices: Sequence[CommittedSlice]
 ) -> tuple[Offence, str] | None:
     if state.origin is None or state.position is None or not slices:
         return None
@@ -128,7 +147,7 @@ def _slices_fault(
 
 
 def _counts_fault(
-    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]
+    partition: Partition, state: PartitionWord, slices: Sequence[CommittedSlice]
 ) -> tuple[Offence, str] | None:
     for each in slices:
         if each.totals.offsets != each.end - each.start or not each.totals.conserved:
@@ -143,13 +162,13 @@ def _counts_fault(
     return None
 
 
-def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
+def _rest(state: PartitionWord, slices: Sequence[CommittedSlice]) -> Totals:
     """What the totals hold beyond the retained slices."""
     retained = sum((each.totals for each in slices), Totals())
     return Totals(**{name: getattr(state.totals, name) - getattr(retained, name) for name in _COUNTED})
 
 
-def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
+def _is_whole(state: PartitionWord, slices: Sequence[CommittedSlice]) -> bool:
     return state.position == state.origin if not slices else slices[0].start == state.origin
 
 
@@ -157,7 +176,7 @@ def _at(partition: Partition, offset: int, kind: OffenceKind) -> Offence:
     return offence_at(partition, offset, kind)
 
 
-def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:
+def spans(partition: Partition, state: PartitionWord, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:
     """Cut `[origin, position)` where the counts are known: one span per retained slice, one for all before them.
 
     Slices that break the law are no ground to build on: then the totals alone give one span.
@@ -187,9 +206,12 @@ class RowCounts:
     replay_unfinished: bool = False
 
 
-def check_rows(counts: RowCounts) -> Check:
-    """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed."""
-    texts: list[str] = []
+def check_rows(counts: RowCounts, faults: Sequence[str] = (), doubts: Sequence[str] = ()) -> Check:
+    """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
+
+    `faults` are what else is wrong with the files, `doubts` what else a person should know.
+    """
+    texts = list(faults)
     surplus = counts.table - counts.written
     if surplus > 0:
         texts.append(
@@ -202,7 +224,7 @@ def check_rows(counts: RowCounts) -> Check:
     in_quarantine = counts.quarantine + counts.pending
     if in_quarantine != counts.quarantined and not counts.replay_unfinished:
         texts.append(f"the quarantine has {in_quarantine} rows, {counts.quarantined} are counted")
-    warnings = []
+    warnings = list(doubts)
     if counts.pending:
         warnings.append(f"{counts.pending} quarantined rows wait to be appended by the next run")
     if counts.replay_unfinished:
@@ -247,3 +269,13 @@ def _identity_fault(topic: str, known: int, log: LogFacts) -> str:
     if now is None:
         return f"topic {topic} is gone"
     return "" if topic_fingerprint(now) == known else f"topic {topic} was recreated: the positions are of the old one"
+
+
+def partition_facts(states: States, log: LogFacts) -> tuple[PartitionFacts, ...]:
+    """Each partition as table and log tell it."""
+    found = []
+    for partition, state in sorted(states.items()):
+        bounds = log.bounds.get(partition)
+        first, end = (bounds.first, bounds.end) if bounds else (None, None)
+        found.append(PartitionFacts(partition, state.origin or 0, state.position or 0, state.totals, first, end))
+    return tuple(found)

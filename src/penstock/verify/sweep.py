@@ -11,11 +11,11 @@ import polars as pl
 from penstock.job.spec import JobSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Bounds, Partition
-from penstock.storage import open_storage
-from penstock.verify.facts import TableFacts
+from penstock.storage import Storage
 from penstock.verify.findings import Check, Offence, OffenceKind, earliest
-from penstock.verify.judge import NO_OFFSETS, Held, LogCounts, LogOffsets, held_offences, judge, record_offences
-from penstock.verify.laws import Span, spans
+from penstock.verify.judge import NO_OFFSETS, Held, Leave, LogCounts, LogOffsets, held_offences, judge, record_offences
+from penstock.verify.laws import Span
+from penstock.verify.lives import Lives
 from penstock.verify.log_offsets import open_consumer, record_offsets
 from penstock.verify.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.verify.table_offsets import DataFile, OffsetScan
@@ -23,19 +23,50 @@ from penstock.verify.windows import Pass, passes
 
 Progress = Callable[[str, int, int], None]
 """Hears what is read, and how many of how many offsets are done."""
+Offsets = Mapping[Partition, pl.Series]
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How far a verification goes, and in which steps."""
+
+    deep: bool
+    """Whether the records of the log are read."""
+    progress: Progress | None
+    offsets_per_pass_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFiles:
+    """The files of one type, or of a table that has only one."""
+
+    files: Sequence[DataFile]
+    ends: Mapping[Partition, int] = field(default_factory=dict)
+    """Where a type's own table may be ahead of what is judged: the offsets from which on its rows do not count yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
     """Where the offsets are read from."""
 
-    files: Sequence[DataFile]
+    storage: Storage
+    types: Sequence[TypeFiles]
+    quarantine_storage: Storage
     quarantine_files: Sequence[DataFile]
     columns: OriginColumns | None
     """None where the table does not keep partition and offset."""
-    log: KafkaLog
-    log_bounds: Mapping[Partition, Bounds]
+    log: KafkaLog | None = None
+    log_bounds: Mapping[Partition, Bounds] = field(default_factory=dict)
     """Of the partitions whose records shall be read; none in a shallow verification."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is judged: the offsets that must be there, whose rows are among them, and which may be there twice."""
+
+    spans: Mapping[Partition, tuple[Span, ...]]
+    lives: Lives
+    leaves: Mapping[Partition, Leave] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -57,15 +88,12 @@ class _Tally:
 class Sweep:
     """Reads every window once and keeps only what its judgement left."""
 
-    def __init__(self, job: JobSpec, facts: TableFacts, sources: Sources, progress: Progress) -> None:
+    def __init__(self, job: JobSpec, subject: Subject, sources: Sources, progress: Progress | None) -> None:
         self._job = job
-        self._facts = facts
+        self._subject = subject
         self._sources = sources
         self._progress = progress
-        self._tallies = {
-            each: _Tally(spans(each, state, facts.committed.slices.get(each, ())))
-            for each, state in sorted(facts.states.items())
-        }
+        self._tallies = {each: _Tally(spans) for each, spans in sorted(subject.spans.items())}
         self._scans = self._open_scans()
         self._strangers: list[Offence] = []
         self._exact: dict[str, bool] = {}
@@ -75,14 +103,16 @@ class Sweep:
         """Read and judge all windows."""
         ranges = {each: (tally.spans[0].lo, tally.spans[-1].hi) for each, tally in self._tallies.items() if tally.spans}
         for wanted in passes(ranges, offsets_max):
-            table, quarantine = (self._scan(scan, wanted) for scan in self._scans) if self._scans else ({}, {})
+            table, quarantine = self._held(wanted)
             records = self._log_offsets(wanted)
             for partition, window in wanted.items():
                 tally = self._tallies[partition]
-                held = Held(table.get(partition, NO_OFFSETS), quarantine.get(partition, NO_OFFSETS))
+                by_type = [found[partition] for found in table if partition in found]
+                held = Held(_all(by_type), quarantine.get(partition, NO_OFFSETS), by_type)
                 log = records.get(partition)
                 # Without the columns nothing is held; only the counts of such a judgement are used.
-                found = judge(partition, window, tally.spans, held, log, self._facts.replay_unfinished)
+                leave = self._subject.leaves.get(partition, Leave())
+                found = judge(partition, window, tally.spans, held, log, leave)
                 tally.offences += found.offences
                 tally.log_offences += found.log_offences
                 tally.held_counts = [a + b for a, b in zip(tally.held_counts, found.held_counts, strict=True)]
@@ -124,19 +154,25 @@ class Sweep:
         ]
         return Check("records", first is None, detail, first, warnings=tuple(warnings), facts={"records": count})
 
-    def _open_scans(self) -> tuple[OffsetScan, OffsetScan] | None:
-        if self._sources.columns is None:
+    def _open_scans(self) -> tuple[list[OffsetScan], OffsetScan] | None:
+        sources, columns = self._sources, self._sources.columns
+        if columns is None:
             return None
-        owners = Owners.of(self._facts.lives)
-        table = self._job.table
-        quarantine = open_storage(table.quarantine_path, table.storage_options)
+        owners = Owners.of(self._subject.lives)
         return (
-            OffsetScan(self._facts.table.storage(), self._sources.files, self._sources.columns, owners),
-            OffsetScan(quarantine, self._sources.quarantine_files, QUARANTINE_COLUMNS, owners),
+            [OffsetScan(sources.storage, each.files, columns, owners, each.ends) for each in sources.types],
+            OffsetScan(sources.quarantine_storage, sources.quarantine_files, QUARANTINE_COLUMNS, owners),
         )
 
-    def _scan(self, scan: OffsetScan, wanted: Pass) -> Mapping[Partition, pl.Series]:
-        others = frozenset(topic_id for ids in self._facts.lives.others.values() for topic_id in ids)
+    def _held(self, wanted: Pass) -> tuple[list[Offsets], Offsets]:
+        """The offsets in the windows of one pass, of each type and of the quarantine."""
+        if not self._scans:
+            return [], {}
+        types, quarantine = self._scans
+        return [self._scan(each, wanted) for each in types], self._scan(quarantine, wanted)
+
+    def _scan(self, scan: OffsetScan, wanted: Pass) -> Offsets:
+        others = frozenset(topic_id for ids in self._subject.lives.others.values() for topic_id in ids)
         scanned = scan.read(wanted, others)
         if scanned.stranger is not None:
             self._strangers.append(scanned.stranger)
@@ -146,7 +182,7 @@ class Sweep:
         """The partitions whose rows can be told from those of other jobs."""
         if not self._scans:
             return []
-        shared = self._facts.lives.shared_topic_ids
+        shared = self._subject.lives.shared_topic_ids
         return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
 
     def _can_tell(self, offence: Offence) -> bool:
@@ -155,15 +191,20 @@ class Sweep:
 
     @property
     def _unplaced(self) -> int:
-        return sum(scan.unplaced for scan in self._scans or ())
+        return sum(scan.unplaced for scan in (*self._scans[0], self._scans[1])) if self._scans else 0
+
+    @property
+    def ahead(self) -> Sequence[int]:
+        """Rows of each type that are beyond what is judged, once the sweep has run."""
+        return [scan.ahead for scan in self._scans[0]] if self._scans else [0] * len(self._sources.types)
 
     def _doubts(self) -> tuple[str, ...]:
         found = []
         if self._unplaced:
             found.append(f"{self._unplaced} rows tell no partition and offset of one topic: missing offsets not judged")
-        if shared := len(self._facts.lives.shared_topic_ids):
+        if shared := len(self._subject.lives.shared_topic_ids):
             found.append(
-                f"{shared} topics are also written by {', '.join(sorted(self._facts.lives.others))}: not judged"
+                f"{shared} topics are also written by {', '.join(sorted(self._subject.lives.others))}: not judged"
             )
         return tuple(found)
 
@@ -171,7 +212,8 @@ class Sweep:
         """The offsets of the records that the log has in the windows of one pass."""
         bounds = self._sources.log_bounds
         read = {each: window for each, window in wanted.items() if each in bounds}
-        if not read:
+        log = self._sources.log
+        if not read or log is None:
             return {}
         found: dict[Partition, pl.Series] = {}
         with closing(open_consumer(self._job.log)) as consumer:
@@ -180,10 +222,10 @@ class Sweep:
                 bootstrap = self._job.log.bootstrap
                 found[each] = record_offsets(consumer, bootstrap, each, start, end, self._tell)
         # Retention may have moved while the records were read.
-        firsts = {each: now.first for each, now in self._sources.log.bounds(found).items()}
+        firsts = {each: now.first for each, now in log.bounds(found).items()}
         for each in found:
             if each.topic not in self._exact:
-                self._exact[each.topic] = self._sources.log.compacted(each.topic) is False
+                self._exact[each.topic] = log.compacted(each.topic) is False
         return {
             each: LogOffsets(offsets.filter(offsets >= firsts[each]), firsts[each], self._exact[each.topic])
             for each, offsets in found.items()
@@ -191,6 +233,8 @@ class Sweep:
 
     def _tell(self, offsets: int) -> None:
         self._records_read += offsets
+        if self._progress is None:
+            return
         bounds = self._sources.log_bounds
         total = sum(
             max(0, min(tally.spans[-1].hi, bounds[each].end) - max(tally.spans[0].lo, bounds[each].first))
@@ -198,3 +242,7 @@ class Sweep:
             if tally.spans and each in bounds
         )
         self._progress("records of the log", self._records_read, total)
+
+
+def _all(parts: Sequence[pl.Series]) -> pl.Series:
+    return NO_OFFSETS if not parts else parts[0] if len(parts) == 1 else pl.concat(parts)

@@ -23,6 +23,10 @@ from penstock.verify.windows import Pass, Window
 ROWS_PER_BATCH = 256 * 1024
 
 
+class GoneError(TransientError):
+    """A file that was there a moment ago is gone: vacuum or compaction ran meanwhile, or somebody deleted it."""
+
+
 @dataclass(frozen=True, slots=True)
 class DataFile:
     """An active file of a table; `rows` and the span of its offsets are None where it has no statistics."""
@@ -33,6 +37,10 @@ class DataFile:
     offsets: tuple[int, int] | None = None
     """Lowest and highest."""
     numbers: tuple[int, int] | None = None
+    topic_id: str | None = None
+    """Of all of its rows, where its name or footer tells."""
+    moves_to: str | None = None
+    """Where a staged file will be found once it is moved, which may happen at any time."""
 
 
 def active_files(table: Table, columns: OriginColumns | None) -> list[DataFile]:
@@ -77,7 +85,7 @@ def _extent(action: Mapping[str, Any], column: str) -> tuple[int, int] | None:
 
 def count_rows(storage: Storage, files: Sequence[DataFile]) -> int:
     """The rows of all files, from statistics or else from their footers."""
-    return sum(_open(storage, each.path).metadata.num_rows if each.rows is None else each.rows for each in files)
+    return sum(_open(storage, each).metadata.num_rows if each.rows is None else each.rows for each in files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,15 +97,27 @@ class Scanned:
 
 
 class OffsetScan:
-    """Reads offsets of files, pass by pass; counts the rows that cannot be placed, each file once."""
+    """Reads offsets of files, pass by pass; counts the rows that cannot be placed, each file once.
 
-    def __init__(self, storage: Storage, files: Sequence[DataFile], columns: OriginColumns, owners: Owners) -> None:
+    `ends` are the offsets up to which the files are judged: rows beyond are left out and counted.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        files: Sequence[DataFile],
+        columns: OriginColumns,
+        owners: Owners,
+        ends: Mapping[Partition, int] | None = None,
+    ) -> None:
         self._storage = storage
         self._files = files
         self._columns = columns
         self._owners = owners
+        self._ends = ends or {}
         self._seen: set[str] = set()
         self.unplaced = 0
+        self.ahead = 0
 
     def read(self, wanted: Pass, ignored_ids: frozenset[str]) -> Scanned:
         """The offsets in the windows of one pass; rows of `ignored_ids` are left out."""
@@ -118,7 +138,7 @@ class OffsetScan:
                         Offence(group.topic or topic_id, group.number, group.lowest, OffenceKind.UNKNOWN_PARTITION)
                     )
                 else:
-                    found.setdefault(place[0], []).append(_within(group.offsets, place[1]))
+                    found.setdefault(place[0], []).append(self._up_to_end(place[0], _within(group.offsets, place[1])))
             if file.path not in self._seen:
                 self._seen.add(file.path)
                 self.unplaced += unplaced
@@ -126,6 +146,15 @@ class OffsetScan:
             {each: pl.concat(parts) for each, parts in found.items()},
             min(strangers, key=lambda each: (each.topic, each.partition, each.offset), default=None),
         )
+
+    def _up_to_end(self, partition: Partition, offsets: pl.Series) -> pl.Series:
+        """The windows of all passes are apart, so each row is met once."""
+        end = self._ends.get(partition)
+        if end is None:
+            return offsets
+        judged = offsets.filter(offsets < end)
+        self.ahead += len(offsets) - len(judged)
+        return judged
 
     def _groups(self, file: DataFile) -> Iterator[tuple[str | None, _Group]]:
         """The rows of a file by topic and partition, with the topic id; None where it cannot be told."""
@@ -140,7 +169,7 @@ class OffsetScan:
                     offsets = offsets.drop_nulls()
                 if values["partition"] is not None and len(offsets):
                     topic = values.get("topic")
-                    owner = self._owners.owner(file.path, topic, values.get("topic_id"))
+                    owner = self._owners.owner(file.path, topic, values.get("topic_id") or file.topic_id)
                     yield owner, _Group(topic, values["partition"], offsets)
 
 
@@ -174,20 +203,24 @@ def _within(offsets: pl.Series, window: Window) -> pl.Series:
     return offsets
 
 
-def _open(storage: Storage, path: str) -> pq.ParquetFile:
-    try:
-        return pq.ParquetFile(storage.open_reader(path))
-    except NotFoundError as error:
-        raise TransientError(
-            f"the file {path} of {storage.url} is gone",
-            detail="the table names it; a vacuum that ran meanwhile may have taken it",
-            hint="try again; if it stays, the table is damaged: restore the file",
-        ) from error
+def _open(storage: Storage, file: DataFile) -> pq.ParquetFile:
+    for path in (file.path, file.moves_to):
+        if path is None:
+            continue
+        try:
+            return pq.ParquetFile(storage.open_reader(path))
+        except NotFoundError:
+            pass
+    raise GoneError(
+        f"the file {file.path} of {storage.url} is gone",
+        detail="the table names it; a vacuum that ran meanwhile may have taken it",
+        hint="try again; if it stays, the table is damaged: restore the file",
+    )
 
 
 def _frames(storage: Storage, file: DataFile, columns: OriginColumns) -> Iterator[pl.DataFrame]:
     """The origin columns of a file under the names partition, offset, topic and topic_id."""
-    parquet = _open(storage, file.path)
+    parquet = _open(storage, file)
     roles = {
         role: name
         for role, name in (

@@ -11,11 +11,22 @@ from contextlib import closing
 from penstock.job.spec import JobSpec, Secret
 from penstock.log.kafka import KafkaLog
 from penstock.storage import open_storage
+from penstock.verify.export import prove_export
 from penstock.verify.facts import TableFacts, read_log, read_table
-from penstock.verify.findings import Check, PartitionFacts, VerifyReport
-from penstock.verify.laws import LogFacts, RowCounts, check_log, check_rows, check_slices, check_totals
+from penstock.verify.findings import NO_TABLE, Proof, VerifyReport
+from penstock.verify.judge import Leave
+from penstock.verify.laws import (
+    LogFacts,
+    RowCounts,
+    check_log,
+    check_rows,
+    check_slices,
+    check_totals,
+    partition_facts,
+    spans,
+)
 from penstock.verify.owners import QUARANTINE_COLUMNS, kept_columns
-from penstock.verify.sweep import Progress, Sources, Sweep
+from penstock.verify.sweep import Depth, Progress, Sources, Subject, Sweep, TypeFiles
 from penstock.verify.table_offsets import active_files, count_rows
 from penstock.verify.windows import OFFSETS_PER_PASS_MAX
 
@@ -28,32 +39,47 @@ def verify(
 ) -> VerifyReport:
     """Check a job's table against itself and its log; `deep` also reads the log's records for their offsets."""
     path = "******" if isinstance(job.table.path, Secret) else job.table.path
+    depth = Depth(deep, progress, offsets_per_pass_max)
+    proof = _prove_table(job, depth) if job.export is None else prove_export(job, job.export, depth)
+    return VerifyReport(job.name, path, proof.version, deep, proof.checks, proof.partitions)
+
+
+def _prove_table(job: JobSpec, depth: Depth) -> Proof:
     facts = read_table(job)
     if facts is None:
-        missing = Check("table", False, "there is no table yet: the job has not started")
-        return VerifyReport(job.name, path, None, deep, (missing,))
+        return NO_TABLE
     with closing(KafkaLog(job.log)) as log:
         log_facts = read_log(log, facts.lives)
-        sources = _sources(facts, log, log_facts, job, deep)
-        sweep = Sweep(job, facts, sources, progress or _silent)
-        sweep.run(offsets_per_pass_max)
+        sources = _sources(facts, log, log_facts, job, depth.deep)
+        sweep = Sweep(job, _subject(facts), sources, depth.progress)
+        sweep.run(depth.offsets_per_pass_max)
         checks = [
             check_totals(facts.states),
             check_slices(facts.states, facts.committed.slices),
-            check_rows(_row_counts(job, facts, sources)),
+            check_rows(_row_counts(facts, sources)),
             sweep.check_offsets(),
             check_log(facts.states, facts.lives.fingerprints, log_facts),
         ]
-        if deep:
+        if depth.deep:
             checks.append(sweep.check_records())
-    return VerifyReport(job.name, path, facts.version, deep, tuple(checks), _partitions(facts, log_facts))
+    return Proof(facts.version, tuple(checks), partition_facts(facts.states, log_facts))
+
+
+def _subject(facts: TableFacts) -> Subject:
+    return Subject(
+        spans={each: spans(each, state, facts.committed.slices.get(each, ())) for each, state in facts.states.items()},
+        lives=facts.lives,
+        leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
+    )
 
 
 def _sources(facts: TableFacts, log: KafkaLog, log_facts: LogFacts, job: JobSpec, deep: bool) -> Sources:
     columns = kept_columns(job, facts.table.schema)
     quarantined = active_files(facts.quarantine, QUARANTINE_COLUMNS) if facts.quarantine else []
     return Sources(
-        files=active_files(facts.table, columns),
+        storage=facts.table.storage(),
+        types=[TypeFiles(active_files(facts.table, columns))],
+        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
         quarantine_files=[*quarantined, *facts.pending],
         columns=columns,
         log=log,
@@ -61,27 +87,13 @@ def _sources(facts: TableFacts, log: KafkaLog, log_facts: LogFacts, job: JobSpec
     )
 
 
-def _row_counts(job: JobSpec, facts: TableFacts, sources: Sources) -> RowCounts:
-    quarantine = open_storage(job.table.quarantine_path, job.table.storage_options)
+def _row_counts(facts: TableFacts, sources: Sources) -> RowCounts:
     pending = sum(each.rows or 0 for each in facts.pending)
     return RowCounts(
-        table=count_rows(facts.table.storage(), sources.files),
+        table=sum(count_rows(sources.storage, each.files) for each in sources.types),
         written=facts.lives.rows_written,
-        quarantine=count_rows(quarantine, sources.quarantine_files) - pending,
+        quarantine=count_rows(sources.quarantine_storage, sources.quarantine_files) - pending,
         quarantined=facts.lives.rows_quarantined,
         pending=pending,
         replay_unfinished=facts.replay_unfinished,
     )
-
-
-def _partitions(facts: TableFacts, log: LogFacts) -> tuple[PartitionFacts, ...]:
-    found = []
-    for partition, state in sorted(facts.states.items()):
-        bounds = log.bounds.get(partition)
-        first, end = (bounds.first, bounds.end) if bounds else (None, None)
-        found.append(PartitionFacts(partition, state.origin or 0, state.position or 0, state.totals, first, end))
-    return tuple(found)
-
-
-def _silent(step: str, done: int, total: int) -> None:
-    """Nobody listens."""

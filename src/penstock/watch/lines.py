@@ -9,8 +9,10 @@ import structlog
 
 WARNINGS = frozenset(
     {
+        "alert raised",
         "claim lost",
         "coordination interrupted",
+        "day marker failed",
         "fields left out",
         "foreign record",
         "left without saying so",
@@ -27,7 +29,7 @@ WARNINGS = frozenset(
         "table behind its claim",
     }
 )
-ERRORS = frozenset({"job failed", "job crashed"})
+ERRORS = frozenset({"job failed", "job crashed", "type cannot be written"})
 
 
 class JsonLines:

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from penstock.log.offsets import Partition
 from penstock.tables.state import Totals
 from penstock.verify.findings import Offence, OffenceKind, earliest
-from penstock.verify.judge import Held, Judged, LogCounts, LogOffsets, held_offences, judge, record_offences
+from penstock.verify.judge import Held, Judged, Leave, LogCounts, LogOffsets, held_offences, judge, record_offences
 from penstock.verify.laws import Span
 from penstock.verify.windows import Window, passes
 
 ORDERS = Partition("orders", "id1", 2)
 FULL = Span(10, 20, 10, Totals(read=10, written=10))
 WINDOW = Window(10, 20)
+NO_LEAVE = Leave()
 
 
 def series(offsets: Iterable[int]) -> pl.Series:
@@ -35,9 +36,9 @@ def judged(
     quarantine: Iterable[int] = (),
     log: LogOffsets | None = None,
     span: Span = FULL,
-    replaying: bool = False,
+    leave: Leave = NO_LEAVE,
 ) -> Judged:
-    return judge(ORDERS, WINDOW, (span,), Held(series(table), series(quarantine)), log, replaying)
+    return judge(ORDERS, WINDOW, (span,), Held(series(table), series(quarantine)), log, leave)
 
 
 def first(found: Judged) -> Offence | None:
@@ -72,7 +73,7 @@ def test_an_offset_in_table_and_quarantine_is_named() -> None:
 
 
 def test_an_unfinished_replay_may_leave_offsets_in_both() -> None:
-    assert first(judged(range(10, 20), [16], replaying=True)) is None
+    assert first(judged(range(10, 20), [16], leave=Leave(in_both=True))) is None
 
 
 def test_an_offset_at_the_position_is_beyond_it() -> None:
@@ -166,8 +167,8 @@ def test_windows_find_what_plain_counting_finds(table: list[int], quarantine: li
     offences: list[Offence] = []
     for cut in passes({ORDERS: (5, 25)}, offsets_max):
         window = cut[ORDERS]
-        held = Held(*(series(_in_window(offsets, window)) for offsets in (table, quarantine)))
-        offences += judge(ORDERS, window, (span,), held, None, False).offences
+        held = Held(series(_in_window(table, window)), series(_in_window(quarantine, window)))
+        offences += judge(ORDERS, window, (span,), held, None, Leave()).offences
     found = earliest(offences)
     assert (found.offset if found else None) == (wrong[0] if wrong else None)
 

@@ -59,22 +59,24 @@ def _removed(storage: Storage, path: str, reach: Reach) -> bool:
 def _rename(storage: Storage, rename: Rename, reach: Reach) -> FailedRename | None:
     reach("renaming")
     try:
-        done = storage.rename_if_absent(rename.source, rename.target) or _same(storage, rename)
-    except NotFoundError:
-        return _gone(storage, rename)
+        if storage.rename_if_absent(rename.source, rename.target):
+            return None
+        reason = f"{rename.target} is taken by another file"
     except PenstockError as error:
-        return FailedRename(rename, error.primary)
-    return None if done else FailedRename(rename, f"{rename.target} is taken by something else")
+        reason = error.primary
+    return None if _is_done(storage, rename) else FailedRename(rename, reason)
 
 
-def _same(storage: Storage, rename: Rename) -> bool:
-    """The name is taken: by somebody who has done it, perhaps we ourselves in an earlier life, or by a stranger."""
-    return storage.exists(rename.target) and storage.size_bytes(rename.source) == storage.size_bytes(rename.target)
-
-
-def _gone(storage: Storage, rename: Rename) -> FailedRename | None:
-    """The staged name is free: done, if readers have the file under its own name."""
+def _is_done(storage: Storage, rename: Rename) -> bool:
+    """Whether somebody has done it, perhaps we ourselves in an earlier life, and not a stranger taken the name."""
     try:
-        return None if storage.exists(rename.target) else FailedRename(rename, f"{rename.source} is gone")
-    except PenstockError as error:
-        return FailedRename(rename, error.primary)
+        placed_bytes = storage.size_bytes(rename.target)
+    except PenstockError:
+        return False
+    try:
+        # Both names are there where a rename is a copy, and after a crash in the middle of a local one.
+        return storage.size_bytes(rename.source) == placed_bytes
+    except NotFoundError:
+        return True
+    except PenstockError:
+        return False

@@ -9,6 +9,7 @@ from penstock.errors import InvariantError
 from penstock.job.spec import TypeStart
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.parquet.entry import Entry, SliceRecord, TakenRecord, TypeRecord
+from penstock.tables.parquet.names import type_and_day
 from penstock.tables.parquet.state import (
     Cause,
     Day,
@@ -51,7 +52,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         unfinished=Unfinished((*entry.pending, *entry.renames), (*entry.pending_removes, *entry.removes)),
         pending=entry.pending,
         reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
-        open_days=(state.open_days | _days_of(entry)) - frozenset(entry.closed),
+        open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
     )
 
 
@@ -146,6 +147,12 @@ def _days_of(entry: Entry) -> frozenset[tuple[str, Day]]:
     return frozenset(
         (name, day) for piece in entry.slices for name, written in piece.written.items() for day in written.days
     )
+
+
+def _days_without_files(entry: Entry) -> frozenset[tuple[str, Day]]:
+    """Days that an earlier entry may have closed before it turned out that their files cannot be put there."""
+    found = (type_and_day(each.target) for each in entry.pending)
+    return frozenset(each for each in found if each is not None)
 
 
 def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]:

@@ -20,8 +20,10 @@ def mark_days(table: ExportTable, entry: Entry, tell: Callable[..., None]) -> bo
     state = table.state()
     try:
         for name, day in entry.reopened:
-            table.storage.delete(table.places.marker(name, day))
-            tell("day opened again", type=name, day=day)
+            marker = table.places.marker(name, day)
+            if table.storage.exists(marker):
+                table.storage.delete(marker)
+                tell("day opened again", type=name, day=day)
         for name, day in entry.closed:
             if (name, day) in state.open_days:
                 continue

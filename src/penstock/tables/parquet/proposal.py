@@ -56,6 +56,12 @@ class RoutedPart:
         counted = {**self.written, UNROUTED: self.shares.get(UNROUTED, Share())}
         return tuple(file for share in counted.values() for file in share.quarantine_files)
 
+    @property
+    def counted(self) -> Counts:
+        """What became of the records that this slice dealt with; those left behind are not among them."""
+        counts = sum((share.counts for share in self.written.values()), Counts())
+        return counts + self.shares.get(UNROUTED, Share()).counts
+
     def without(self, name: str, cause: Cause = Cause.FAILING) -> RoutedPart:
         """The same slice with a type left behind."""
         return replace(self, behind={**self.behind, name: cause})
@@ -143,12 +149,6 @@ def _written(share: Share) -> WrittenRecord:
     return WrittenRecord(share.counts.written, len(share.files), size_bytes, dict(share.days))
 
 
-def _counted(part: RoutedPart) -> Counts:
-    """What became of the records that this slice dealt with; those left behind are not among them."""
-    counts = sum((share.counts for share in part.written.values()), Counts())
-    return counts + part.shares.get(UNROUTED, Share()).counts
-
-
 def _deferred(part: RoutedPart) -> dict[str, DeferredRecord]:
     left = {}
     for name, share in part.shares.items():
@@ -160,7 +160,7 @@ def _deferred(part: RoutedPart) -> dict[str, DeferredRecord]:
 
 
 def _main_totals(part: RoutedPart) -> Totals:
-    counts = _counted(part)
+    counts = part.counted
     deferred = sum(each.count for each in _deferred(part).values())
     read = counts.read + deferred
     return Totals(
@@ -176,7 +176,7 @@ def _main_totals(part: RoutedPart) -> Totals:
 
 
 def _catch_up_totals(part: RoutedPart, here: RoutedPartition) -> Totals:
-    counts = _counted(part)
+    counts = part.counted
     backfilled = sum(
         share.counts.read for name, share in part.written.items() if part.piece.end <= here.lanes[name].counted_from
     )

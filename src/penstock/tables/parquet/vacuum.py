@@ -115,14 +115,15 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     probes, young = _judge_probes(table, facts)
     deleted = [Deleted(table.job.table.path, each.path, each.size_bytes, why) for each, why in [*dead, *probes]]
     counted: Counter[str] = Counter({str(why): count for why, count in (kept + young).items()})
+    storages = {table.job.table.path: table.storage}
     if quarantine is not None:
-        gone, stay = judge_quarantine(quarantine, quarantined, state)
+        gone, stay = judge_quarantine(quarantine, quarantined, state, facts.is_young)
         deleted += [Deleted(quarantine.spec.path, each.path, each.size_bytes, why) for each, why in gone]
         counted += stay
-    if not dry_run:
-        for each in deleted:
-            table.environment.reach("vacuum_deleting")
-            (table.storage if each.table_url == table.job.table.path else quarantine.storage()).delete(each.path)
+        storages[quarantine.spec.path] = quarantine.storage()
+    for each in () if dry_run else deleted:
+        table.environment.reach("vacuum_deleting")
+        storages[each.table_url].delete(each.path)
     return VacuumReport(tuple(deleted), dict(counted), dry_run)
 
 
@@ -155,7 +156,7 @@ def _by_name(kind: str, name: str, facts: Facts) -> Dead | Kept:
     if (staged := parse_staged_name(name)) is not None:
         return _by_position(kind, staged, facts)
     if (compacted := parse_compacted_name(name)) is not None:
-        return Dead.EXPIRED if facts.state.number >= compacted.version_max else _landed(facts)
+        return Dead.EXPIRED if facts.state.number >= compacted.version_max else Kept.COMMITTABLE
     return Kept.UNKNOWN
 
 
@@ -165,10 +166,6 @@ def _by_position(kind: str, name: StagedName, facts: Facts) -> Dead | Kept:
     if position is None or kind not in facts.state.types:
         return Kept.UNPLACED
     return Dead.PASSED if position > name.start else Kept.COMMITTABLE
-
-
-def _landed(facts: Facts) -> Kept:
-    return Kept.COMMITTABLE
 
 
 def _judge_probes(table: ExportTable, facts: Facts) -> tuple[list[tuple[Entry, Dead]], Counter[Kept]]:

@@ -1,0 +1,247 @@
+"""The law of a ledger's chain: slices touch, types catch up from where they are, and all adds up to the state. Pure.
+
+It is a second, simpler reading of the entries than the fold that the state comes from: neither believes the other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+
+from penstock.job.spec import TypeStart
+from penstock.log.offsets import Partition
+from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord
+from penstock.tables.parquet.state import LedgerState, RoutedPartition
+from penstock.tables.state import Totals
+from penstock.verify.findings import Check, Offence, OffenceKind, earliest, offence_at
+from penstock.verify.laws import Span
+
+SPANS_MAX = 100_000
+"""Of all partitions together; beyond it neighbouring slices are judged as one."""
+_SPANS_OF_PARTITION_MIN = 16
+
+
+def present(totals: Totals) -> Totals:
+    """Records that a type's own table had already are there as much as those that were written for it (RULES L8)."""
+    return replace(totals, written=totals.written + totals.skipped, skipped=0)
+
+
+@dataclass(slots=True)
+class Behind:
+    """A type that is behind in a partition, as the entries tell it."""
+
+    position: int
+    counted_from: int
+    deferred: int = 0
+
+
+@dataclass(slots=True)
+class Track:
+    """What the entries tell of one partition."""
+
+    origin: int
+    position: int
+    totals: Totals = field(default_factory=Totals)
+    behind: dict[str, Behind] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    twice_below: int | None = None
+    """Up to where records may have been read again for a type that came later."""
+
+    def advance(self, piece: SliceRecord, rough: bool, spans_max: int) -> Iterator[Fault]:
+        """A slice of the partition itself."""
+        if piece.start > self.position:
+            yield self.position, OffenceKind.HOLE, None, f"no slice holds [{self.position}, {piece.start})"
+        if piece.start < self.position:
+            yield piece.start, OffenceKind.OVERLAP, None, f"[{piece.start}, {self.position}) is in two slices"
+        for name in sorted(piece.written.keys() & self.behind.keys()):
+            at = self.behind[name].position
+            yield at, OffenceKind.HOLE, None, f"type {name} is written from {piece.start} on and was left at {at}"
+        if piece.totals.offsets != piece.end - piece.start:
+            yield piece.start, OffenceKind.NOT_COUNTED, piece.end, f"{piece.totals.offsets} offsets are counted"
+        self.position = piece.end
+        for name, left in piece.deferred.items():
+            lane = self.behind.setdefault(name, Behind(left.first, left.first))
+            lane.deferred += left.count
+        totals = present(piece.totals)
+        self.totals += piece.totals
+        self.spans.append(Span(piece.start, piece.end, piece.start + totals.gap, totals, rough))
+        if len(self.spans) > spans_max:
+            self.spans = list(_paired(self.spans))
+
+    def catch_up(self, piece: SliceRecord, starts: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[Fault]:
+        """A slice of types that were behind: each goes on where it was left."""
+        totals = piece.totals
+        if totals.offsets:
+            yield piece.start, OffenceKind.NOT_COUNTED, piece.end, "a catch-up counts offsets a second time"
+        for name, start in starts.items():
+            lane = self.behind.get(name)
+            if lane is None or start < lane.position:
+                yield start, OffenceKind.OVERLAP, None, f"type {name} is taken again from {start}"
+            elif start > lane.position:
+                yield lane.position, OffenceKind.HOLE, None, f"nothing takes type {name} in [{lane.position}, {start})"
+            if lane is not None:
+                totals += self._moved(name, lane, piece.end, counts[name])
+        self.totals += totals
+        _join(self.spans, min(starts.values(), default=piece.start), piece.end, present(totals))
+
+    def _moved(self, name: str, lane: Behind, end: int, count: int) -> Totals:
+        """Move a lane to the end of a slice; what was counted and not found when it ends has vanished."""
+        if end > lane.counted_from:
+            lane.deferred -= count
+        lane.position = end
+        if end < self.position and (lane.deferred or end < lane.counted_from):
+            return Totals()
+        del self.behind[name]
+        return Totals(deferred=-lane.deferred, vanished=lane.deferred)
+
+
+Fault = tuple[int, OffenceKind, int | None, str]
+"""Offset, kind, end of the range if it is one, and the text."""
+
+
+@dataclass(slots=True)
+class Chain:
+    """Takes every entry in turn and keeps what the next ones must fit to."""
+
+    spans_max: int = SPANS_MAX
+    tracks: dict[Partition, Track] = field(default_factory=dict)
+    files: set[str] = field(default_factory=set)
+    """The final names that readers see once every entry is finished."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """By type."""
+    rebuilt: bool = False
+    """Whether files are older than the entries: the ledger was made again from them."""
+    slices: int = 0
+    texts: list[str] = field(default_factory=list)
+    offences: list[Offence] = field(default_factory=list)
+    faulty: set[Partition] = field(default_factory=set)
+
+    def add(self, entry: Entry) -> None:
+        rough = entry.kind is EntryKind.REBUILD
+        self.rebuilt |= rough
+        for start in entry.starts:
+            self.tracks[start.partition] = Track(start.offset, start.offset)
+        for name, record in entry.types.items():
+            if record.start is TypeStart.BEGINNING:
+                self._backfill(name)
+        for piece in entry.slices:
+            self._slice(piece, entry.number, rough)
+        self.files.difference_update(entry.removes)
+        self.files.update(each.target for each in entry.renames)
+
+    def _slice(self, piece: SliceRecord, number: int, rough: bool) -> None:
+        self.slices += 1
+        track = self.tracks.get(piece.partition)
+        if track is None:
+            self._tell(piece.partition, number, (piece.start, OffenceKind.UNKNOWN_PARTITION, None, "was never started"))
+            return
+        rows = {name: each.rows for name, each in piece.written.items()}
+        for name, count in rows.items():
+            self.rows[name] = self.rows.get(name, 0) + count
+        if not piece.totals.conserved or sum(rows.values()) != piece.totals.written:
+            text = f"the counts of [{piece.start}, {piece.end}) do not add up"
+            self._tell(piece.partition, number, (piece.start, OffenceKind.NOT_COUNTED, piece.end, text))
+        if piece.taken is None:
+            spans_max = max(_SPANS_OF_PARTITION_MIN, self.spans_max // len(self.tracks))
+            faults = track.advance(piece, rough, spans_max)
+        else:
+            starts = {name: each.start for name, each in piece.taken.items()}
+            faults = track.catch_up(piece, starts, {name: each.count for name, each in piece.taken.items()})
+        for fault in faults:
+            self._tell(piece.partition, number, fault)
+
+    def _backfill(self, name: str) -> None:
+        for track in self.tracks.values():
+            if track.position > track.origin:
+                track.behind[name] = Behind(track.origin, track.position)
+                track.twice_below = track.position
+
+    def _tell(self, partition: Partition, number: int | None, fault: Fault) -> None:
+        offset, kind, end, text = fault
+        where = "" if number is None else f"entry {number}: "
+        self.texts.append(f"{where}{partition}: {text}")
+        self.offences.append(offence_at(partition, offset, kind, end))
+        self.faulty.add(partition)
+
+    def close(self, state: LedgerState, missing: Sequence[int] = ()) -> Check:
+        """Whether the chain is whole and leads to the state; `missing` are numbers whose entries are gone."""
+        for number in missing:
+            self.texts.append(f"entry {number} is gone or cannot be read")
+        for partition, here in sorted(state.partitions.items()):
+            for fault in _differences(self.tracks.get(partition), here):
+                self._tell(partition, None, fault)
+        for partition in sorted(self.tracks.keys() - state.partitions.keys()):
+            self._tell(partition, None, (0, OffenceKind.UNKNOWN_PARTITION, None, "the ledger's state does not have it"))
+        return self.check(state.number)
+
+    def check(self, number: int) -> Check:
+        detail = "; ".join(self.texts) or f"{self.slices} slices of {number} entries touch and add up"
+        facts = {"slices": self.slices, "whole_history": int(not self.rebuilt)}
+        return Check("slices", not self.texts, detail, earliest(self.offences), facts=facts)
+
+    def spans(self, partition: Partition, here: RoutedPartition) -> tuple[Span, ...]:
+        """What must lie where; of a chain that is broken there only the totals are believed."""
+        if here.origin is None or here.position is None:
+            return ()
+        track = self.tracks.get(partition)
+        if track is None or partition in self.faulty or not track.spans:
+            return (Span(here.origin, here.position, here.origin, present(here.totals), self.rebuilt),)
+        return tuple(track.spans)
+
+
+def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
+    if here.position is None or here.origin is None:
+        return
+    if track is None:
+        yield here.origin, OffenceKind.HOLE, None, "no entry starts it"
+        return
+    if track.origin != here.origin:
+        kind = OffenceKind.BEFORE_ORIGIN if track.origin < here.origin else OffenceKind.HOLE
+        first = min(track.origin, here.origin)
+        yield first, kind, None, f"the entries start at {track.origin}, the origin is {here.origin}"
+    if track.position != here.position:
+        kind = OffenceKind.HOLE if track.position < here.position else OffenceKind.BEYOND_POSITION
+        first = min(track.position, here.position)
+        yield first, kind, None, f"slices end at {track.position}, the position is {here.position}"
+    for name in sorted(track.behind.keys() | here.lanes.keys()):
+        mine, lane = track.behind.get(name), here.lanes.get(name)
+        at = None if mine is None else (mine.position, mine.deferred)
+        stated = None if lane is None else (lane.position, lane.deferred)
+        if at != stated:
+            first = min(each[0] for each in (at, stated) if each is not None)
+            told = f"type {name} is at {_told(at)} by the entries and at {_told(stated)} by the state"
+            yield first, OffenceKind.HOLE, None, told
+    # Slices that end elsewhere count other offsets, too.
+    same_end = track.position == here.position
+    if same_end and track.totals != replace(here.totals, replayed=track.totals.replayed):
+        text = f"the slices count {track.totals}, the totals are {here.totals}"
+        yield here.origin, OffenceKind.NOT_COUNTED, max(here.position, here.origin), text
+
+
+def _told(place: tuple[int, int] | None) -> str:
+    return "the partition's position" if place is None else f"{place[0]} with {place[1]} records left"
+
+
+def _merged(one: Span, other: Span) -> Span:
+    """Two neighbours as one; where gaps lie is known only for one at the very beginning."""
+    read_from = one.lo if other.totals.gap else one.read_from
+    return Span(one.lo, other.hi, read_from, one.totals + other.totals, one.rough or other.rough)
+
+
+def _paired(spans: Sequence[Span]) -> Iterator[Span]:
+    """Half as many."""
+    for first in range(0, len(spans), 2):
+        pair = spans[first : first + 2]
+        yield _merged(*pair) if len(pair) == 2 else pair[0]
+
+
+def _join(spans: list[Span], lo: int, hi: int, added: Totals) -> None:
+    """Make one span of those that `[lo, hi)` touches, and give it further counts."""
+    first = bisect_right(spans, lo, key=lambda each: each.hi)
+    last = bisect_left(spans, hi, key=lambda each: each.lo)
+    if first >= last:
+        return
+    whole = reduce(_merged, spans[first:last])
+    spans[first:last] = [replace(whole, totals=whole.totals + added)]

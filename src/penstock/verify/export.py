@@ -1,0 +1,182 @@
+"""`verify` of a routed job: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
+
+The ledger is judged as of one entry while the job may go on: its totals, the chain of its slices, the rows of the files
+that it names, their offsets over all types and days, and the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Bounds, Partition
+from penstock.storage import open_storage
+from penstock.tables.parquet.state import RoutedPartition
+from penstock.tables.state import TOTAL_NAMES
+from penstock.verify.export_facts import BrokenLedger, LedgerFacts, read_ledger
+from penstock.verify.export_files import FindFiles, Landed, delta_files, parquet_files
+from penstock.verify.facts import read_log
+from penstock.verify.findings import NO_TABLE, Check, Proof
+from penstock.verify.judge import Leave
+from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
+from penstock.verify.lives import Lives
+from penstock.verify.owners import QUARANTINE_COLUMNS, OriginColumns, kept_columns
+from penstock.verify.sweep import Depth, Sources, Subject, Sweep
+from penstock.verify.table_offsets import GoneError, active_files, count_rows
+
+ATTEMPTS_MAX = 5
+"""How often a verification begins anew because files were compacted meanwhile."""
+
+FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
+
+
+def prove_export(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
+    """Check the ledger, the files and the log of a routed job."""
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            return _prove(job, export, depth)
+        except GoneError:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _prove(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
+    facts = read_ledger(job, export)
+    if facts is None:
+        return NO_TABLE
+    if isinstance(facts, BrokenLedger):
+        return Proof(None, (facts.slices,))
+    landed = find_landed(job, export, facts)
+    with closing(KafkaLog(job.log)) as log:
+        log_facts = read_log(log, facts.lives)
+        sweep = swept(job, facts, landed, depth, log, log_facts.bounds)
+        checks = [
+            *own_checks(job, facts, landed, sweep),
+            check_log(facts.state.partitions, facts.lives.fingerprints, log_facts),
+        ]
+        if depth.deep:
+            checks.append(sweep.check_records())
+    return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
+
+
+def find_landed(job: JobSpec, export: ExportSpec, facts: LedgerFacts) -> Landed:
+    """The files of all types in the job's format."""
+    return FILES[export.format](facts.table, facts.state, facts.chain, origin_columns(job))
+
+
+def origin_columns(job: JobSpec) -> OriginColumns | None:
+    """The columns stand for every type, so their names are enough."""
+    return kept_columns(job, pa.schema([(name, pa.null()) for name in job.columns]))
+
+
+def swept(
+    job: JobSpec,
+    facts: LedgerFacts,
+    landed: Landed,
+    depth: Depth,
+    log: KafkaLog | None = None,
+    bounds: Mapping[Partition, Bounds] | None = None,
+) -> Sweep:
+    """All offsets of the files and of the quarantine, read and judged; with the log's if they are wanted."""
+    quarantined = active_files(facts.quarantine, QUARANTINE_COLUMNS) if facts.quarantine else []
+    sources = Sources(
+        storage=facts.table.storage,
+        types=list(landed.types.values()),
+        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
+        quarantine_files=[*quarantined, *facts.pending],
+        columns=origin_columns(job),
+        log=log,
+        log_bounds=(bounds or {}) if depth.deep else {},
+    )
+    sweep = Sweep(job, _subject(facts, landed), sources, depth.progress)
+    sweep.run(depth.offsets_per_pass_max)
+    return sweep
+
+
+def own_checks(job: JobSpec, facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check, ...]:
+    """What needs no log."""
+    partitions = facts.state.partitions
+    ahead = dict(zip(landed.types, sweep.ahead, strict=True))
+    return (
+        check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
+        facts.slices,
+        check_rows(
+            _row_counts(job, facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_doubts(facts, landed, ahead))
+        ),
+        sweep.check_offsets(),
+    )
+
+
+def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
+    partitions = facts.state.partitions
+    others = {**facts.lives.others, **landed.others}
+    return Subject(
+        spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
+        lives=replace(facts.lives, others=others),
+        leaves={each: Leave(twice_below=_twice_below(facts, each)) for each in partitions},
+    )
+
+
+def _twice_below(facts: LedgerFacts, partition: Partition) -> int | None:
+    """Up to where a type that came later may have what another place has: only if anything was read again for it."""
+    here, track = facts.state.of(partition), facts.chain.tracks.get(partition)
+    if not here.totals.backfilled and not facts.chain.rebuilt:
+        return None
+    return here.position if track is None or partition in facts.chain.faulty else track.twice_below
+
+
+def _lanes_fault(here: RoutedPartition) -> str:
+    """Why what is left to types that are behind is not what was deferred."""
+    left = sum(lane.deferred for lane in here.lanes.values())
+    if left != here.totals.deferred:
+        return f"{here.totals.deferred} records deferred, types that are behind know of {left}"
+    negative = [name for name in TOTAL_NAMES if getattr(here.totals, name) < 0]
+    return f"{', '.join(negative)} below zero" if negative else ""
+
+
+def _row_counts(job: JobSpec, facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> RowCounts:
+    totals = [here.totals for here in facts.state.partitions.values()]
+    pending = sum(each.rows or 0 for each in facts.pending)
+    quarantined = sum(each.quarantined - each.replayed for each in totals)
+    there = 0
+    if facts.quarantine is not None:
+        there = count_rows(facts.quarantine.storage(), active_files(facts.quarantine, QUARANTINE_COLUMNS))
+    if _shares_quarantine(facts.lives) or (facts.chain.rebuilt and there + pending > quarantined):
+        there = quarantined - pending
+    return RowCounts(
+        table=sum(landed.rows.values()) - sum(ahead.values()),
+        written=sum(each.written + each.skipped + each.replayed for each in totals),
+        quarantine=there,
+        quarantined=quarantined,
+        pending=pending,
+    )
+
+
+def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
+    yield from landed.faults
+    for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
+        found = landed.rows.get(name, 0)
+        if found != state.rows:
+            yield f"type {name} has {found} rows, {state.rows} are counted"
+
+
+def _doubts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
+    yield from landed.doubts
+    for name, count in sorted(ahead.items()):
+        if count:
+            yield f"{count} rows of type {name} are ahead of the ledger: the next run counts them"
+    if _shares_quarantine(facts.lives):
+        jobs = ", ".join(sorted(facts.lives.others))
+        yield f"the quarantine is shared with {jobs}: its rows are judged by their offsets alone"
+    if facts.chain.rebuilt:
+        yield "the ledger was made again from the files: what left no row before that is not counted"
+
+
+def _shares_quarantine(lives: Lives) -> bool:
+    return bool(lives.others)

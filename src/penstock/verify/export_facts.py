@@ -1,0 +1,143 @@
+"""Reads what a routed job's ledger says, entry by entry, all as of one number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from penstock.errors import InvariantError
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.tables.delta.keys import position_key
+from penstock.tables.delta.table import Table
+from penstock.tables.environment import Environment
+from penstock.tables.parquet.entry import Entry, EntryKind
+from penstock.tables.parquet.opening import open_export
+from penstock.tables.parquet.state import LedgerState
+from penstock.tables.parquet.table import ExportTable
+from penstock.tables.quarantine import QuarantineTable
+from penstock.verify.chain import Chain
+from penstock.verify.findings import Check
+from penstock.verify.lives import Lives, find_lives
+from penstock.verify.table_offsets import DataFile
+
+ENTRIES_AT_ONCE = 16
+ENTRIES_PER_READ = 512
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerFacts:
+    """The ledger of a job at one number, with what its entries tell."""
+
+    table: ExportTable
+    state: LedgerState
+    chain: Chain
+    slices: Check
+    quarantine: Table | None
+    pending: tuple[DataFile, ...]
+    """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
+    lives: Lives
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenLedger:
+    """A ledger that has no state: its entries cannot be put one upon the other."""
+
+    slices: Check
+
+
+@dataclass(slots=True)
+class _Reading:
+    chain: Chain = field(default_factory=Chain)
+    missing: list[int] = field(default_factory=list)
+    pending: list[DataFile] = field(default_factory=list)
+
+
+def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger | None:
+    """Read everything that the ledger holds; None while there is none.
+
+    The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
+    """
+    environment = Environment()
+    quarantine = QuarantineTable(job, environment).table()
+    table = open_export(job, export, environment)
+    try:
+        state = table.ledger.refresh()
+    except InvariantError as error:
+        return BrokenLedger(_broken(table, error))
+    if state.number == 0 and not _numbers(table):
+        return None
+    marks = quarantine.transactions() if quarantine else {}
+    reading = _read(table, marks, state.number)
+    return LedgerFacts(
+        table=table,
+        state=state,
+        chain=reading.chain,
+        slices=reading.chain.close(state, reading.missing),
+        quarantine=quarantine,
+        pending=tuple(reading.pending),
+        lives=_lives(state, find_lives(marks, job.name).others),
+    )
+
+
+def _read(table: ExportTable, marks: Mapping[str, int], last: int) -> _Reading:
+    """Go through all entries up to `last`, and look whether there are any behind a number that is free."""
+    reading = _Reading()
+    numbers = _numbers(table)
+    first = min(numbers, default=1)
+    for number, entry in _entries(table, first, last):
+        if entry is None:
+            reading.missing.append(number)
+            continue
+        if number == first and number > 1 and entry.kind is not EntryKind.REBUILD:
+            reading.missing.append(1)
+        reading.chain.add(entry)
+        for piece in entry.slices:
+            if piece.quarantine and number > marks.get(position_key(table.job.name, piece.partition), 0):
+                reading.pending += [DataFile(each.path, each.rows) for each in piece.quarantine]
+    beyond = sorted(number for number in numbers if number > last)
+    # Entries that came while we looked go on at the next number; others lie behind one that is gone.
+    if beyond and beyond[0] != last + 1:
+        reading.missing.append(last + 1)
+    return reading
+
+
+def _numbers(table: ExportTable) -> list[int]:
+    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in table.storage.list(table.places.entries)]
+    return [int(stem) for stem in stems if stem.isdecimal()]
+
+
+def _entries(table: ExportTable, first: int, last: int) -> Iterator[tuple[int, Entry | None]]:
+    """The entries in their order, a bounded number of them in memory; None for one that cannot be read."""
+
+    def read(number: int) -> Entry | None:
+        try:
+            return table.ledger.read(number)
+        except InvariantError:
+            return None
+
+    with ThreadPoolExecutor(ENTRIES_AT_ONCE) as pool:
+        for start in range(first, last + 1, ENTRIES_PER_READ):
+            numbers = range(start, min(last + 1, start + ENTRIES_PER_READ))
+            yield from zip(numbers, pool.map(read, numbers), strict=True)
+
+
+def _broken(table: ExportTable, error: InvariantError) -> Check:
+    """Where the chain breaks, as far as its entries tell."""
+    numbers: Sequence[int] = _numbers(table)
+    chain = Chain()
+    chain.texts.append(str(error))
+    for _, entry in _entries(table, min(numbers, default=1), max(numbers, default=0)):
+        if entry is not None:
+            chain.add(entry)
+    return chain.check(max(numbers, default=0))
+
+
+def _lives(state: LedgerState, others: Mapping[str, frozenset[str]]) -> Lives:
+    current = sorted(partition for partition, _ in state.current())
+    return Lives(
+        current=tuple(current),
+        retired=tuple(sorted(state.partitions.keys() - set(current))),
+        fingerprints={topic: known for topic, known in state.fingerprints.items() if known is not None},
+        others=others,
+    )

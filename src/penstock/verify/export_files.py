@@ -1,0 +1,230 @@
+"""Which files readers see of a routed job as of one entry of its ledger, and what their footers tell.
+
+The job may run meanwhile. What later entries name is left out; what the judged entry still has to move is read where it
+lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.storage import NotFoundError, Storage
+from penstock.tables.delta.by_type import type_table_spec
+from penstock.tables.delta.library import MissingTableError
+from penstock.tables.delta.table import open_table
+from penstock.tables.parquet.data_files import FOOTERS_AT_ONCE
+from penstock.tables.parquet.names import SUFFIX, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.state import LedgerState
+from penstock.tables.parquet.table import ExportTable
+from penstock.verify.chain import Chain
+from penstock.verify.lives import find_lives
+from penstock.verify.owners import OriginColumns
+from penstock.verify.sweep import TypeFiles
+from penstock.verify.table_offsets import DataFile, GoneError, active_files, count_rows
+
+NAMES_SHOWN_MAX = 5
+_NAMES_FOLDER = "_penstock/names"
+_NO_SPACE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The files of every type, with what is wrong about them."""
+
+    types: Mapping[str, TypeFiles]
+    rows: Mapping[str, int]
+    faults: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    per_type: bool = True
+    """Whether the ledger counts the rows of each type exactly."""
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Other jobs whose rows lie in the same files, with the ids of their topics."""
+
+
+FindFiles = Callable[[ExportTable, LedgerState, Chain, OriginColumns | None], Landed]
+
+
+def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:
+    """The plain files: what the ledger's entries name, what lies in the folders, and how both differ."""
+    listed = {name: _visible(table.storage, name) for name in state.types}
+    seen = {path for paths in listed.values() for path in paths}
+    named_later = _named_later(table, state.number)
+    owned = _Owned(table, state)
+    waiting = {each.target: each for each in state.unfinished.renames if each.target not in seen}
+    ours = {path for path in seen if owned.is_ours(path)} - named_later - _to_be_removed(table.storage, state, seen)
+    faults = [
+        _told("files that the ledger names are gone", chain.files - ours - waiting.keys()),
+        _told("files are not in the ledger", set() if chain.rebuilt or chain.texts else ours - chain.files),
+        _told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
+    ]
+    places = [*((path, path) for path in sorted(ours)), *((each.source, each.target) for each in waiting.values())]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        found = list(pool.map(lambda place: _described(table.storage, place, columns, owned), places))
+    unreadable = [final for (_, final), each in zip(places, found, strict=True) if each is None]
+    faults.append(_told("files cannot be read", unreadable))
+    files = [each for each in found if each is not None]
+    types: dict[str, list[DataFile]] = {name: [] for name in state.types}
+    for each in files:
+        types[(each.moves_to or each.path).split("/", 1)[0]].append(each)
+    return Landed(
+        types={name: TypeFiles(each) for name, each in types.items()},
+        rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
+        faults=tuple(each for each in faults if each),
+        doubts=tuple(_waiting([each for each in files if each.moves_to is not None])),
+    )
+
+
+def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:
+    """One Delta table per type. A table may be ahead of the ledger by a commit: its rows beyond do not count yet."""
+    types: dict[str, TypeFiles] = {}
+    rows: dict[str, int] = {}
+    others: dict[str, frozenset[str]] = {}
+    for name in state.types:
+        try:
+            opened = open_table(type_table_spec(table.job.table, name), table.job.name)
+        except MissingTableError:
+            types[name], rows[name] = TypeFiles(()), 0
+            continue
+        files = active_files(opened, columns)
+        lives = find_lives(opened.transactions(), table.job.name)
+        own = opened.state(state.partitions).partitions.values()
+        of_others = lives.rows_written - sum(each.totals.written + each.totals.replayed for each in own)
+        rows[name] = count_rows(opened.storage(), files) - of_others
+        ends = {each: end for each in state.partitions if (end := state.position_of(each, name)) is not None}
+        types[name] = TypeFiles([replace(each, path=f"{name}/{each.path}") for each in files], ends)
+        for job, ids in lives.others.items():
+            others[job] = others.get(job, frozenset()) | ids
+    return Landed(types, rows, per_type=False, others=others)
+
+
+def _visible(storage: Storage, name: str) -> list[str]:
+    """What a plain reader takes for data below the folder of a type."""
+    return [
+        entry.path
+        for entry in storage.list(name)
+        if entry.path.endswith(SUFFIX) and not any(part.startswith(("_", ".")) for part in entry.path.split("/"))
+    ]
+
+
+def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) -> set[str]:
+    """Files that the judged entry takes away: its outputs, staged or in place, have their rows."""
+    orders = state.unfinished
+    removed = set(orders.removes)
+    # Removes come first (RULES L7): once an output is in place, a file that is still there has come back.
+    if any(each.waits and each.target in seen for each in orders.renames):
+        removed -= {path for path in removed & set(seen) if storage.exists(path)}
+    return removed
+
+
+def _named_later(table: ExportTable, number: int) -> set[str]:
+    """The files that entries behind the judged one have named by now."""
+    named: set[str] = set()
+    while (entry := table.ledger.read(number := number + 1)) is not None:
+        if entry.removes:
+            raise GoneError(f"entry {number} of {table.job.name} removes files that are being verified")
+        named.update(each.target for each in entry.renames)
+    return named
+
+
+class _Owned:
+    """Whose a file is, by its name."""
+
+    def __init__(self, table: ExportTable, state: LedgerState) -> None:
+        self._job = table.job.name
+        self._topics: dict[str, set[str]] = {}
+        for each in state.partitions:
+            self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
+        self._ids: dict[str, list[str]] = {}
+        """Of each topic its lives, in the order in which the ledger met them."""
+        for each in state.partitions:
+            known = self._ids.setdefault(each.topic, [])
+            if each.topic_id not in known:
+                known.append(each.topic_id)
+        claims = {path.rsplit("/", 1)[-1]: job for path, job in _claims(table.storage)}
+        self._other_jobs = set(claims.values()) - {self._job}
+        taken = {space for space, job in claims.items() if job != self._job}
+        self._other_spaces = {"" if space == _NO_SPACE else space for space in taken}
+
+    def is_ours(self, path: str) -> bool:
+        parsed = parse_final_name(path)
+        ours = is_compacted(path, self._job) or (parsed is not None and parsed.space in self._topics)
+        return ours and type_and_day(path) is not None
+
+    def is_others(self, path: str) -> bool:
+        parsed = parse_final_name(path)
+        if parsed is not None:
+            return parsed.space in self._other_spaces
+        return any(is_compacted(path, job) for job in self._other_jobs)
+
+    def topic_id(self, path: str) -> str | None:
+        """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""
+        parsed = parse_final_name(path)
+        topics = set() if parsed is None else self._topics.get(parsed.space, set())
+        if parsed is None or len(topics) != 1:
+            return None
+        [topic] = topics
+        ids = self._ids[topic]
+        return ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
+
+
+def _claims(storage: Storage) -> Iterator[tuple[str, str]]:
+    for entry in storage.list(_NAMES_FOLDER):
+        yield entry.path, storage.read(entry.path).decode()
+
+
+def _described(
+    storage: Storage, place: tuple[str, str], columns: OriginColumns | None, owned: _Owned
+) -> DataFile | None:
+    """A file where it is or will be, with its rows and the extent of its offsets; None if it cannot be read."""
+    now, final = place
+    for path in dict.fromkeys(place):
+        try:
+            with storage.open_reader(path) as source:
+                footer = pq.read_metadata(source)
+        except NotFoundError:
+            continue
+        except (pa.ArrowException, OSError):
+            return None
+        return DataFile(
+            path=path,
+            rows=footer.num_rows,
+            offsets=_extent(footer, columns.offset) if columns else None,
+            numbers=_extent(footer, columns.partition) if columns else None,
+            topic_id=owned.topic_id(final),
+            moves_to=final if path != final else None,
+        )
+    if now == final:
+        raise GoneError(f"the file {now} of {storage.url} is gone")
+    return None
+
+
+def _extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
+    """The least and the greatest value of a column; None where the footer does not tell, or there are nulls."""
+    lows, highs = [], []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        chunks = (group.column(index) for index in range(group.num_columns))
+        statistics = next((each.statistics for each in chunks if each.path_in_schema == column), None)
+        if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
+            return None
+        lows.append(int(statistics.min))
+        highs.append(int(statistics.max))
+    return (min(lows), max(highs)) if lows else None
+
+
+def _waiting(files: Sequence[DataFile]) -> Iterator[str]:
+    if files:
+        rows = sum(each.rows or 0 for each in files)
+        yield f"{rows} rows in {len(files)} files wait to be moved to their place: counted where they are staged"
+
+
+def _told(what: str, paths: Iterable[str] | Collection[str]) -> str:
+    found = sorted(paths)
+    shown = ", ".join(found[:NAMES_SHOWN_MAX])
+    more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
+    return f"{len(found)} {what}: {shown}{more}" if found else ""

@@ -1,0 +1,138 @@
+"""Is day D of a type complete, and if not, who holds it back: a pure reading of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from penstock.log.offsets import Partition
+from penstock.tables.parquet.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
+from penstock.tables.parquet.state import Cause, Day, LedgerState
+
+
+class DayState(StrEnum):
+    COMPLETE = "complete"
+    OPEN = "open"
+    REOPENED = "reopened"
+    NOT_YET = "not yet"
+    """Nothing of that day is written, and rows of it may still come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A partition whose watermark has not reached what a day needs; `cause` is set where the type is behind in it."""
+
+    partition: Partition
+    watermark_ms: int | None
+    cause: Cause | None = None
+
+    @property
+    def text(self) -> str:
+        at = "has no event time yet" if self.watermark_ms is None else f"is at {instant(self.watermark_ms)}"
+        return f"{self.partition} {at}" + (f" (the type is behind there: {self.cause})" if self.cause else "")
+
+
+@dataclass(frozen=True, slots=True)
+class DayAnswer:
+    """How a day of a type stands, and why."""
+
+    type: str
+    day: Day
+    state: DayState
+    needed_ms: int
+    """The watermark that makes the day complete."""
+    watermark_ms: int | None = None
+    holders: tuple[Holder, ...] = ()
+    pending: int = 0
+    """Files of the type that could not be moved to their place."""
+    started: bool = True
+
+    @property
+    def complete(self) -> bool:
+        return self.state is DayState.COMPLETE
+
+    @property
+    def reason(self) -> str:
+        needed = instant(self.needed_ms)
+        if self.complete:
+            return f"the watermark {instant(self.watermark_ms)} is past {needed}"
+        if not self.started:
+            return "the job has no position yet"
+        if self.pending:
+            return f"{self.pending} files of the type could not be moved to their place yet"
+        late = "late rows came, " if self.state is DayState.REOPENED else ""
+        return f"{late}the watermark has to reach {needed}: {'; '.join(each.text for each in self.holders)}"
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "type": self.type,
+            "day": self.day,
+            "state": self.state.value,
+            "complete": self.complete,
+            "watermark": instant(self.watermark_ms),
+            "complete_at_watermark": instant(self.needed_ms),
+            "held_back_by": [
+                {
+                    "topic": each.partition.topic,
+                    "partition": each.partition.number,
+                    "watermark": instant(each.watermark_ms),
+                    "cause": None if each.cause is None else each.cause.value,
+                }
+                for each in self.holders
+            ],
+            "pending_renames": self.pending,
+            "reason": self.reason,
+        }
+
+
+def answer(state: LedgerState, name: str, day: Day, after_seconds: float) -> DayAnswer:
+    """How a day of a type stands by the ledger's word."""
+    margin = int(after_seconds * MILLIS_PER_SECOND)
+    needed_ms = max(end_ms(day), state.reopened.get((name, day), 0)) + margin
+    return DayAnswer(
+        type=name,
+        day=day,
+        state=_state(state, name, day, after_seconds),
+        needed_ms=needed_ms,
+        watermark_ms=watermark_of(state, name),
+        holders=tuple(sorted(_holders(state, name, needed_ms), key=lambda each: each.partition)),
+        pending=sum(each.type == name for each in state.pending),
+        started=any(here.position is not None for _, here in state.current()),
+    )
+
+
+def last_complete_day(state: LedgerState, name: str, after_seconds: float) -> Day | None:
+    """The latest day of which no more rows are expected; earlier ones may have been opened again."""
+    mark = watermark_of(state, name)
+    if mark is None:
+        return None
+    day = datetime.fromtimestamp(mark / MILLIS_PER_SECOND - after_seconds, UTC).date() - timedelta(days=1)
+    while not is_complete(state, name, day.isoformat(), after_seconds):
+        day -= timedelta(days=1)
+    return day.isoformat()
+
+
+def instant(millis: int | None) -> str | None:
+    """Event time for people: UTC, to the second."""
+    if millis is None:
+        return None
+    return datetime.fromtimestamp(millis / MILLIS_PER_SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _state(state: LedgerState, name: str, day: Day, after_seconds: float) -> DayState:
+    if is_complete(state, name, day, after_seconds):
+        return DayState.COMPLETE
+    if (name, day) in state.reopened:
+        return DayState.REOPENED
+    return DayState.OPEN if (name, day) in state.open_days else DayState.NOT_YET
+
+
+def _holders(state: LedgerState, name: str, needed_ms: int) -> Iterator[Holder]:
+    for partition, here in state.current():
+        mark = here.watermark_of(name)
+        if here.position is not None and (mark is None or mark < needed_ms):
+            lane = here.lanes.get(name)
+            yield Holder(partition, mark, None if lane is None else lane.cause)

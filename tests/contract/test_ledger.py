@@ -1,0 +1,528 @@
+"""What the ledger of an export promises (RULES L1 to L5), in memory, in a local folder and on a real S3 server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from penstock.errors import InvariantError, TransientError, UserError
+from penstock.failpoints import Failpoint
+from penstock.log.offsets import Partition
+from penstock.storage import MemoryStorage, Storage, open_storage
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.codec import decode_entry, encode_entry
+from penstock.tables.parquet.entry import Entry, EntryKind, FenceRecord
+from penstock.tables.parquet.fold import apply
+from penstock.tables.parquet.ledger import SNAPSHOT_EVERY
+from penstock.tables.parquet.names import Places
+from penstock.tables.parquet.state import Cause, LedgerState
+from penstock.tables.parquet.table import ExportTable
+from penstock.tables.proposal import FencePart
+from tests.routed_parts import (
+    EVENTS,
+    Event,
+    Reader,
+    begun,
+    expected,
+    land,
+    landed,
+    open_table,
+    run_of,
+    staged_in,
+    visible,
+)
+from tests.watched_storage import WatchedStorage
+
+BUCKET = "lake"
+AB = ("A", "B")
+OTHER = Partition("events", "life-1", 1)
+PLACES = Places("garmadon")
+MIXED = [Event(offset, "AB"[offset % 2]) for offset in range(200)]
+
+
+@pytest.fixture(scope="module")
+def s3_options() -> Iterator[dict[str, str]]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id="id", aws_secret_access_key="key", region_name="us-east-1"
+    ).create_bucket(Bucket=BUCKET)
+    yield {
+        "aws_endpoint_url": endpoint,
+        "aws_access_key_id": "id",
+        "aws_secret_access_key": "key",
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+    }
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Storage:
+    match request.param:
+        case "memory":
+            return MemoryStorage()
+        case "local":
+            return open_storage(str(tmp_path / "root"), {})
+        case _:
+            return open_storage(f"s3://{BUCKET}/{tmp_path.name}", s3_options)
+
+
+def reader(table: ExportTable, token: int = 1, partition: Partition = EVENTS) -> Reader:
+    return Reader(MIXED, AB, partition, token, staged_in(table))
+
+
+def failing_at(step: str, visit: int = 1) -> Environment:
+    """An environment in which the process ends at a step; what it has done by then stays."""
+    return Environment(sleep=lambda _: None, reach=Failpoint(step, "error", visit).reach)
+
+
+def entries(storage: Storage) -> list[Entry]:
+    paths = sorted(each.path for each in storage.list(PLACES.entries))
+    return [decode_entry(storage.read(path)) for path in paths]
+
+
+def folded(storage: Storage) -> LedgerState:
+    """The whole chain from its first entry, without any snapshot."""
+    state = LedgerState()
+    for entry in entries(storage):
+        state = apply(state, entry)
+    return state
+
+
+# L1: one chain, and nobody goes on before the last entry is complete
+
+
+@pytest.mark.parametrize("visit", [1, 2])
+def test_the_renames_of_a_dead_process_are_finished_before_the_next_entry(storage: Storage, visit: int) -> None:
+    begun(open_table(storage, AB))
+    dying = open_table(storage, AB, failing_at("renaming", visit))
+    part = reader(dying).main(0, 10)
+    with pytest.raises(TransientError):
+        land(dying, part)
+    assert sum(visible(storage).values()) == 5 * (visit - 1), "one file of five rows for each rename that was done"
+
+    def watch(act: str, path: str) -> None:
+        if act == "put_if_absent" and path == PLACES.entry(4):
+            seen_at_entry.append(visible(storage))
+
+    seen_at_entry: list[object] = []
+    other = open_table(WatchedStorage(storage, watch), AB)
+    landed(other, reader(other).main(10, 20))
+    assert seen_at_entry == [expected(MIXED[:10])], "all of entry 3 was in place before anybody asked for 4"
+    assert visible(storage) == expected(MIXED[:20])
+
+
+def test_an_entry_of_another_process_is_finished_and_ours_follows_with_the_same_files(storage: Storage) -> None:
+    """Two processes, a partition each, on one root; the other lands just as we ask for our number."""
+    theirs = begun(begun(open_table(storage, AB)), OTHER)
+
+    def watch(act: str, path: str) -> None:
+        if act == "put_if_absent" and path == PLACES.entry(4):
+            ours_storage.watch = None
+            landed(theirs, reader(theirs, partition=OTHER).main(0, 10))
+
+    ours_storage = WatchedStorage(storage, watch)
+    ours = open_table(ours_storage, AB)
+    part = reader(ours).main(0, 10)
+    outcome = land(ours, part)
+    assert (outcome.version, outcome.refused) == (5, ())
+    assert [each.path for each in part.files] == [each.source for each in entries(storage)[-1].renames]
+    assert visible(storage) == expected(MIXED[:10]) + expected(MIXED[:10], OTHER)
+
+
+def test_a_rival_for_the_same_partition_lands_first_and_ours_is_refused(storage: Storage) -> None:
+    theirs = begun(open_table(storage, AB))
+
+    def watch(act: str, path: str) -> None:
+        if act == "put_if_absent" and path == PLACES.entry(3):
+            ours_storage.watch = None
+            landed(theirs, reader(theirs, token=2).main(0, 30))
+
+    ours_storage = WatchedStorage(storage, watch)
+    ours = open_table(ours_storage, AB)
+    outcome = land(ours, reader(ours).main(0, 10))
+    assert outcome.version is None
+    assert [each.partition for each in outcome.refused] == [EVENTS]
+    assert visible(storage) == expected(MIXED[:30])
+
+
+def test_two_processes_in_turn_make_one_chain(storage: Storage) -> None:
+    ours, theirs = begun(begun(open_table(storage, AB)), OTHER), open_table(storage, AB)
+    for start in range(0, 40, 10):
+        landed(ours, reader(ours).main(start, start + 10))
+        landed(theirs, reader(theirs, partition=OTHER).main(start, start + 10))
+    assert [each.number for each in entries(storage)] == list(range(1, 12))
+    assert ours.state() == theirs.state() == folded(storage)
+    assert visible(storage) == expected(MIXED[:40]) + expected(MIXED[:40], OTHER)
+
+
+def test_a_process_that_died_with_its_entry_written_has_landed(storage: Storage) -> None:
+    """RULES C2: the next process finds it done, and the same slice is refused."""
+    begun(open_table(storage, AB))
+    dying = open_table(storage, AB, failing_at("entry_written"))
+    with pytest.raises(TransientError):
+        land(dying, reader(dying).main(0, 10))
+    assert not visible(storage)
+    again = open_table(storage, AB)
+    assert land(again, reader(again).main(0, 10)).refused
+    assert again.state().global_position(EVENTS) == 10
+    assert visible(storage) == expected(MIXED[:10])
+
+
+def test_a_process_that_died_before_its_entry_has_not_landed(storage: Storage) -> None:
+    begun(open_table(storage, AB))
+    dying = open_table(storage, AB, failing_at("checked"))
+    with pytest.raises(TransientError):
+        land(dying, reader(dying).main(0, 10))
+    again = open_table(storage, AB)
+    assert again.state().global_position(EVENTS) == 0
+    landed(again, reader(again).main(0, 10))
+    assert visible(storage) == expected(MIXED[:10])
+
+
+def test_a_lost_answer_does_not_double_the_entry(storage: Storage) -> None:
+    watched = WatchedStorage(storage)
+    table = begun(open_table(watched, AB))
+    watched.answers_lost = {PLACES.entry(3)}
+    outcome = land(table, reader(table).main(0, 10))
+    assert (outcome.version, outcome.refused) == (3, ())
+    assert len(entries(storage)) == 3
+    assert table.state() == folded(storage)
+
+
+# L2: names are never freed, snapshots fold complete entries, and start-up is cheap
+
+
+def grown(storage: Storage, entries_max: int) -> ExportTable:
+    """A chain of so many entries, a slice of one offset each, by an owner with token 2."""
+    table = begun(open_table(storage, AB))
+    landed(table, FencePart(EVENTS, 2))
+    log = reader(table, token=2)
+    for start in range(entries_max - 3):
+        landed(table, log.main(start, start + 1))
+    return table
+
+
+def test_a_zombie_is_refused_after_its_number_was_folded_into_a_snapshot(storage: Storage) -> None:
+    zombie = begun(open_table(storage, AB))
+    part = reader(zombie).main(0, 10)
+    old = Entry(zombie.state().number + 1, EntryKind.FENCE, "garmadon", "old", 1.0, fences=(FenceRecord(EVENTS, 1),))
+    owner = open_table(storage, AB)
+    landed(owner, FencePart(EVENTS, 2))
+    for start in range(SNAPSHOT_EVERY + 1):
+        landed(owner, reader(owner, token=2).main(start, start + 1))
+    assert list(storage.list(PLACES.snapshots))
+    assert not zombie.ledger.append(old), "its own old number is taken for ever"
+    assert [each.partition for each in land(zombie, part).refused] == [EVENTS]
+    assert visible(storage) == expected(MIXED[: SNAPSHOT_EVERY + 1])
+
+
+def test_start_up_reads_a_snapshot_and_the_few_entries_behind_it(storage: Storage) -> None:
+    count = 2 * SNAPSHOT_EVERY + 5
+    table = grown(storage, count)
+    watched = WatchedStorage(storage)
+    again = open_table(watched, AB)
+    assert again.state() == table.state() == folded(storage)
+    # The hint, the snapshot of 39, the entries 40 to 45, and the one that is not there yet.
+    assert len(watched.told) == 9
+    assert {each.rsplit("/", 2)[-2] for each in watched.acts("read")} == {"garmadon", "snapshots", "ledger"}
+
+
+def test_without_the_hint_the_newest_snapshot_is_found_by_its_name(storage: Storage) -> None:
+    table = grown(storage, 2 * SNAPSHOT_EVERY + 1)
+    storage.delete(PLACES.last_snapshot)
+    watched = WatchedStorage(storage)
+    assert open_table(watched, AB).state() == table.state()
+    assert len(watched.acts("read")) == 5, "the hint in vain, a snapshot, two entries, and none behind"
+
+
+def test_without_any_snapshot_the_chain_alone_tells_everything(storage: Storage) -> None:
+    table = grown(storage, SNAPSHOT_EVERY + 2)
+    for entry in [*storage.list(PLACES.snapshots)]:
+        storage.delete(entry.path)
+    storage.delete(PLACES.last_snapshot)
+    assert open_table(storage, AB).state() == table.state()
+
+
+@pytest.mark.parametrize("step", ["renamed", "snapshot_written"])
+def test_a_death_around_the_snapshot_costs_nothing_but_reading(storage: Storage, step: str) -> None:
+    grown(storage, SNAPSHOT_EVERY - 1)
+    dying = open_table(storage, AB, failing_at(step))
+    at = dying.state().of(EVENTS).position
+    assert at is not None
+    with pytest.raises(TransientError):
+        land(dying, reader(dying, token=2).main(at, at + 1))
+    again = open_table(storage, AB)
+    assert again.state().global_position(EVENTS) == at + 1
+    landed(again, reader(again, token=2).main(at + 1, at + 2))
+    assert again.state() == folded(storage)
+    assert visible(storage) == expected(MIXED[: at + 2])
+
+
+def test_a_snapshot_never_holds_an_entry_that_is_not_complete(storage: Storage) -> None:
+    table = grown(storage, 2 * SNAPSHOT_EVERY)
+    numbers = sorted(int(Path(each.path).stem) for each in storage.list(PLACES.snapshots))
+    assert numbers == [SNAPSHOT_EVERY - 1, 2 * SNAPSHOT_EVERY - 1]
+    assert max(numbers) < table.state().number, "whoever wrote the next entry had finished it"
+
+
+# L3: all or nothing
+
+
+def test_of_many_who_want_one_number_one_gets_it_and_nobody_reads_half_an_entry(storage: Storage) -> None:
+    begun(open_table(storage, AB))
+    tables = [open_table(storage, AB) for _ in range(8)]
+    numbered = [(each, each.state().number + 1) for each in tables]
+    line = threading.Barrier(len(tables))
+    won: list[int] = []
+    seen: list[Entry | None] = []
+
+    def run(index: int) -> None:
+        table, number = numbered[index]
+        entry = Entry(number, EntryKind.FENCE, "garmadon", f"batch-{index}", 1.0, fences=(FenceRecord(EVENTS, index),))
+        entry = replace(entry, removes=tuple(f"A/day=2026-03-01/{each}.0.parquet" for each in range(2000)))
+        line.wait()
+        if table.ledger.append(entry):
+            won.append(index)
+        seen.append(table.ledger.read(number))
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(len(tables))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = won
+    stored = decode_entry(storage.read(PLACES.entry(3)))
+    assert stored.batch_id == f"batch-{winner}"
+    assert seen == [stored] * len(tables)
+    assert encode_entry(stored) == storage.read(PLACES.entry(3))
+
+
+# L4: a type that cannot be written falls behind alone
+
+
+class Closable:
+    """A storage in which the folder of one type can be closed to new names and opened again."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.closed: set[str] = set()
+        self.storage = WatchedStorage(storage, self._watch)
+
+    def _watch(self, act: str, path: str) -> None:
+        if act in ("put", "rename") and path.partition("/")[0] in self.closed:
+            raise UserError(f"permission denied: {path}")
+
+
+def test_a_probe_tells_which_type_cannot_be_written_and_leaves_nothing(storage: Storage) -> None:
+    door = Closable(storage)
+    table = begun(open_table(door.storage, AB))
+    door.closed = {"A"}
+    assert table.probe("A", ["2026-03-01"]) is not None
+    assert table.probe("B", ["2026-03-01", "2026-03-02"]) is None
+    part = reader(table).main(0, 10).without("A")
+    state = landed(table, part)
+    assert (state.position_of(EVENTS, "A"), state.position_of(EVENTS, "B")) == (0, 10)
+    assert state.of(EVENTS).lanes["A"].cause is Cause.FAILING
+    assert state.types["A"].outcomes == "0"
+    door.closed = set()
+    assert table.probe("A", ["2026-03-01"]) is None
+    landed(table, reader(table).catch_up({"A": 0}, 10))
+    assert table.state().global_position(EVENTS) == 10
+    assert visible(storage) == expected(MIXED[:10])
+    assert not [each.path for each in storage.list() if "_probe" in each.path]
+
+
+def test_a_rename_that_fails_after_the_entry_is_carried_on_until_it_works(storage: Storage) -> None:
+    door = Closable(storage)
+    table = begun(open_table(door.storage, AB))
+    landed(table, reader(table).main(0, 10))
+    door.closed = {"A"}
+    landed(table, reader(table).main(10, 20))
+    assert table.failing_types().keys() == {"A"}
+    state = landed(table, reader(table).main(20, 30))
+    assert [each.type for each in state.pending] == ["A"]
+    assert state.position_of(EVENTS, "A") == 10, "the start of the oldest slice whose file is not in place"
+    assert state.position_of(EVENTS, "B") == 30, "the others go on"
+    assert state.global_position(EVENTS) == 10
+    state = landed(table, reader(table).main(30, 40))
+    assert [each.start for each in state.pending] == [10, 20], "carried through the following entries"
+    assert visible(storage) == expected(each for each in MIXED[:40] if each.kind == "B" or each.offset < 10)
+
+    restarted = open_table(door.storage, AB)
+    assert restarted.complete().position_of(EVENTS, "A") == 10
+    door.closed = set()
+    state = landed(restarted, reader(restarted).main(40, 50))
+    assert state.pending == ()
+    assert state.position_of(EVENTS, "A") == state.global_position(EVENTS) == 50
+    assert visible(storage) == expected(MIXED[:50])
+    assert state.types["A"].outcomes.count("0") >= 3
+    assert state.types["B"].outcomes == "11111"
+
+
+def test_what_another_process_could_put_in_place_is_not_carried_on(storage: Storage) -> None:
+    door = Closable(storage)
+    table = begun(open_table(door.storage, AB))
+    door.closed = {"A"}
+    landed(table, reader(table).main(0, 10))
+    open_table(storage, AB).complete()
+    state = landed(table, reader(table).main(10, 20).without("A"))
+    assert state.pending == ()
+    assert state.position_of(EVENTS, "A") == 10
+    assert visible(storage) == expected(each for each in MIXED[:20] if each.kind == "B" or each.offset < 10)
+
+
+def test_a_file_of_somebody_else_under_our_name_is_not_taken_for_ours(storage: Storage) -> None:
+    table = begun(open_table(storage, AB))
+    storage.put("A/day=2026-03-01/0.8.parquet", b"not ours")
+    landed(table, reader(table).main(0, 10))
+    assert "taken" in table.failing_types()["A"]
+    state = landed(table, reader(table).main(10, 20))
+    assert state.position_of(EVENTS, "A") == 0
+    storage.delete("A/day=2026-03-01/0.8.parquet")
+    landed(table, reader(table).main(20, 30))
+    assert visible(storage) == expected(MIXED[:30])
+
+
+def test_a_type_whose_folder_is_a_plain_file_falls_behind_alone(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path), {})
+    (tmp_path / "A").write_text("in the way")
+    table = begun(open_table(storage, AB))
+    assert table.probe("A", ["2026-03-01"]) is not None
+    landed(table, reader(table).main(0, 10))
+    state = landed(table, reader(table).main(10, 20).without("A"))
+    assert (state.position_of(EVENTS, "A"), state.position_of(EVENTS, "B")) == (0, 20)
+    (tmp_path / "A").unlink()
+    state = landed(table, reader(table).catch_up({"A": 10}, 20))
+    assert state.global_position(EVENTS) == 20
+    assert visible(storage) == expected(MIXED[:20])
+
+
+# L5: a catch-up is checked against the type's own position under the partition's token
+
+
+def behind(storage: Storage) -> ExportTable:
+    """B is at 30, A at 0."""
+    table = begun(open_table(storage, AB))
+    for start in range(0, 30, 10):
+        landed(table, reader(table).main(start, start + 10, {"A": Cause.FAILING}))
+    return table
+
+
+def test_a_catch_up_ends_where_the_others_are_and_the_type_rejoins(storage: Storage) -> None:
+    table = behind(storage)
+    log = reader(table)
+    assert landed(table, log.catch_up({"A": 0}, 10)).position_of(EVENTS, "A") == 10
+    assert land(table, log.catch_up({"A": 0}, 20)).refused, "not from where it was"
+    assert land(table, log.catch_up({"A": 10}, 40)).refused, "not beyond the others"
+    assert land(table, log.catch_up({"B": 10}, 30)).refused, "B is not behind"
+    state = landed(table, log.catch_up({"A": 10}, 30))
+    assert state.of(EVENTS).lanes == {}
+    landed(table, log.main(30, 40))
+    assert visible(storage) == expected(MIXED[:40])
+
+
+def test_a_catch_up_under_an_old_token_is_refused(storage: Storage) -> None:
+    old = behind(storage)
+    late = reader(old, token=1).catch_up({"A": 0}, 30)
+    new = open_table(storage, AB)
+    landed(new, FencePart(EVENTS, 2))
+    assert land(old, late).refused
+    landed(new, reader(new, token=2).catch_up({"A": 0}, 30))
+    assert land(old, late).refused
+    assert visible(storage) == expected(MIXED[:30])
+
+
+def test_of_two_catch_ups_of_one_type_only_the_first_counts(storage: Storage) -> None:
+    one = behind(storage)
+    two = open_table(storage, AB)
+    first, second = reader(one).catch_up({"A": 0}, 30), reader(two).catch_up({"A": 0}, 20)
+    landed(one, first)
+    assert land(two, second).refused
+    assert visible(storage) == expected(MIXED[:30])
+
+
+def test_a_slice_that_was_written_before_its_type_fell_behind_leaves_it_behind(storage: Storage) -> None:
+    """The files of A are staged, but its lane comes first: they would be read again with it."""
+    table = behind(storage)
+    state = landed(table, reader(table).main(30, 40))
+    assert state.position_of(EVENTS, "A") == 0
+    landed(table, reader(table).catch_up({"A": 0}, 40))
+    assert visible(storage) == expected(MIXED[:40])
+
+
+def test_an_entry_that_does_not_fit_never_reaches_the_chain(storage: Storage) -> None:
+    table = begun(open_table(storage, AB))
+    stranger = Reader(run_of("C", 0, 10), ("C",), stage=staged_in(table))
+    with pytest.raises((InvariantError, KeyError)):
+        land(table, stranger.main(0, 10))
+    assert len(entries(storage)) == 2
+    landed(table, reader(table).main(0, 10))
+
+
+# S5 and S7: several clusters and topics in one root
+
+
+def test_two_clusters_in_one_root_never_mix(storage: Storage) -> None:
+    """The same topic name, partition and offsets in both."""
+    tables = {name: begun(open_table(storage, AB, name=f"from-{name}", cluster=name)) for name in ("pa4", "am5")}
+    for name, table in tables.items():
+        table.claim_names(["events"])
+        landed(table, reader(table).main(0, 10 if name == "pa4" else 20))
+    assert visible(storage) == expected(MIXED[:10]) + expected(MIXED[:20])
+    for name, position in (("pa4", 10), ("am5", 20)):
+        again = open_table(storage, AB, name=f"from-{name}", cluster=name)
+        assert again.state().global_position(EVENTS) == position
+    names = sorted(each.path for each in storage.list("A"))
+    assert names == [f"A/day=2026-03-01/{name}" for name in ("am5.events.0.18.parquet", "pa4.events.0.8.parquet")]
+
+
+def test_two_topics_in_one_root_never_mix(storage: Storage) -> None:
+    """S7: a position of 500 in one topic says nothing about offset 3 of the other."""
+    first, second = Partition("t1", "life-t1", 0), Partition("t2", "life-t2", 0)
+    table = begun(begun(open_table(storage, AB, topic_in_names=True), first), second)
+    table.claim_names(["t1", "t2"])
+    landed(table, reader(table, partition=first).main(0, 50))
+    state = landed(table, reader(table, partition=second).main(0, 4))
+    assert (state.global_position(first), state.global_position(second)) == (50, 4)
+    assert sum(visible(storage).values()) == 54
+
+
+def test_a_recreated_topic_does_not_meet_the_files_of_its_former_life(storage: Storage) -> None:
+    reborn = Partition("events", "life-2", 0)
+    table = begun(open_table(storage, AB))
+    landed(table, reader(table).main(0, 10))
+    begun(table, reborn)
+    landed(table, reader(table, partition=reborn).main(0, 10))
+    assert visible(storage) == expected(MIXED[:10]) + expected(MIXED[:10])
+    assert sorted(each.path for each in storage.list("A")) == [
+        "A/day=2026-03-01/0.8.parquet",
+        "A/day=2026-03-01/0~2.8.parquet",
+    ]
+
+
+def test_a_second_job_under_the_same_names_is_refused(storage: Storage) -> None:
+    open_table(storage, AB).claim_names(["events"])
+    open_table(storage, AB).claim_names(["events"])
+    with pytest.raises(UserError) as caught:
+        open_table(storage, AB, name="another").claim_names(["events"])
+    assert "garmadon" in caught.value.primary
+    open_table(storage, AB, name="another", cluster="am5").claim_names(["events"])
+    with pytest.raises(UserError):
+        open_table(storage, AB, name="third", cluster="am5").claim_names(["other", "events"])
+
+
+def test_a_batch_id_is_found_in_the_entry_that_landed(storage: Storage) -> None:
+    table = begun(open_table(storage, AB))
+    batch_id = new_batch_id()
+    outcome = table.land(batch_id, (reader(table).main(0, 10),))
+    assert outcome.version is not None
+    assert [each.batch_id for each in table.ledger.last(1)] == [batch_id]

@@ -1,0 +1,284 @@
+"""A routed job's root on a local folder: real Parquet files with real footers under a real ledger, without Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.flow.names import staged_name
+from penstock.flow.shares import Share
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
+from penstock.log.offsets import Partition, Slice
+from penstock.storage import Storage
+from penstock.storage.objects import MemoryStorage
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.proposal import RoutedPart
+from penstock.tables.parquet.state import Cause, LedgerState
+from penstock.tables.parquet.table import ExportTable
+from penstock.tables.proposal import StartPart
+
+JOB = """\
+job: {name}
+log:
+  kafka: {{bootstrap: "localhost:1", topics: [{topic}]{kafka}}}
+decode: json
+route: {{by: field(type)}}
+event_time: at
+types:
+  order: {{schema: {{type: string, at: string, id: long}}{order}}}
+  click: {{schema: {{type: string, at: string, id: long}}{click}}}
+table:
+  export: {{path: {path}{export}}}
+"""
+
+ZERO = Partition("shop", "topicA", 0)
+ONE = Partition("shop", "topicA", 1)
+MONDAY, TUESDAY, WEDNESDAY = "2026-03-02", "2026-03-03", "2026-03-04"
+TOKEN = 1
+
+COLUMNS = pa.schema(
+    [
+        ("type", pa.string()),
+        ("at", pa.string()),
+        ("id", pa.int64()),
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+    ]
+)
+
+Rows = Mapping[tuple[str, str], Sequence[int]]
+"""The offsets of the rows, by type and day."""
+Place = tuple[str, int, int]
+"""(type, partition, offset) of a row."""
+
+
+def noon_ms(day: str) -> int:
+    return int(datetime.fromisoformat(f"{day}T12:00:00").replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def job_file(
+    folder: Path,
+    name: str = "shop",
+    topic: str = "shop",
+    kafka: str = "",
+    order: str = "",
+    click: str = "",
+    export: str = "",
+) -> Path:
+    """Write a job file; the texts are appended to the sections that they are named after."""
+    path = folder / f"{name}.yaml"
+    lake = json.dumps(str(folder / "lake"))
+    told = {"kafka": kafka, "order": order, "click": click, "export": export}
+    more = {section: f", {text}" if text else "" for section, text in told.items()}
+    path.write_text(JOB.format(name=name, topic=topic, path=lake, **more))
+    return path
+
+
+def footer_of(path: Path) -> dict[str, Any]:
+    """What a data file says of itself."""
+    found: dict[str, Any] = json.loads(pq.read_metadata(path).metadata[b"penstock"])
+    return found
+
+
+def rows_in(lake: Path) -> Counter[Place]:
+    """How often a plain reader finds each row; a file that is gone between listing and reading is missed."""
+    found: Counter[Place] = Counter()
+    for path in sorted(lake.glob("[!_]*/day=*/*.parquet")):
+        with suppress(FileNotFoundError):
+            table = pq.ParquetFile(path).read(columns=["kafka_partition", "kafka_offset"])
+            columns = (each.to_pylist() for each in table.columns)
+            found.update((path.parent.parent.name, *place) for place in zip(*columns, strict=True))
+    return found
+
+
+def rows_stored(storage: Storage) -> Counter[Place]:
+    """The same for any storage."""
+    found: Counter[Place] = Counter()
+    for entry in storage.list():
+        if entry.path.startswith("_") or not entry.path.endswith(".parquet"):
+            continue
+        with storage.open_reader(entry.path) as source:
+            rows = pq.ParquetFile(source).read().to_pylist()
+        name = entry.path.split("/")[0]
+        found.update((name, row["kafka_partition"], row["kafka_offset"]) for row in rows)
+    return found
+
+
+class CopyingStorage(MemoryStorage):
+    """As an object store has it: a rename is a copy, and its source stays."""
+
+    @property
+    def url(self) -> str:
+        return "s3://lake"
+
+    @property
+    def _keeps_source(self) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class ExportRoot:
+    """Fills the root of a job slice by slice, as the engine would."""
+
+    job_path: Path
+    environment: Environment = field(default_factory=lambda: Environment(sleep=lambda _: None))
+    storage: Storage | None = None
+    columns: pa.Schema = COLUMNS
+    """Of the files that are written next."""
+    expected: Counter[Place] = field(default_factory=Counter)
+    """All rows that were committed."""
+    job: JobSpec = field(init=False)
+    table: ExportTable = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = load_job(self.job_path)
+        self.table = self.open()
+        self.table.agree_on_types()
+        self.table.claim_names(self.job.log.topics)
+
+    @property
+    def lake(self) -> Path:
+        return Path(self.job.table.path)
+
+    @property
+    def state(self) -> LedgerState:
+        return self.table.state()
+
+    def open(self, environment: Environment | None = None) -> ExportTable:
+        """Another process's view of the same root."""
+        assert self.job.export is not None
+        return ExportTable(self.job, self.job.export, environment or self.environment, self.storage)
+
+    def files(self) -> list[str]:
+        """What readers see, sorted."""
+        return sorted(str(each.relative_to(self.lake)) for each in self.lake.glob("[!_]*/day=*/*.parquet"))
+
+    def staged(self) -> list[str]:
+        folder = self.lake / "_penstock" / self.job.name / "staged"
+        return sorted(str(each.relative_to(self.lake)) for each in folder.rglob("*") if each.is_file())
+
+    def start(self, *partitions: Partition, offset: int = 0) -> None:
+        done = self.table.land(new_batch_id(), tuple(StartPart(each, offset, TOKEN) for each in partitions))
+        assert not done.refused
+
+    def write(
+        self,
+        partition: Partition,
+        start: int,
+        end: int,
+        rows: Rows,
+        *,
+        pieces: Sequence[int] = (),
+        watermark: str | None = None,
+        left: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Commit the slice `[start, end)`; `pieces` are where tasks begin, `left` what is left to types behind."""
+        behind = left or {}
+        takes = {name: start for name in ("order", "click") if name not in behind}
+        shares = self.stage(partition, (start, end), rows, pieces=pieces or (start,))
+        for name, offsets in behind.items():
+            shares[name] = Share(Counts(read=len(offsets)), min(offsets), len(offsets))
+        part = RoutedPart(
+            Slice(partition, start, end, start),
+            TOKEN,
+            shares,
+            takes,
+            dict.fromkeys(behind, Cause.ROTATION),
+            watermark_ms=None if watermark is None else noon_ms(watermark),
+        )
+        self._land(part, rows)
+
+    def catch_up(self, partition: Partition, takes: Mapping[str, int], end: int, rows: Rows) -> None:
+        """Commit a slice of types that were behind."""
+        start = min(takes.values())
+        shares = self.stage(partition, (start, end), rows, pieces=(start,), main=False)
+        self._land(RoutedPart(Slice(partition, start, end, start), TOKEN, shares, takes, main=False), rows)
+
+    def stage(
+        self, partition: Partition, place: tuple[int, int], rows: Rows, *, pieces: Sequence[int], main: bool = True
+    ) -> dict[str, Share]:
+        """Write the files of a slice, one for each piece, type and day, with the footers that tasks write."""
+        batch = new_batch_id()
+        shares: dict[str, Share] = {}
+        for piece in zip(pieces, [*pieces[1:], place[1]], strict=True):
+            here = {key: [each for each in of if piece[0] <= each < piece[1]] for key, of in rows.items()}
+            wanted = {key: of for key, of in here.items() if of}
+            for (name, day), offsets in wanted.items():
+                facts = {
+                    "v": 1,
+                    "topic": partition.topic,
+                    "topic_id": partition.topic_id,
+                    "partition": partition.number,
+                    "slice": place,
+                    "piece": piece,
+                    "pieces": len(pieces),
+                    "batch": batch,
+                    "type": name,
+                    "day": day,
+                    "first": min(offsets),
+                    "last": max(offsets),
+                    "main": main,
+                    "files": len(wanted),
+                }
+                file = self._file(partition, place, name, day, offsets, facts)
+                share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
+                shares[name] = shares[name] + share if name in shares else share
+        return shares
+
+    def _file(
+        self,
+        partition: Partition,
+        place: tuple[int, int],
+        name: str,
+        day: str,
+        offsets: Sequence[int],
+        facts: Mapping[str, Any],
+    ) -> StagedFile:
+        unique = uuid.uuid4().hex
+        staged = staged_name(partition.topic_id, partition.number, *place, unique)
+        path = f"{self.table.places.staged}/{name}/{staged}"
+        listed = [
+            {"type": name, "at": day, "id": each, "kafka_partition": partition.number, "kafka_offset": each}
+            for each in offsets
+        ]
+        table = pa.Table.from_pylist(listed, self.columns)
+        sink = io.BytesIO()
+        with pq.ParquetWriter(sink, self.columns, store_schema=False) as writer:
+            writer.write_table(table)
+            writer.add_key_value_metadata({"penstock": json.dumps(facts)})
+        data = sink.getvalue()
+        self.table.storage.put(path, data)
+        return StagedFile(
+            partition.topic, partition.number, path, len(offsets), len(data), {"day": day}, last_offset=max(offsets)
+        )
+
+    def _land(self, part: RoutedPart, rows: Rows) -> None:
+        outcome = self.table.land(new_batch_id(), (part,))
+        assert not outcome.refused, outcome.refused
+        for (name, _), offsets in rows.items():
+            self.expected.update((name, part.partition.number, each) for each in offsets)
+
+
+def filled(folder: Path, storage: Storage | None = None, **texts: str) -> ExportRoot:
+    """Two partitions with three batches each of Monday, then Wednesday: Monday is complete, with 6 files a type."""
+    root = ExportRoot(job_file(folder, **texts), storage=storage)
+    root.start(ZERO, ONE)
+    for partition in (ZERO, ONE):
+        for start in (0, 10, 20):
+            orders, clicks = range(start, start + 6), range(start + 6, start + 10)
+            root.write(partition, start, start + 10, {("order", MONDAY): orders, ("click", MONDAY): clicks})
+        root.write(partition, 30, 34, {("order", WEDNESDAY): range(30, 34)}, watermark=WEDNESDAY)
+    return root

@@ -1,0 +1,168 @@
+"""An export told step by step: records of one partition, rounds turned by hand, a clock that only the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from penstock.claims import StaticClaims
+from penstock.engine.export import ExportPipeline
+from penstock.engine.exporting import WrittenShares
+from penstock.engine.rounds import Landed, Surroundings
+from penstock.failpoints import Reach
+from penstock.log.offsets import Batch, Bounds, Partition
+from penstock.plan import Wait
+from penstock.tables.environment import Environment
+from penstock.tables.state import TableWord, Totals
+from tests.exports import FIRST_DAY, ExportPipe, event
+from tests.kafka import Produce
+from tests.pipes import Clock, Recorder
+
+ROUNDS_MAX = 12
+
+
+def after(count: int) -> str:
+    """The rotation of a type that is written once so many events of it wait."""
+    return f"{{events: {count}}}"
+
+
+def a_month_later() -> Clock:
+    """A clock that stands well behind the events, whatever the day of the machine is."""
+    return Clock((FIRST_DAY + timedelta(days=31)).timestamp())
+
+
+@dataclass(slots=True)
+class Story:
+    """One export of one topic; the record at offset n of partition 0 has the id n."""
+
+    export: ExportPipe
+    topic: str
+    produce: Produce
+    clock: Clock = field(default_factory=a_month_later)
+    sent: int = 0
+
+    def send(self, kinds: str, day: int = 0) -> None:
+        """Put one record for each letter, which is its type; all are of one day."""
+        events = [event(kind, self.sent + index, day=day) for index, kind in enumerate(kinds)]
+        self.produce(self.topic, events, partition=0)
+        self.sent += len(events)
+
+    def settle(self, pipeline: ExportPipeline) -> None:
+        """Turn rounds until no new record waits and nothing is due, a second of the clock for each."""
+        for _ in range(ROUNDS_MAX):
+            self.clock.seconds += 1
+            wait = pipeline.round().wait
+            if wait is not None and wait.until is None:
+                return
+        raise AssertionError("there was always something due")
+
+    def read(self, pipeline: ExportPipeline, kinds: str, day: int = 0) -> None:
+        self.send(kinds, day)
+        self.settle(pipeline)
+
+    def run_to_end(self, reach: Reach | None = None) -> Recorder:
+        return self.export.run_to_end(reach, clock=self.clock)
+
+    def block(self, name: str) -> None:
+        """Make a type impossible to write: a plain file stands where its folder would be."""
+        self.export.root.mkdir(exist_ok=True)
+        (self.export.root / name).write_text("in the way")
+
+    def unblock(self, name: str) -> None:
+        (self.export.root / name).unlink()
+
+    @property
+    def totals(self) -> Totals:
+        return self.export.state.of(self.partition).totals
+
+    @property
+    def partition(self) -> Partition:
+        [found] = [each for each in self.export.state.partitions if (each.topic, each.number) == (self.topic, 0)]
+        return found
+
+    @property
+    def global_position(self) -> int | None:
+        return self.export.state.global_position(self.partition)
+
+    def position_of(self, name: str) -> int | None:
+        return self.export.state.position_of(self.partition, name)
+
+    def written(self) -> list[int]:
+        """The offsets of partition 0 that stand in the files of any type, as often as they do."""
+        return sorted(offset for (number, offset) in self.export.everywhere().elements() if number == 0)
+
+
+class Holding(StaticClaims):
+    """Holds everything under a token of the test's choice, as one of several processes does."""
+
+    shared = True
+
+    def __init__(self, token: int) -> None:
+        self.token = token
+        self.lost = False
+
+    def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, self.token)
+
+    def keeps(self, partition: Partition, token: int) -> bool:
+        return not self.lost
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """A batch that a process has written and not yet committed."""
+
+    pipeline: ExportPipeline
+    batch: Batch
+    tokens: Mapping[Partition, int]
+    written: WrittenShares
+
+    def commit(self) -> Landed:
+        return self.pipeline.commit(self.batch, self.tokens, self.written)
+
+
+@dataclass(slots=True)
+class Owner:
+    """One process of a shared job."""
+
+    pipeline: ExportPipeline
+    claims: Holding
+    heard: Recorder
+
+    def stage(self, end: int) -> Staging:
+        """Everything up to the commit: claim, fence, plan up to an offset, write."""
+        tokens, state, bounds = self._fenced()
+        planned = self.pipeline.plan(tokens, state, bounds, True, dict.fromkeys(tokens, end))
+        return self._written(planned, tokens)
+
+    def stage_catch_up(self) -> Staging:
+        """The same for what types are behind by, whether it is due or not."""
+        tokens, _, bounds = self._fenced()
+        return self._written(self.pipeline.catch_up(tokens, bounds, flush_now=True), tokens)
+
+    def _fenced(self) -> tuple[dict[Partition, int], TableWord, dict[Partition, Bounds]]:
+        partitions = self.pipeline.log.partitions()
+        tokens = self.pipeline.claim(partitions)
+        bounds = self.pipeline.log.bounds(tokens)
+        tokens, state = self.pipeline.starter.begin(tokens, partitions, bounds)
+        return tokens, state, bounds
+
+    def _written(self, planned: Batch | Wait | None, tokens: Mapping[Partition, int]) -> Staging:
+        assert isinstance(planned, Batch)
+        written = self.pipeline.write(planned)
+        assert written is not None
+        return Staging(self.pipeline, planned, tokens, written)
+
+
+@contextmanager
+def owner(story: Story, token: int) -> Iterator[Owner]:
+    """A process that took the partitions over under this token."""
+    heard, claims = Recorder(), Holding(token)
+    around = Surroundings(Environment(now=story.clock.now), heard, claims)
+    pipeline = ExportPipeline(story.export.job, story.export.spark, around)
+    try:
+        yield Owner(pipeline, claims, heard)
+    finally:
+        pipeline.close()

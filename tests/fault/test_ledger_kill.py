@@ -1,0 +1,139 @@
+"""Real processes of an export killed, stopped and woken at every step of the ledger: every record is there once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import FencedError
+from penstock.failpoints import ENVIRONMENT_NAME
+from penstock.storage import open_storage
+from penstock.tables.parquet.state import LedgerState
+from tests.jobs import KILLED
+from tests.ledger_process import KINDS, made_up_log
+from tests.routed_parts import EVENTS, expected, open_table, visible
+
+REPOSITORY = Path(__file__).parents[2]
+SECONDS_MAX = 60.0
+SLICE = 12
+"""Offsets: four of each type, two of each day, so six files."""
+RENAMES_PER_SLICE = 6
+
+
+@contextmanager
+def exporter(root: Path, token: int, end: int, failpoint: str = "") -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.ledger_process", str(root), str(token), str(end), str(SLICE)]
+    process = subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, ENVIRONMENT_NAME: failpoint},
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.communicate()
+
+
+def export(root: Path, end: int, failpoint: str = "", token: int = 1) -> int:
+    """One process to its end; its exit code."""
+    with exporter(root, token, end, failpoint) as process:
+        process.communicate(timeout=SECONDS_MAX)
+        return process.returncode
+
+
+def stopped(process: subprocess.Popen[str]) -> None:
+    """Wait until the process has stopped itself; the wait leaves it to be reaped."""
+    told = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert told is not None
+    assert told.si_code == os.CLD_STOPPED, process.communicate()
+
+
+def state_of(root: Path) -> LedgerState:
+    return open_table(open_storage(str(root), {}), KINDS).state()
+
+
+def assert_every_record_once(root: Path, end: int) -> None:
+    assert visible(open_storage(str(root), {})) == expected(made_up_log(end))
+    assert state_of(root).global_position(EVENTS) == end
+    assert not [path for path in root.rglob("*.parquet") if "_penstock" in path.parts], "staged files are not .parquet"
+
+
+def assert_none_twice(root: Path) -> None:
+    found = visible(open_storage(str(root), {}))
+    assert set(found.values()) <= {1}
+
+
+def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
+    """Each step kills one process; the next, killed at the next step, has to live with what it left."""
+    renames = [f"renaming:kill:{visit}" for visit in range(1, RENAMES_PER_SLICE + 1)]
+    end = 0
+    for step in [
+        "checked:kill",
+        "checked:kill:2",
+        "entry_written:kill",
+        "entry_written:kill:3",
+        *renames,
+        "renamed:kill:3",
+    ]:
+        end += 2 * SLICE
+        assert export(tmp_path, end, step) == KILLED, step
+        assert_none_twice(tmp_path)
+    assert export(tmp_path, end) == 0
+    assert_every_record_once(tmp_path, end)
+
+
+@pytest.mark.parametrize("step", ["entry_written:kill:20", "renamed:kill:20", "snapshot_written:kill"])
+def test_killed_around_a_snapshot(tmp_path: Path, step: str) -> None:
+    """Entry 20 is the first that leaves a snapshot; the slices begin with entry 3."""
+    end = 20 * SLICE
+    assert export(tmp_path, end, step) == KILLED
+    assert state_of(tmp_path).number == 20
+    assert export(tmp_path, end) == 0
+    assert_every_record_once(tmp_path, end)
+
+
+def test_two_on_one_partition_with_growing_tokens(tmp_path: Path) -> None:
+    """Four start at once, each with a higher token: one ends the log, those that are overtaken leave."""
+    end = 25 * SLICE
+    assert export(tmp_path, SLICE) == 0
+    with (
+        exporter(tmp_path, 2, end) as one,
+        exporter(tmp_path, 3, end) as two,
+        exporter(tmp_path, 4, end) as three,
+        exporter(tmp_path, 5, end) as four,
+    ):
+        processes = (one, two, three, four)
+        told = [process.communicate(timeout=SECONDS_MAX) for process in processes]
+        codes = [process.returncode for process in processes]
+    assert codes[-1] == 0, told
+    assert set(codes) <= {0, FencedError.exit_code}, told
+    assert_every_record_once(tmp_path, end)
+    assert state_of(tmp_path).of(EVENTS).token == 5
+
+
+@pytest.mark.parametrize("step", ["checked:stop:3", "entry_written:stop:3", "renaming:stop:4", "renamed:stop:3"])
+def test_stopped_in_the_middle_and_woken_after_another_took_over(tmp_path: Path, step: str) -> None:
+    end = 6 * SLICE
+    with exporter(tmp_path, 1, end, step) as sleeper:
+        stopped(sleeper)
+        assert export(tmp_path, end - SLICE, token=2) == 0
+        before = visible(open_storage(str(tmp_path), {}))
+        sleeper.send_signal(signal.SIGCONT)
+        told = sleeper.communicate(timeout=SECONDS_MAX)
+        assert sleeper.returncode == FencedError.exit_code, told
+    assert visible(open_storage(str(tmp_path), {})) == before == expected(made_up_log(end - SLICE))
+    assert export(tmp_path, end, token=2) == 0
+    assert_every_record_once(tmp_path, end)

@@ -1,0 +1,44 @@
+"""`penstock verify --rebuild` on a job file: the topic's partitions are asked of the broker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import typer
+from typer.testing import CliRunner
+
+from penstock.cli.verify import verify
+from penstock.errors import UserError
+from penstock.job.loader import load_job
+from penstock.log.kafka import KafkaLog
+from tests.export_root import MONDAY, ExportRoot, job_file
+from tests.kafka import Topics
+
+app = typer.Typer()
+app.command()(verify)
+
+
+def test_a_lost_ledger_is_rebuilt_and_a_doubt_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
+    path = job_file(tmp_path, topic=topic(partitions=1))
+    path.write_text(path.read_text().replace("localhost:1", bootstrap))
+    with closing(KafkaLog(load_job(path).log)) as log:
+        (partition,) = log.partitions()
+    root = ExportRoot(path)
+    root.start(partition)
+    root.write(partition, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
+    assert isinstance(CliRunner().invoke(app, [str(path), "--rebuild"]).exception, UserError)
+    shutil.rmtree(root.lake / "_penstock")
+    done = CliRunner().invoke(app, [str(path), "--rebuild", "--json"])
+    told = json.loads(done.stdout)
+    assert (done.exit_code, told["ok"], told["files"], told["rows"]) == (0, True, 2, 10)
+    assert [(each["origin"], each["position"], each["read_again"]) for each in told["partitions"]] == [(0, 10, {})]
+    assert root.open().state().of(partition).position == 10
+    shutil.rmtree(root.lake / "_penstock")
+    (root.lake / "click" / f"day={MONDAY}" / "0.9.parquet").unlink()
+    refused = CliRunner().invoke(app, [str(path), "--rebuild"])
+    assert refused.exit_code == 1
+    assert "offsets 0 to 9" in refused.stdout and "nothing was written" in refused.stdout
+    assert not (root.lake / "_penstock").exists()

@@ -1,0 +1,134 @@
+"""Tasks of routed jobs as the tests of this folder build and run them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.flow.fanout import fanout_stage
+from penstock.flow.manifest import StagedFile
+from penstock.flow.shares import UNROUTED, FanoutFlow, FanoutReport, RoutedSlice, Share, TypeFlow, decode_fanout
+from penstock.job.expressions import parse
+from penstock.job.kafka_types import HEADERS_TYPE
+from penstock.job.spec import DaysSpec, DecodeSpec, Policies, RouteSpec
+
+KEY = ("orders", 3)
+TOPIC_ID = "A" * 22
+NOW_MS = 1_767_787_200_000
+"""2026-01-07T12:00:00Z, which is also when every record was written."""
+
+Record = Mapping[str, Any] | bytes | None
+
+
+def kafka_part(
+    values: Sequence[Record],
+    first: int = 100,
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    headers: Sequence[object] | None = None,
+) -> pa.RecordBatch:
+    """Records of partition 3 of `orders`, with offsets from `first` on; mappings are written as JSON."""
+    count = len(values)
+    texts = [json.dumps(each).encode() if isinstance(each, Mapping) else each for each in values]
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": pa.array(["orders"] * count, pa.string()),
+            "partition": pa.array([3] * count, pa.int32()),
+            "offset": pa.array(range(first, first + count), pa.int64()),
+            "timestamp": pa.array([NOW_MS * 1000] * count, pa.timestamp("us", "UTC")),
+            "key": pa.array(keys or [None] * count, pa.binary()),
+            "value": pa.array(texts, pa.binary()),
+            "headers": pa.array(headers or [None] * count, HEADERS_TYPE),
+        }
+    )
+
+
+def type_flow(name: str, schema: pa.Schema | None, **changes: Any) -> TypeFlow:
+    """A type whose route value is its name, filed by the Kafka time unless it is told otherwise."""
+    target = None if schema is None else pa.schema([*schema, ("offset", pa.int64())])
+    facts: dict[str, Any] = {
+        "values": (name,),
+        "decoded": schema,
+        "target": target,
+        "event_time": parse("kafka.timestamp"),
+        **changes,
+    }
+    return TypeFlow(name, **facts)
+
+
+def raw_flow(name: str) -> TypeFlow:
+    schema = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary()), ("offset", pa.int64())])
+    return TypeFlow(name, (), None, schema, parse("kafka.timestamp"), raw=True)
+
+
+def fanout_flow(
+    folder: Path, types: Iterable[TypeFlow], piece: RoutedSlice | None = None, **changes: Any
+) -> FanoutFlow:
+    named = {each.name: each for each in types}
+    whole = RoutedSlice(TOPIC_ID, 100, 1_000_000, (100,), dict.fromkeys(named, 100))
+    facts: dict[str, Any] = {
+        "batch_id": "b1",
+        "decode": DecodeSpec("json"),
+        "on": Policies(),
+        "route": RouteSpec("field", ("type",)),
+        "types": named,
+        "columns": {"offset": parse("kafka.offset")},
+        "days": DaysSpec(),
+        "now_ms": NOW_MS,
+        "root_url": str(folder / "root"),
+        "staged_folder": "_staged",
+        "quarantine_url": str(folder / "quarantine"),
+        "slices": {KEY: piece or whole},
+        **changes,
+    }
+    return FanoutFlow(**facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task reports, and what its files hold."""
+
+    flow: FanoutFlow
+    report: FanoutReport
+
+    @property
+    def shares(self) -> Mapping[str, Share]:
+        return self.report.shares.get(KEY, {})
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        return [row for file in self.shares[name].files for row in self.table(file).to_pylist()]
+
+    def table(self, file: StagedFile) -> pa.Table:
+        return pq.ParquetFile(Path(self.flow.root_url) / file.path).read()
+
+    def footer(self, file: StagedFile) -> dict[str, Any]:
+        words = pq.read_metadata(Path(self.flow.root_url) / file.path).metadata
+        facts: dict[str, Any] = json.loads(words[b"penstock"])
+        return facts
+
+    def offsets(self, name: str) -> list[int]:
+        return [row["offset"] for row in self.rows(name)] if name in self.shares else []
+
+    def bad(self, name: str = UNROUTED) -> dict[int, str]:
+        """The quarantined offsets and why."""
+        files = self.shares[name].quarantine_files if name in self.shares else ()
+        tables = [pq.ParquetFile(Path(self.flow.quarantine_url) / file.path).read() for file in files]
+        return {row["offset"]: row["error"] for table in tables for row in table.to_pylist()}
+
+
+def run(flow: FanoutFlow, *batches: pa.RecordBatch) -> Outcome:
+    """Run a task over the batches and see that it conserves what it read."""
+    (answer,) = fanout_stage(flow)(batches)
+    outcome = Outcome(flow, decode_fanout(answer.column("report")[0].as_py()))
+    for name, share in outcome.shares.items():
+        assert share.counts.written == sum(file.rows for file in share.files) == sum(share.days.values())
+        assert share.counts.quarantined == sum(file.rows for file in share.quarantine_files)
+        only_counted = name != UNROUTED and (share.failed or (not share.files and not share.quarantine_files))
+        assert only_counted or share.counts.conserved
+    return outcome

@@ -1,0 +1,111 @@
+"""The root of a routed job with bad records, and the ways to damage it."""
+
+from __future__ import annotations
+
+import io
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.flow.manifest import Counts, StagedFile
+from penstock.flow.names import staged_name
+from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.shares import UNROUTED, Share
+from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.job.spec import JobSpec
+from penstock.log.offsets import Partition, Slice
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.proposal import RoutedPart
+from penstock.tables.quarantine import Listed, QuarantineTable
+from penstock.verify.export import find_landed, own_checks, swept
+from penstock.verify.export_facts import LedgerFacts, read_ledger
+from penstock.verify.findings import Check
+from penstock.verify.sweep import Depth
+from tests.export_root import TOKEN, ExportRoot, Rows
+
+Checks = dict[str, Check]
+
+
+def facts_of(job: JobSpec) -> LedgerFacts:
+    assert job.export is not None
+    facts = read_ledger(job, job.export)
+    assert isinstance(facts, LedgerFacts)
+    return facts
+
+
+def judged(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
+    """What `verify` says of ledger and files, without a log."""
+    assert job.export is not None
+    facts = facts or facts_of(job)
+    landed = find_landed(job, job.export, facts)
+    sweep = swept(job, facts, landed, Depth(False, None, offsets_per_pass_max))
+    return {check.name: check for check in own_checks(job, facts, landed, sweep)}
+
+
+def failed(checks: Checks) -> list[str]:
+    return [name for name, check in checks.items() if not check.ok]
+
+
+def write_with_bad(
+    root: ExportRoot, partition: Partition, place: tuple[int, int], rows: Rows, bad: Sequence[int], filtered: int = 0
+) -> None:
+    """Commit a slice in which some records are bad and some are dropped; nobody has appended the bad ones yet."""
+    start, end = place
+    shares = root.stage(partition, place, rows, pieces=(start,))
+    files = _bad_files(root.job, partition, place, bad)
+    counts = Counts(len(bad) + filtered, 0, len(bad), filtered)
+    shares[UNROUTED] = Share(counts, min(bad, default=start), 1, quarantine_files=files)
+    takes = dict.fromkeys(("order", "click"), start)
+    done = root.table.land(new_batch_id(), (RoutedPart(Slice(partition, start, end, start), TOKEN, shares, takes),))
+    assert not done.refused
+
+
+def append_bad(root: ExportRoot) -> None:
+    """Append the quarantine files that the ledger lists last, as the next run would."""
+    listings = {each: here.listing for each, here in root.state.partitions.items()}
+    QuarantineTable(root.job, Environment()).append_listed(
+        [Listed(each, found.number, "", found.files) for each, found in listings.items() if found is not None]
+    )
+
+
+def _bad_files(
+    job: JobSpec, partition: Partition, place: tuple[int, int], bad: Sequence[int]
+) -> tuple[StagedFile, ...]:
+    if not bad:
+        return ()
+    rows = [
+        {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number, "offset": each}
+        for each in bad
+    ]
+    writer = StagedWriter(
+        WriteOptions(job.table.quarantine_path, QUARANTINE_SCHEMA),
+        lambda: staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex),
+        partition.topic,
+        partition.number,
+    )
+    writer.write(pa.RecordBatch.from_pylist(rows, schema=QUARANTINE_SCHEMA))
+    return writer.finish()
+
+
+def rewrite_rows(path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
+    """Write a data file again with other rows under the same footer."""
+    table = pq.ParquetFile(path).read()
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema) as writer:
+        writer.write_table(pa.Table.from_pylist(change(table.to_pylist()), table.schema))
+    path.write_bytes(sink.getvalue())
+
+
+def edit_json(path: Path, change: Callable[[Any], None]) -> None:
+    body = json.loads(path.read_text())
+    change(body)
+    path.write_text(json.dumps(body))
+
+
+def entry_path(root: ExportRoot, number: int) -> Path:
+    return root.lake / root.table.places.entry(number)

@@ -1,0 +1,185 @@
+"""The three rules of seed 000 on numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.job.spec import AlertLimits
+from penstock.log.offsets import Partition
+from penstock.tables.delta.keys import topic_fingerprint
+from penstock.tables.parquet.rules import (
+    Breach,
+    Measured,
+    Rule,
+    breaches,
+    discrepancy,
+    failed_percent,
+    gap_records,
+    measure,
+    rule_fields,
+)
+from penstock.tables.parquet.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
+
+ZERO = Partition("events", "life-1", 0)
+ONE = Partition("events", "life-1", 1)
+TYPES = ("a", "b", "c")
+
+
+def lane(position: int, cause: Cause = Cause.ROTATION) -> Lane:
+    return Lane(position, cause, position, deferred=1)
+
+
+def ledger(
+    head: int, lanes: dict[str, int] | None = None, pending: tuple[Rename, ...] = (), **outcomes: str
+) -> LedgerState:
+    """One partition of the three types; those with a lane are behind."""
+    here = RoutedPartition(head, 0, lanes={name: lane(position) for name, position in (lanes or {}).items()})
+    return LedgerState(
+        number=1,
+        partitions={ZERO: here},
+        fingerprints={"events": topic_fingerprint("life-1")},
+        types={name: TypeState("", outcomes=outcomes.get(name, "")) for name in TYPES},
+        pending=pending,
+    )
+
+
+def waiting(name: str, start: int) -> Rename:
+    return Rename("staged", "target", name, "life-1", 0, start)
+
+
+# failed writes
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "percent"), [("1111", 0.0), ("0", 100.0), ("1011", 25.0), ("0" * 48 + "1" * 16, 75.0)]
+)
+def test_the_share_of_failed_writes_is_told_in_percent(outcomes: str, percent: float) -> None:
+    assert failed_percent(outcomes) == percent
+
+
+def test_a_type_that_was_never_written_has_no_share() -> None:
+    assert failed_percent("") is None
+    assert measure(ledger(10), [ZERO], {}).failed_writes_percent_by_type == {}
+
+
+def test_the_share_of_all_types_weighs_each_write_alike() -> None:
+    found = measure(ledger(10, a="0", b="111111111"), [ZERO], {})
+    assert found.failed_writes_percent_by_type == {"a": 100.0, "b": 0.0}
+    assert found.failed_writes_percent == 10.0
+
+
+# lag
+
+
+def test_lag_is_from_the_latest_committable_offset_to_the_end_also_while_a_type_is_behind() -> None:
+    assert measure(ledger(70, {"a": 10}), [ZERO], {ZERO: 100}).lag_records == {ZERO: 30}
+
+
+def test_lag_is_told_only_where_the_end_is_known() -> None:
+    assert measure(ledger(70), [ZERO], {}).lag_records == {}
+
+
+def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> None:
+    found = measure(ledger(70), [ZERO, ONE], {ZERO: 70, ONE: 50})
+    assert found.lag_records == {ZERO: 0}
+    assert found.discrepancy_records == {ZERO: 0}
+
+
+# discrepancy
+
+
+def test_types_that_are_up_to_date_do_not_differ_however_long_they_had_no_event() -> None:
+    assert discrepancy(ledger(1_000_000), ZERO) == 0
+
+
+def test_a_type_that_is_behind_is_compared_with_those_that_are_up_to_date() -> None:
+    assert discrepancy(ledger(100, {"a": 40}), ZERO) == 60
+
+
+def test_where_every_type_is_behind_they_are_compared_with_each_other() -> None:
+    assert discrepancy(ledger(100, {"a": 40, "b": 70, "c": 55}), ZERO) == 30
+
+
+def test_a_file_that_waits_to_be_moved_holds_its_type_back() -> None:
+    state = ledger(100, pending=(waiting("b", 25),))
+    assert discrepancy(state, ZERO) == 75
+    assert [gap_records(state, ZERO, name) for name in TYPES] == [0, 75, 0]
+
+
+UNHAPPY = [
+    # head, lanes, outcomes of a; global position, discrepancy, percent of a that failed
+    ("t1", 10, {"a": 0}, "0", 0, 10, 100.0),
+    ("t2", 25, {"a": 0, "b": 20}, "00", 0, 25, 100.0),
+    ("t3", 30, {"b": 20}, "001", 20, 10, 200 / 3),
+    ("t4", 40, {"b": 20}, "0011", 20, 20, 50.0),
+    ("t5", 55, {"b": 20, "c": 50}, "0011", 20, 35, 50.0),
+    ("t6", 60, {"c": 50}, "0011", 50, 10, 50.0),
+    ("t7", 70, {}, "0011", 70, 0, 50.0),
+]
+"""The seed's unhappy timeline with O2 = 20, O5 = 50 and O7 = 70: a type has a lane while it has unwritten events."""
+
+
+@pytest.mark.parametrize(
+    ("head", "lanes", "outcomes", "committed", "apart", "percent"),
+    [each[1:] for each in UNHAPPY],
+    ids=[each[0] for each in UNHAPPY],
+)
+def test_the_unhappy_timeline_of_the_seed(
+    head: int, lanes: dict[str, int], outcomes: str, committed: int, apart: int, percent: float
+) -> None:
+    state = ledger(head, lanes, a=outcomes)
+    found = measure(state, [ZERO], {ZERO: 75})
+    assert state.global_position(ZERO) == committed
+    assert found.discrepancy_records == {ZERO: apart}
+    assert found.failed_writes_percent_by_type == {"a": pytest.approx(percent)}
+    assert found.lag_records == {ZERO: 75 - head}
+
+
+# limits
+
+FOUND = Measured(40.0, {"a": 50.0, "b": 0.0}, {ZERO: 10, ONE: 9}, {ZERO: 5, ONE: 6})
+
+
+def test_without_limits_nothing_is_an_alert() -> None:
+    assert list(breaches(FOUND, AlertLimits())) == []
+
+
+def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_reach_its_own() -> None:
+    assert list(breaches(FOUND, AlertLimits(50.0, 10, 5))) == [
+        Breach(Rule.FAILED_WRITES, "a", 50.0, 50.0),
+        Breach(Rule.LAG, "events/0", 10, 10),
+        Breach(Rule.DISCREPANCY, "events/1", 6, 5),
+    ]
+    assert list(breaches(FOUND, AlertLimits(50.1, 11, 6))) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "rule"),
+    [
+        (AlertLimits(failed_writes_percent_max=1.0), Rule.FAILED_WRITES),
+        (AlertLimits(lag_records_max=10), Rule.LAG),
+        (AlertLimits(discrepancy_records_max=5), Rule.DISCREPANCY),
+    ],
+)
+def test_each_rule_is_switched_on_alone(limits: AlertLimits, rule: Rule) -> None:
+    assert {each.rule for each in breaches(FOUND, limits)} == {rule}
+
+
+def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
+    state = ledger(100, {"a": 40}, a="01", b="11")
+    assert rule_fields(state, {ZERO: 130}, AlertLimits(lag_records_max=30, discrepancy_records_max=100)) == {
+        "failed_writes_percent": 25.0,
+        "failed_writes_percent_by_type": {"a": 50.0, "b": 0.0},
+        "lag_records": {"events/0": 30},
+        "discrepancy_records": {"events/0": 60},
+        "position": {"events/0": 100},
+        "global_position": {"events/0": 40},
+        "behind_records": {"a": 60, "b": 0, "c": 0},
+        "watermark": {},
+        "alerts": {"lag": ["events/0: 30 records up to the end of the log, the limit is 30"], "discrepancy": []},
+    }
+
+
+def test_a_process_that_holds_nothing_tells_of_no_partition() -> None:
+    fields = rule_fields(ledger(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
+    assert (fields["lag_records"], fields["discrepancy_records"], fields["alerts"]) == ({}, {}, {"lag": []})

@@ -1,0 +1,189 @@
+"""Events become metrics, and what a process no longer holds is no longer shown."""
+
+from __future__ import annotations
+
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.errors import UserError
+from penstock.watch.metrics import OF_ALL_JOBS, OF_EXPORTS, page
+from penstock.watch.prometheus import JobMetrics, Metrics
+
+PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(now=lambda: 1_700_000_000.0)
+
+
+@pytest.fixture
+def ear(metrics: Metrics) -> JobMetrics:
+    return metrics.listener("fan", export=True)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, {"job": "fan", **labels})
+
+
+def partitions(metrics: Metrics) -> set[str]:
+    """Every partition that any metric shows."""
+    samples = [sample for family in metrics.registry.collect() for sample in family.samples]
+    return {sample.labels["partition"] for sample in samples if "partition" in sample.labels}
+
+
+def rules(*places: str, **more: object) -> dict[str, object]:
+    of_partitions = ("lag_records", "discrepancy_records", "position", "global_position")
+    return {**{name: dict.fromkeys(places, 7) for name in of_partitions}, **more}
+
+
+def test_the_page_says_what_the_names_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), (
+        "make it anew: python -c \"from penstock.watch.metrics import page; print(page(), end='')\" > docs/metrics.md"
+    )
+
+
+def test_every_name_is_told_once_and_ends_as_its_kind_does() -> None:
+    names = [each.name for each in (*OF_ALL_JOBS, *OF_EXPORTS)]
+    assert len(names) == len(set(names))
+    assert all(each.name.startswith("penstock_") for each in (*OF_ALL_JOBS, *OF_EXPORTS))
+    assert all((each.kind == "counter") == each.name.endswith("_total") for each in (*OF_ALL_JOBS, *OF_EXPORTS))
+
+
+def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
+    batch = {"read": 10, "written": 7, "quarantined": 2, "filtered": 1, "files": 3, "size_bytes": 500, "seconds": 1.5}
+    ear.event("batch committed", batch="x", version=4, **batch)
+    ear.event("batch committed", batch="y", version=5, catch_up=True, **batch)
+    assert value(metrics, "penstock_batches_total", kind="new") == 1
+    assert value(metrics, "penstock_batches_total", kind="behind") == 1
+    told = [value(metrics, f"penstock_records_{name}_total") for name in ("read", "written", "quarantined", "filtered")]
+    assert told == [20, 14, 4, 2]
+    assert value(metrics, "penstock_files_written_total") == 6
+    assert value(metrics, "penstock_bytes_written_total") == 1000
+    assert value(metrics, "penstock_batch_seconds_sum") == 3.0
+    assert value(metrics, "penstock_batch_seconds_bucket", le="2.0") == 2
+    assert value(metrics, "penstock_last_commit_timestamp_seconds") == 1_700_000_000.0
+
+
+def test_troubles_are_counted_and_begin_at_zero(metrics: Metrics, ear: JobMetrics) -> None:
+    assert value(metrics, "penstock_retries_total") == 0
+    for name in ("retrying", "retrying", "slice refused", "slice dropped", "mirror failed", "job failed"):
+        ear.event(name, reason="so it is", partition="events/0")
+    counted = ("retries", "slices_refused", "slices_dropped", "mirror_failures", "job_failures")
+    assert [value(metrics, f"penstock_{name}_total") for name in counted] == [2, 1, 1, 1, 1]
+
+
+def test_a_job_runs_until_it_stops_or_fails(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event("job started", once=False)
+    assert value(metrics, "penstock_job_running") == 1
+    ear.event("job crashed", error="ZeroDivisionError", reason="")
+    assert value(metrics, "penstock_job_running") == 0
+
+
+def test_jobs_are_told_apart(metrics: Metrics, ear: JobMetrics) -> None:
+    metrics.listener("other").event("retrying")
+    assert value(metrics, "penstock_retries_total") == 0
+    assert value(metrics, "penstock_retries_total", job="other") == 1
+    assert value(metrics, "penstock_day_marker_failures_total", job="other") is None
+
+
+def test_a_type_fails_until_it_is_written_again(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event("type cannot be written", type="fs", reason="no permission")
+    ear.event("type cannot be written", type="fs", reason="disk full")
+    assert value(metrics, "penstock_type_failing", type="fs") == 1
+    ear.event("type written again", type="fs")
+    assert value(metrics, "penstock_type_failing", type="fs") == 0
+    assert value(metrics, "penstock_type_failures_total", type="fs") == 2
+
+
+def test_a_day_counts_each_time_it_changes_and_not_when_it_is_told_again(metrics: Metrics, ear: JobMetrics) -> None:
+    for name in ("day complete", "day complete", "day opened again", "day opened again", "day complete"):
+        ear.event(name, type="fs", day="2026-03-01")
+    ear.event("day complete", type="fs", day="2026-03-02")
+    assert value(metrics, "penstock_days_completed_total", type="fs") == 3
+    assert value(metrics, "penstock_days_reopened_total", type="fs") == 1
+
+
+def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event(
+        "export rules",
+        failed_writes_percent=25.0,
+        failed_writes_percent_by_type={"a": 50.0, "b": 0.0},
+        lag_records={"events/0": 30},
+        discrepancy_records={"events/0": 60},
+        position={"events/0": 100},
+        global_position={"events/0": 40},
+        behind_records={"a": 60, "b": 0},
+        watermark={"a": 1_690_000_000.0},
+        alerts={"lag": ["too far"], "discrepancy": []},
+    )
+    by_partition = ("lag_records", "discrepancy_records", "position", "global_position")
+    assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60, 100, 40]
+    assert value(metrics, "penstock_failed_writes_percent", type="a") == 50.0
+    assert value(metrics, "penstock_failed_writes_all_percent") == 25.0
+    assert value(metrics, "penstock_type_behind_records", type="a") == 60
+    assert value(metrics, "penstock_alert", rule="lag") == 1
+    assert value(metrics, "penstock_alert", rule="discrepancy") == 0
+    assert value(metrics, "penstock_alert", rule="failed_writes") is None
+
+
+def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event("export rules", alerts={"lag": ["too far"]})
+    ear.event("export rules", alerts={"lag": []})
+    assert value(metrics, "penstock_alert", rule="lag") == 0
+
+
+def test_a_watermark_never_falls(metrics: Metrics, ear: JobMetrics) -> None:
+    for mark in ({"a": 100.0}, {"a": 50.0}, {}):
+        ear.event("export rules", watermark=mark)
+        assert value(metrics, "penstock_type_watermark_timestamp_seconds", type="a") == 100.0
+
+
+def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event("export rules", **rules("events/0", "events/1"))
+    assert partitions(metrics) == {"events/0", "events/1"}
+    ear.event("export rules", **rules("events/1"))
+    assert partitions(metrics) == {"events/1"}
+
+
+@pytest.mark.parametrize("name", ["claim lost", "claim released"])
+def test_a_claim_that_goes_takes_every_metric_of_its_partition_with_it(
+    name: str, metrics: Metrics, ear: JobMetrics
+) -> None:
+    for partition in ("events/0", "events/1"):
+        ear.event("claim won", partition=partition, token=3)
+    ear.event("export rules", **rules("events/0", "events/1"))
+    ear.event(name, partition="events/0", reason="")
+    assert partitions(metrics) == {"events/1"}
+    assert value(metrics, "penstock_claims_held") == 1
+    ear.event("export rules", **rules("events/1"))
+    assert partitions(metrics) == {"events/1"}
+
+
+def test_a_claim_of_a_partition_that_was_never_shown_may_go(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event("claim released", partition="events/9", reason="")
+    assert partitions(metrics) == set()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_what_is_served_is_prometheus_text(metrics: Metrics, ear: JobMetrics) -> None:
+    ear.event("retrying")
+    port = free_port()
+    with metrics.served(port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        with pytest.raises(UserError), Metrics().served(port):
+            pass
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    assert families["penstock_retries"].samples[0].value == 1
+    assert set(families) >= {each.name.removesuffix("_total") for each in (*OF_ALL_JOBS, *OF_EXPORTS)}
