@@ -17,15 +17,13 @@ from tests.pipes import wait_until
 from tests.processes import command_json, penstock, run_once
 
 TYPES = [f"T{number}" for number in range(6)]
-STEPS = ("staged", "entry_written:3", "renaming:2", "renaming:9", "renamed:2", "quarantined", "marked", "mirrored")
-"""With the visit at which the process is hurt: the first entries name the types and start the partitions."""
+STEPS = ("staged", "entry_written", "renaming:2", "renaming:9", "renamed", "quarantined", "marked", "mirrored")
+"""With the visit at which the process is hurt, where that is not the first."""
 MORE = "limits: {transient_retries: 10, shutdown: 30s}\nspark: {conf: {spark.driver.memory: 512m}}\n"
 
 
-def write_job(
-    folder: Path, bootstrap: str, topic: str, more: str = "", name: str = "job.yaml", **sections: str
-) -> Path:
-    path = folder / name
+def write_job(folder: Path, bootstrap: str, topic: str, more: str = "", **sections: str) -> Path:
+    path = folder / "job.yaml"
     types = [type_of(each) for each in TYPES]
     path.write_text(export_job(bootstrap, folder / "root", topic, types=types, more=MORE + more, **sections))
     return path

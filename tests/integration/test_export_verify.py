@@ -40,7 +40,7 @@ def mixed(count: int, start: int = 0) -> list[str]:
     def one(number: int) -> str:
         if number % 10 == 9:
             return "not JSON"
-        return event("?" if number % 11 == 10 else "ABC"[number % 3], number, day=number % 3)
+        return event("?" if number % 11 == 10 else "ABC"[number % 3], number, day=number // 3 % 3)
 
     return [one(number) for number in range(start, start + count)]
 
@@ -66,17 +66,19 @@ def test_every_record_is_proved_to_be_in_one_file_or_in_quarantine_or_counted(
 
 def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topic: Topics, produce: Produce) -> None:
     name = topic()
-    export.describe(name, flush="max_messages_per_batch: 20, allowed_latency: 1ms")
-    produce(name, mixed(60))
+    export.describe(name)
     steps: list[str] = []
     wrong: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
+        # Of the many renames of an entry the log is read for the first only: it takes its time.
+        report = verify(export.job, deep=[step] != steps[-1:])
         steps.append(step)
-        report = verify(export.job)
         wrong.extend((step, check.detail) for check in report.checks if not check.ok)
 
-    export.run_to_end(reach=look)
+    for start in (0, 30):
+        produce(name, mixed(30, start))
+        export.run_to_end(reach=look)
     assert wrong == []
     assert {"entry_written", "renaming", "renamed", "quarantined"} <= set(steps)
     steps.clear()

@@ -25,8 +25,9 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
 from penstock.log.source import source_error
+from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause, LedgerState
-from penstock.tables.parquet.table import ExportTable, schema_of
+from penstock.tables.parquet.table import ExportTable
 
 DAY_COLUMN = "day"
 """The name under which readers see the folders: no column may have it."""

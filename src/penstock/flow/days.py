@@ -86,7 +86,7 @@ class DayBounds:
 
 @dataclass(frozen=True, slots=True)
 class DayRows:
-    """The rows of one day in their order; offsets are those of the first and the last."""
+    """The rows of one day in their order, with the least and the greatest of their offsets."""
 
     day: str
     rows: pa.RecordBatch
@@ -95,19 +95,19 @@ class DayRows:
 
 
 def split_by_day(rows: pa.RecordBatch, times: pa.Array, offsets: pa.Array) -> Iterator[DayRows]:
-    """Rows in offset order whose times are not null, by UTC day; each day's rows are a copy of their own."""
+    """Rows whose times are not null by UTC day, in their order; each day's rows are a copy of their own."""
     if not rows.num_rows:
         return
     days = times.cast(pa.int64()).to_numpy() // _DAY
     places = offsets.to_numpy()
     if days.min() == days.max():
-        yield DayRows(_day_text(days[0]), rows, int(places[0]), int(places[-1]))
+        yield DayRows(_day_text(days[0]), rows, int(places.min()), int(places.max()))
         return
     order = np.argsort((days - days.min()).astype(np.int32), kind="stable")
     for chosen in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
         # Not a slice of sorted rows: it would keep the memory of all days alive for as long as one of them waits.
-        day_rows = rows.take(pa.array(chosen))
-        yield DayRows(_day_text(days[chosen[0]]), day_rows, int(places[chosen[0]]), int(places[chosen[-1]]))
+        day_rows, mine = rows.take(pa.array(chosen)), places[chosen]
+        yield DayRows(_day_text(days[chosen[0]]), day_rows, int(mine.min()), int(mine.max()))
 
 
 def _day_text(number: np.int64 | npt.NDArray[np.int64]) -> str:

@@ -57,7 +57,7 @@ class Router(Protocol):
         ...
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
-        """Takes records of an earlier answer and gives one that is sure."""
+        """Takes records of an earlier answer in any order and gives one that is sure, in offset order."""
         ...
 
 

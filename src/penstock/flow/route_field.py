@@ -22,7 +22,7 @@ from penstock.flow.decode.json_rows import JsonDecoder
 from penstock.flow.decode.json_text import JsonNumber, JsonObject
 from penstock.flow.decode.leaves import well_formed
 from penstock.flow.decode.misfit import MisfitError
-from penstock.flow.route import UNKNOWN, Codes, Routed, Way, as_in_log, joined_bad, unwrapped
+from penstock.flow.route import UNKNOWN, Codes, Routed, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Field
 from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
@@ -119,7 +119,7 @@ class FieldRouter:
     def _routed(self, batch: pa.RecordBatch, values: pa.Array, numbers: pa.Array, bad: BadRows) -> Routed:
         quoted = pc.binary_join_element_wise('"', values, '"', "")
         codes = self._codes_of(pc.if_else(numbers, values, quoted).cast(pa.binary()))
-        return Routed(batch, codes, values, BadRows(as_in_log(bad.kafka), bad.errors), sure=True)
+        return Routed(batch, codes, values, bad, sure=True)
 
 
 def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
@@ -182,8 +182,6 @@ def _reader(path: tuple[str, ...], kind: pa.DataType) -> JsonDecoder:
 
 def _sorted(parts: list[Routed]) -> Routed:
     """The parts as one, in offset order."""
-    if len(parts) == 1:
-        return parts[0]
     batch = pa.concat_batches([part.batch for part in parts])
     codes = np.concatenate([part.codes for part in parts])
     values = pa.concat_arrays([part.values for part in parts])

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Bounds, Partition
-from penstock.storage import open_storage
+from penstock.storage import Storage, open_storage
 from penstock.tables.parquet.state import RoutedPartition
 from penstock.tables.state import TOTAL_NAMES
 from penstock.verify.export_facts import BrokenLedger, LedgerFacts, read_ledger
@@ -25,9 +25,9 @@ from penstock.verify.findings import NO_TABLE, Check, Proof
 from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
 from penstock.verify.lives import Lives
-from penstock.verify.owners import QUARANTINE_COLUMNS, OriginColumns, kept_columns
+from penstock.verify.owners import OriginColumns, kept_columns
 from penstock.verify.sweep import Depth, Sources, Subject, Sweep
-from penstock.verify.table_offsets import GoneError, active_files, count_rows
+from penstock.verify.table_offsets import GoneError, count_rows
 
 ATTEMPTS_MAX = 5
 """How often a verification begins anew because files were compacted meanwhile."""
@@ -84,12 +84,11 @@ def swept(
     bounds: Mapping[Partition, Bounds] | None = None,
 ) -> Sweep:
     """All offsets of the files and of the quarantine, read and judged; with the log's if they are wanted."""
-    quarantined = active_files(facts.quarantine, QUARANTINE_COLUMNS) if facts.quarantine else []
     sources = Sources(
         storage=facts.table.storage,
         types=list(landed.types.values()),
-        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
-        quarantine_files=[*quarantined, *facts.pending],
+        quarantine_storage=_quarantine_storage(job),
+        quarantine_files=[*facts.quarantined, *facts.pending],
         columns=origin_columns(job),
         log=log,
         log_bounds=(bounds or {}) if depth.deep else {},
@@ -144,9 +143,7 @@ def _row_counts(job: JobSpec, facts: LedgerFacts, landed: Landed, ahead: Mapping
     totals = [here.totals for here in facts.state.partitions.values()]
     pending = sum(each.rows or 0 for each in facts.pending)
     quarantined = sum(each.quarantined - each.replayed for each in totals)
-    there = 0
-    if facts.quarantine is not None:
-        there = count_rows(facts.quarantine.storage(), active_files(facts.quarantine, QUARANTINE_COLUMNS))
+    there = count_rows(_quarantine_storage(job), facts.quarantined)
     if _shares_quarantine(facts.lives) or (facts.chain.rebuilt and there + pending > quarantined):
         there = quarantined - pending
     return RowCounts(
@@ -156,6 +153,10 @@ def _row_counts(job: JobSpec, facts: LedgerFacts, landed: Landed, ahead: Mapping
         quarantined=quarantined,
         pending=pending,
     )
+
+
+def _quarantine_storage(job: JobSpec) -> Storage:
+    return open_storage(job.table.quarantine_path, job.table.storage_options)
 
 
 def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:

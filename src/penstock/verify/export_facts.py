@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from penstock.errors import InvariantError
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.tables.delta.keys import position_key
-from penstock.tables.delta.table import Table
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.entry import Entry, EntryKind
 from penstock.tables.parquet.opening import open_export
@@ -19,7 +18,8 @@ from penstock.tables.quarantine import QuarantineTable
 from penstock.verify.chain import Chain
 from penstock.verify.findings import Check
 from penstock.verify.lives import Lives, find_lives
-from penstock.verify.table_offsets import DataFile
+from penstock.verify.owners import QUARANTINE_COLUMNS
+from penstock.verify.table_offsets import DataFile, active_files
 
 ENTRIES_AT_ONCE = 16
 ENTRIES_PER_READ = 512
@@ -33,7 +33,8 @@ class LedgerFacts:
     state: LedgerState
     chain: Chain
     slices: Check
-    quarantine: Table | None
+    quarantined: tuple[DataFile, ...]
+    """The files of the quarantine table."""
     pending: tuple[DataFile, ...]
     """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
     lives: Lives
@@ -74,7 +75,7 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
         state=state,
         chain=reading.chain,
         slices=reading.chain.close(state, reading.missing),
-        quarantine=quarantine,
+        quarantined=tuple(active_files(quarantine, QUARANTINE_COLUMNS)) if quarantine else (),
         pending=tuple(reading.pending),
         lives=_lives(state, find_lives(marks, job.name).others),
     )

@@ -162,7 +162,9 @@ def test_the_fate_of_a_record_is_read_off_the_record_alone(
 def test_records_looked_at_together_have_the_values_that_they_have_alone(
     batch: list[bytes], path: tuple[str, ...]
 ) -> None:
-    settled = FieldRouter(path, {"a": ("a",)}, Payload.PLAIN).settle(kafka_part(batch))
+    backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
+    settled = FieldRouter(path, {"a": ("a",)}, Payload.PLAIN).settle(backwards)
+    assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
     together = dict(zip(settled.batch.column("offset").to_pylist(), settled.values.to_pylist(), strict=True))
     together.update(
         dict(zip(settled.bad.kafka.column("offset").to_pylist(), settled.bad.errors.to_pylist(), strict=True))
@@ -194,6 +196,14 @@ def test_a_decoy_does_not_fail_a_type_that_refuses_new_fields(tmp_path: Path) ->
     outcome = run(flow, kafka_part([b'{"type": "a"}', decoy]))
     assert (outcome.offsets("a"), outcome.offsets("b")) == ([100], [101])
     assert not outcome.shares["a"].failed
+
+
+def test_records_that_looked_like_several_types_are_written_in_their_order(tmp_path: Path) -> None:
+    values = [b'{"x": {"type": "b"}, "type": "a"}', b'{"x": {"type": "zz"}, "type": "a"}']
+    outcome = run(fanout_flow(tmp_path, TYPES), kafka_part(values))
+    assert outcome.offsets("a") == [100, 101]
+    (file,) = outcome.shares["a"].files
+    assert (outcome.footer(file)["first"], file.last_offset) == (100, 101)
 
 
 def test_wrapped_records_are_routed_by_what_is_inside_and_quarantined_as_they_came(tmp_path: Path) -> None:

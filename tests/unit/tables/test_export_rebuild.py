@@ -18,8 +18,8 @@ from penstock.tables.parquet.behind import CatchUpTerms, catch_up
 from penstock.tables.parquet.compact import compact
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.rebuild import RebuildReport, rebuild
+from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause
-from penstock.tables.parquet.table import schema_of
 from penstock.tables.quarantine import Listed, QuarantineTable
 from tests.export_root import (
     COLUMNS,

@@ -76,6 +76,32 @@ def test_an_unfinished_replay_may_leave_offsets_in_both() -> None:
     assert first(judged(range(10, 20), [16], leave=Leave(in_both=True))) is None
 
 
+def test_what_was_read_again_for_a_new_type_may_be_held_twice_below_its_beginning() -> None:
+    """Type `view` was added at 15 and has 12 and 13, which are in quarantine and in type `other` as well."""
+    other, view = series([10, 11, 13, 14, *range(15, 20)]), series([12, 13])
+    held = Held(pl.concat([other, view]), series([12]), (other, view))
+    leave = Leave(twice_below=15)
+    found = judge(ORDERS, WINDOW, (FULL,), held, None, leave)
+    assert first(found) is None
+    assert found.held_counts == (12,)
+    strict = judge(ORDERS, WINDOW, (FULL,), held, None, NO_LEAVE)
+    assert {(each.offset, each.kind) for each in strict.offences} == {(12, OffenceKind.BOTH), (13, OffenceKind.TWICE)}
+    lenient = Held(pl.concat([other, view, series([19])]), series([]), (other, series([12, 13, 19])))
+    assert first(judge(ORDERS, WINDOW, (FULL,), lenient, None, leave)) == at(19, OffenceKind.TWICE)
+    doubled = Held(pl.concat([other, series([12, 12])]), series([]), (other, series([12, 12])))
+    assert first(judge(ORDERS, WINDOW, (FULL,), doubled, None, leave)) == at(12, OffenceKind.TWICE)
+
+
+ROUGH = Span(10, 20, 10, Totals(read=6, written=6, holes=4), rough=True)
+
+
+def test_what_left_no_row_before_the_ledger_was_lost_may_be_anything() -> None:
+    assert not ROUGH.unfiltered
+    assert [held_offences(ORDERS, (ROUGH,), (count,)) == () for count in (5, 6, 14, 15)] == [False, True, True, False]
+    records = [record_offences(ORDERS, (ROUGH,), LogCounts((count,), 0, True)) == () for count in (5, 6, 10, 11)]
+    assert records == [False, True, True, False]
+
+
 def test_an_offset_at_the_position_is_beyond_it() -> None:
     assert first(judged(range(10, 21))) == at(20, OffenceKind.BEYOND_POSITION)
 

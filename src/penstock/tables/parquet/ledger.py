@@ -92,17 +92,26 @@ class Ledger:
             self._environment.reach("snapshot_written")
             self._storage.put(self._places.last_snapshot, json.dumps({"number": state.number}).encode())
 
+    def note_complete(self, number: int) -> None:
+        """Say that the acts of an entry are done, so that nobody looks for its files again: readers may delete days."""
+        self._storage.put(self._places.last_complete, json.dumps({"number": number}).encode())
+
+    def is_complete(self, number: int) -> bool:
+        """Whether somebody said so; a process that slept may have put an older number, which only costs a look."""
+        known = self._number_in(self._places.last_complete)
+        return known is not None and known >= number
+
     def _snapshot(self) -> LedgerState:
         """The newest snapshot that the hint or, without one, a listing tells of; else the empty state."""
-        number = self._hinted()
+        number = self._number_in(self._places.last_snapshot)
         if number is None:
             names = [each.path for each in self._storage.list(self._places.snapshots)]
             stems = [name.rsplit("/", 1)[-1].removesuffix(".json") for name in names]
             number = max((int(stem) for stem in stems if stem.isdecimal()), default=0)
         return decode_state(self._storage.read(self._places.snapshot(number))) if number else LedgerState()
 
-    def _hinted(self) -> int | None:
+    def _number_in(self, path: str) -> int | None:
         try:
-            return int(json.loads(self._storage.read(self._places.last_snapshot))["number"])
+            return int(json.loads(self._storage.read(path))["number"])
         except (NotFoundError, ValueError, KeyError):
             return None

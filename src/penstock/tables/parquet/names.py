@@ -6,6 +6,7 @@
     _penstock/<job>/ledger/<entry>.json           the chain of entries
     _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
     _penstock/<job>/last_snapshot.json            a hint where to begin
+    _penstock/<job>/last_complete.json            the newest entry whose acts on files are known to be done
     _penstock/<job>/staged/<type>/s....pq         written, not yet committed
     _penstock/<job>/complete/<type>/<day>.json    day-complete markers
 
@@ -53,6 +54,10 @@ class Places:
     @property
     def last_snapshot(self) -> str:
         return f"{self.home}/last_snapshot.json"
+
+    @property
+    def last_complete(self) -> str:
+        return f"{self.home}/last_complete.json"
 
     def entry(self, number: int) -> str:
         return f"{self.entries}/{number:0{_DIGITS}}.json"

@@ -47,8 +47,9 @@ from penstock.tables.parquet.entry import (
 from penstock.tables.parquet.evidence import Doubt, PartitionProof, Witness, prove, witness
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.names import parse_final_name, type_and_day
+from penstock.tables.parquet.schemas import schema_text
 from penstock.tables.parquet.state import LedgerState
-from penstock.tables.parquet.table import ExportTable, schema_text
+from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import QuarantineTable
 from penstock.tables.state import Totals
 

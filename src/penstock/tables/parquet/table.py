@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -13,14 +12,22 @@ from penstock.flow.columns import output_type
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
-from penstock.storage import Storage, open_storage
+from penstock.storage import NotFoundError, Storage, open_storage
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.acts import Leftover, finish
 from penstock.tables.parquet.days import closable, reopened_by
 from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
-from penstock.tables.parquet.names import NameSpace, Places, day_folder, final_name
+from penstock.tables.parquet.names import (
+    NameSpace,
+    Places,
+    day_folder,
+    final_name,
+    is_compacted,
+    parse_final_name,
+    type_and_day,
+)
 from penstock.tables.parquet.proposal import (
     LedgerPart,
     RoutedPart,
@@ -29,6 +36,7 @@ from penstock.tables.parquet.proposal import (
     slice_record,
     start_record,
 )
+from penstock.tables.parquet.schemas import extended, schema_of, schema_text
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 
@@ -146,14 +154,24 @@ class ExportTable:
         """Finish the newest entry, whoever wrote it: nobody adds the next one before (RULES L1)."""
         state = self.ledger.refresh()
         while self._finished_number != state.number or self._leftover:
-            self._leftover = finish(self.storage, state.unfinished, self.environment.reach)
-            self._finished_number = state.number
-            self._count_failures()
+            self._finish(state)
             newer = self.ledger.refresh()
             if newer.number == state.number:
                 break
             state = newer
         return state
+
+    def _finish(self, state: LedgerState) -> None:
+        orders = state.unfinished
+        known = self._finished_number != state.number and not self._leftover and self.ledger.is_complete(state.number)
+        if (orders.renames or orders.removes) and not known:
+            self._leftover = finish(self.storage, orders, self.environment.reach)
+            self._count_failures()
+            if not self._leftover:
+                self.ledger.note_complete(state.number)
+        else:
+            self._leftover = Leftover()
+        self._finished_number = state.number
 
     def failing_types(self) -> dict[str, str]:
         """The types whose files could not be moved to their place, with the reason."""
@@ -223,6 +241,9 @@ class ExportTable:
         """Enter the job's types that the table does not know yet, each where the job file says that it begins."""
         specs = self.export.all_types
 
+        if not self.ledger.exists:
+            self._refuse_files_without_ledger()
+
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
             if strangers:
@@ -238,12 +259,32 @@ class ExportTable:
         self.append(decide)
         return self.ledger.refresh()
 
+    def _refuse_files_without_ledger(self) -> None:
+        """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
+        for name in self.export.types if self.export.format == "parquet" else ():
+            for entry in self.storage.list(name):
+                if type_and_day(entry.path) is not None and not self._is_of_another_job(entry.path):
+                    raise UserError(
+                        f"{self.job.table.path} has data files such as {entry.path} and no ledger of the job",
+                        detail="the ledger keeps the positions; without it every record would be written again",
+                        hint="restore _penstock/, or rebuild it from the files: penstock verify JOB --rebuild",
+                    )
+
+    def _is_of_another_job(self, path: str) -> bool:
+        found = parse_final_name(path)
+        if found is None:
+            return not is_compacted(path, self.job.name)
+        try:
+            return self.storage.read(f"_penstock/names/{found.space or '-'}").decode() != self.job.name
+        except NotFoundError:
+            return False
+
     def change_schema(self, name: str, schema: pa.Schema) -> None:
         """Fix the columns of a type anew; columns are only ever added."""
 
         def decide(state: LedgerState) -> Draft | None:
             known = schema_of(state, name)
-            merged = schema if known is None else _extended(known, schema, name)
+            merged = schema if known is None else extended(known, schema, name)
             if known is not None and merged.equals(known):
                 return None
             return Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
@@ -257,7 +298,7 @@ class ExportTable:
         known = schema_of(state, spec.name)
         if spec.schema is None:
             return None
-        wanted = spec.schema if known is None else _extended(known, spec.schema, spec.name)
+        wanted = spec.schema if known is None else extended(known, spec.schema, spec.name)
         return None if known is not None and wanted.equals(known) else TypeRecord(schema_text(wanted))
 
     def _new_type(self, spec: TypeSpec, state: LedgerState) -> TypeRecord:
@@ -317,31 +358,6 @@ class ExportTable:
     def _back_off(self, attempt: int) -> None:
         longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
         self.environment.sleep(self.environment.chance.uniform(0, longest))
-
-
-def schema_of(state: LedgerState, name: str) -> pa.Schema | None:
-    """The fixed columns of a type as the decoder gives them; None while they are not inferred."""
-    known = state.types.get(name)
-    if known is None or not known.schema:
-        return None
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(known.schema)))
-
-
-def schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
-
-
-def _extended(known: pa.Schema, wanted: pa.Schema, name: str) -> pa.Schema:
-    """The known columns and those that are new; a column never changes its type."""
-    there = {each.name.lower(): each for each in known}
-    for each in wanted:
-        old = there.get(each.name.lower())
-        if old is not None and old.type != each.type:
-            raise UserError(
-                f"type {name}: the column {old.name} is {old.type} in the table and {each.type} in the job",
-                hint="files that are written keep their types: give the field another name",
-            )
-    return pa.schema([*known, *(each for each in wanted if each.name.lower() not in there)])
 
 
 def _life(partition: Partition, state: LedgerState) -> int:

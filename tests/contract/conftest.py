@@ -1,0 +1,44 @@
+"""The storages that a contract is tried on: in memory, a local folder and a real S3 server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from penstock.storage import MemoryStorage, Storage, open_storage
+
+BUCKET = "lake"
+
+
+@pytest.fixture(scope="module")
+def s3_options() -> Iterator[dict[str, str]]:
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id="id", aws_secret_access_key="key", region_name="us-east-1"
+    ).create_bucket(Bucket=BUCKET)
+    yield {
+        "aws_endpoint_url": endpoint,
+        "aws_access_key_id": "id",
+        "aws_secret_access_key": "key",
+        "aws_region": "us-east-1",
+        "aws_allow_http": "true",
+    }
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "local", "s3"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Storage:
+    match request.param:
+        case "memory":
+            return MemoryStorage()
+        case "local":
+            return open_storage(str(tmp_path / "root"), {})
+        case _:
+            return open_storage(f"s3://{BUCKET}/{tmp_path.name}", s3_options)

@@ -1,0 +1,90 @@
+"""The same export with `format: delta`: a Delta table per type, each with its own position (RULES L8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from penstock.verify import verify
+from tests.exports import ExportPipe, event
+from tests.kafka import Produce, Topics
+from tests.pipes import CrashError, crash_at
+
+
+def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:
+    """How often each (partition, offset) stands in the tables of these types."""
+    found: Counter[tuple[int, int]] = Counter()
+    for name in names:
+        found.update(pl.read_delta(str(export.root / name)).select("kafka_partition", "kafka_offset").rows())
+    return found
+
+
+def test_each_type_is_a_delta_table_by_day_that_delta_spark_reads(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    export.describe(name, export="format: delta")
+    places = produce(name, [event("ABC"[number % 3], number, day=number // 10) for number in range(30)])
+    export.run_to_end()
+    assert offsets_of(export, "A", "B", "C") == Counter(places)
+    rows = export.spark.read.format("delta").load(str(export.root / "A"))
+    found = rows.selectExpr("id", "cast(day as string)").orderBy("id").collect()
+    assert [(row[0], row[1]) for row in found] == [(n, f"2026-03-0{1 + n // 10}") for n in range(0, 30, 3)]
+    assert verify(export.job).ok
+
+
+def test_a_table_without_rows_gets_no_commits_and_is_up_to_date(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, export="format: delta")
+    produce(name, [event("A", 0), event("B", 1)])
+    export.run_to_end()
+    versions = DeltaTable(str(export.root / "B")).version()
+    produce(name, [event("A", number) for number in range(2, 6)])
+    export.run_to_end()
+    assert DeltaTable(str(export.root / "B")).version() == versions
+    assert export.global_positions() == [6]
+    produce(name, [event("B", 6)])
+    export.run_to_end()
+    assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(7))
+    assert verify(export.job).ok
+
+
+@pytest.mark.parametrize("step", ["type_landed", "entry_written"])
+def test_a_crash_between_the_tables_and_the_ledger_doubles_nothing(
+    export: ExportPipe, topic: Topics, produce: Produce, step: str
+) -> None:
+    name = topic()
+    export.describe(name, export="format: delta")
+    produce(name, [event("AB"[number % 2], number) for number in range(6)])
+    export.run_to_end()
+    produce(name, [event("AB"[number % 2], number) for number in range(6, 12)])
+    with pytest.raises(CrashError):
+        export.run_to_end(reach=crash_at(step))
+    produce(name, [event("AB"[number % 2], number) for number in range(12, 15)])
+    export.run_to_end()
+    assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(15))
+    assert export.global_positions() == [15]
+    assert verify(export.job).ok
+
+
+def test_a_type_whose_table_cannot_be_written_falls_behind_alone_and_catches_up(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, export="format: delta, retry: 1ms")
+    export.root.mkdir()
+    (export.root / "A").write_text("in the way")
+    produce(name, [event("AB"[number % 2], number) for number in range(6)])
+    with export.opened() as pipeline:
+        pipeline.round()
+        assert offsets_of(export, "B") == Counter((0, number) for number in (1, 3, 5))
+        assert export.global_positions() == [0]
+        (export.root / "A").unlink()
+        pipeline.round()
+    assert offsets_of(export, "A") == Counter((0, number) for number in (0, 2, 4))
+    assert export.global_positions() == [6]

@@ -1,0 +1,84 @@
+"""What the name of a data file says, and which names are none of ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.log.offsets import Partition
+from penstock.tables.parquet.names import FinalName, NameSpace, final_name, parse_final_name
+
+EVENTS = Partition("events", "life", 123)
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("123.12.parquet", FinalName("", 123, 1, 12)),
+        ("A/day=2026-03-01/123.12.parquet", FinalName("", 123, 1, 12)),
+        ("0.0.parquet", FinalName("", 0, 1, 0)),
+        ("42~2.22.parquet", FinalName("", 42, 2, 22)),
+        ("pa4.events.123.13.parquet", FinalName("pa4.events.", 123, 1, 13)),
+        ("pa4.events.123~3.13.parquet", FinalName("pa4.events.", 123, 3, 13)),
+        ("topic.7.123.13.parquet", FinalName("topic.7.", 123, 1, 13)),
+    ],
+)
+def test_a_name_tells_partition_and_last_offset(path: str, expected: FinalName) -> None:
+    assert parse_final_name(path) == expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "12",
+        "abc",
+        "12e",
+        "345.12",
+        "123.abc",
+        "123.parquet",
+        "123.abc.parquet",
+        "123.index=1.12",
+        "123.cluster=pa4.index=13",
+        "123.12.parquet.crc",
+        "123.12.parquet.tmp",
+        ".123.12.parquet",
+        "123.-1.parquet",
+        "123~.12.parquet",
+        "123.12.PARQUET",
+        "compacted.export.7.0.parquet",
+    ],
+)
+def test_other_names_are_passed_over(path: str) -> None:
+    assert parse_final_name(path) is None
+
+
+def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_order() -> None:
+    names = [
+        "456.12.parquet",
+        "123.abc",
+        "pa4.events.123.13.parquet",
+        "456.24.parquet",
+        "123.9.parquet",
+        "123.10.parquet",
+    ]
+    found = [each for each in map(parse_final_name, names) if each is not None]
+    ours = [each.last_offset for each in found if (each.space, each.partition) == ("", 123)]
+    theirs = [each.last_offset for each in found if (each.space, each.partition) == ("pa4.events.", 123)]
+    assert (max(ours), max(theirs)) == (10, 13)
+
+
+@pytest.mark.parametrize("space", [NameSpace(), NameSpace("pa4"), NameSpace("pa4", True), NameSpace("", True)], ids=str)
+@pytest.mark.parametrize("life", [1, 2])
+def test_what_a_name_was_made_of_comes_back(space: NameSpace, life: int) -> None:
+    assert parse_final_name(final_name(space, EVENTS, life, 9)) == FinalName(space.of("events"), 123, life, 9)
+
+
+def test_lives_clusters_and_topics_never_share_a_name() -> None:
+    other = Partition("other", "life", 123)
+    names = [
+        final_name(NameSpace(cluster, True), partition, life, 9)
+        for cluster in ("pa4", "am5")
+        for partition in (EVENTS, other)
+        for life in (1, 2)
+    ]
+    assert len(set(names)) == len(names) == 8
