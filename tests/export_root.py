@@ -187,7 +187,7 @@ class ExportRoot:
     ) -> None:
         """Commit the slice `[start, end)`; `pieces` are where tasks begin, `left` what is left to types behind."""
         behind = left or {}
-        takes = {name: start for name in ("order", "click") if name not in behind}
+        takes = {name: start for name in self.table.state().types if name not in behind}
         shares = self.stage(partition, (start, end), rows, pieces=pieces or (start,))
         for name, offsets in behind.items():
             shares[name] = Share(Counts(read=len(offsets)), min(offsets), len(offsets))

@@ -61,8 +61,8 @@ def test_a_complete_day_becomes_one_file_per_type_across_partitions(tmp_path: Pa
     assert (report.files_removed, report.files_added, report.rows, report.commits) == (12, 2, 60, 2)
     entry = root.state.number
     assert root.files() == [
-        f"click/day={MONDAY}/compacted.shop.{entry - 1}.0.parquet",
-        f"order/day={MONDAY}/compacted.shop.{entry}.0.parquet",
+        f"click/day={MONDAY}/compacted~shop.{entry - 1}.0.parquet",
+        f"order/day={MONDAY}/compacted~shop.{entry}.0.parquet",
         f"order/day={WEDNESDAY}/0.33.parquet",
         f"order/day={WEDNESDAY}/1.33.parquet",
     ]
@@ -129,10 +129,10 @@ def test_files_of_other_jobs_in_the_same_root_are_never_touched(tmp_path: Path) 
     theirs = filled(tmp_path, name="other", export="cluster: east")
     kept = [path for path in theirs.files() if "/east." in path]
     compact(theirs.table)
-    theirs_compacted = [path for path in theirs.files() if "compacted.other." in path]
+    theirs_compacted = [path for path in theirs.files() if "compacted~other." in path]
     compact(ours.table)
     left = ours.files()
-    assert [path for path in left if "compacted.other." in path] == theirs_compacted
+    assert [path for path in left if "compacted~other." in path] == theirs_compacted
     assert [path for path in left if "/east." in path] == [path for path in kept if WEDNESDAY in path]
     assert rows_in(ours.lake) == ours.expected + theirs.expected
 
@@ -265,7 +265,7 @@ def test_a_process_that_slept_over_its_rename_brings_no_compacted_file_back(tmp_
 
 def test_a_number_that_an_earlier_ledger_used_is_no_name_for_another_file(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    taken = root.lake / "click" / f"day={MONDAY}" / f"compacted.shop.{root.state.number + 1}.0.parquet"
+    taken = root.lake / "click" / f"day={MONDAY}" / f"compacted~shop.{root.state.number + 1}.0.parquet"
     pq.write_table(pa.table({"kafka_partition": [9], "kafka_offset": [9], "large": ["x" * 10_000]}), taken)
     compact(root.table, taken.stat().st_size - 1)
     assert rows_in(root.lake) == root.expected + Counter({("click", 9, 9): 1})

@@ -45,7 +45,7 @@ def test_a_name_tells_partition_and_last_offset(path: str, expected: FinalName) 
         "123.-1.parquet",
         "123~.12.parquet",
         "123.12.PARQUET",
-        "compacted.export.7.0.parquet",
+        "compacted~export.7.0.parquet",
     ],
 )
 def test_other_names_are_passed_over(path: str) -> None:

@@ -187,7 +187,7 @@ def test_a_compacted_root_is_proved_and_its_files_are_no_less_watched(root: Expo
     report = compact(root.table)
     assert report.files_added == 2
     assert failed(judged(root.job)) == []
-    [path] = (root.lake / "click").glob("day=*/compacted.*")
+    [path] = (root.lake / "click").glob("day=*/compacted~*")
     rewrite_rows(path, lambda rows: rows[:-1])
     checks = judged(root.job)
     assert failed(checks) == ["rows", "offsets"]

@@ -31,6 +31,10 @@ class Leftover:
     def __bool__(self) -> bool:
         return bool(self.renames or self.removes)
 
+    @property
+    def orders(self) -> Unfinished:
+        return Unfinished(tuple(each.rename for each in self.renames), self.removes)
+
 
 def finish(storage: Storage, orders: Unfinished, reach: Reach) -> Leftover:
     """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""

@@ -31,8 +31,10 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         raise InvariantError(f"ledger entry {entry.number} does not follow {state.number}")
     partitions = dict(state.partitions)
     fingerprints = dict(state.fingerprints)
+    present_ms = _present_watermark(state)
     for start in entry.starts:
-        partitions[start.partition] = RoutedPartition(start.offset, start.offset, start.token)
+        begun = RoutedPartition(start.offset, start.offset, start.token, watermark_ms=present_ms)
+        partitions[start.partition] = begun
         fingerprints[start.partition.topic] = topic_fingerprint(start.partition.topic_id)
     for fence in entry.fences:
         here = partitions.get(fence.partition, RoutedPartition())
@@ -54,6 +56,12 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
     )
+
+
+def _present_watermark(state: LedgerState) -> int | None:
+    """Where a partition enters that is created later: it holds nothing back that was complete before (RULES W1)."""
+    marks = [here.watermark_ms for _, here in state.current()]
+    return min((mark for mark in marks if mark is not None), default=None) if None not in marks else None
 
 
 def _after(here: RoutedPartition, piece: SliceRecord, entry: Entry) -> RoutedPartition:

@@ -25,7 +25,7 @@ def mark_days(table: ExportTable, entry: Entry, tell: Callable[..., None]) -> bo
                 table.storage.delete(marker)
                 tell("day opened again", type=name, day=day)
         for name, day in entry.closed:
-            if (name, day) in state.open_days:
+            if (name, day) in state.open_days or name in table.failing_types():
                 continue
             body = {"type": name, "day": day, "entry": entry.number, "watermark": _instant(watermark_of(state, name))}
             table.storage.put(table.places.marker(name, day), json.dumps(body).encode())

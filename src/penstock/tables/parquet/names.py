@@ -1,7 +1,7 @@
 """Where things lie below the root of a routed job, and the names that readers see (DESIGN 6.1).
 
     <type>/day=YYYY-MM-DD/[<cluster>.][<topic>.]<partition>[~<life>].<last offset>.parquet
-    <type>/day=YYYY-MM-DD/compacted.<job>.<entry>.<n>.parquet
+    <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
     _penstock/names/<name space>                  which job writes names that begin so
     _penstock/<job>/ledger/<entry>.json           the chain of entries
     _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
@@ -25,7 +25,7 @@ _DIGITS = 20
 _FINAL = re.compile(
     r"(?P<space>(?:[A-Za-z0-9._-]+\.)?)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)(?:\.r(?P<run>\d+))?\.parquet"
 )
-_COMPACTED = re.compile(r"compacted\.(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
+_COMPACTED = re.compile(r"compacted~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
 
@@ -109,7 +109,7 @@ def final_name(space: NameSpace, partition: Partition, life: int, last_offset: i
 
 
 def compacted_final_name(job: str, entry: int, number: int) -> str:
-    return f"compacted.{job}.{entry}.{number}{SUFFIX}"
+    return f"compacted~{job}.{entry}.{number}{SUFFIX}"
 
 
 def parse_final_name(path: str) -> FinalName | None:

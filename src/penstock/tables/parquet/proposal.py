@@ -184,6 +184,7 @@ def _catch_up_totals(part: RoutedPart, here: RoutedPartition) -> Totals:
         written=counts.written,
         quarantined=counts.quarantined,
         filtered=counts.filtered,
+        skipped=counts.skipped,
         deferred=-(counts.read - backfilled),
         backfilled=backfilled,
     )

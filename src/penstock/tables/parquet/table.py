@@ -118,6 +118,7 @@ class ExportTable:
 
         def decide(state: LedgerState) -> Draft | None:
             nonlocal refused, accepted
+            _refuse_strangers(parts, state)
             checked = check([without_lanes(part, state) for part in parts], state)
             accepted, refused = checked.accepted, checked.refused
             if not accepted:
@@ -128,7 +129,19 @@ class ExportTable:
             return Draft(_kind(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
+        self._carry_leftover()
         return LedgerOutcome(number, accepted if number is not None else (), refused)
+
+    def _carry_leftover(self) -> None:
+        """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
+
+        def decide(state: LedgerState) -> Draft | None:
+            known = set(state.pending)
+            news = any(each.rename not in known for each in self._leftover.renames)
+            return Draft(EntryKind.IDLE) if news else None
+
+        if self._leftover:
+            self.append(decide)
 
     def append(self, decide: Callable[[LedgerState], Draft | None]) -> int | None:
         """Add what `decide` makes of the newest complete state, again after every rival; None if there is nothing."""
@@ -162,8 +175,9 @@ class ExportTable:
         return state
 
     def _finish(self, state: LedgerState) -> None:
-        orders = state.unfinished
-        known = self._finished_number != state.number and not self._leftover and self.ledger.is_complete(state.number)
+        again = self._finished_number == state.number
+        orders = self._leftover.orders if again else state.unfinished
+        known = not again and self.ledger.is_complete(state.number)
         if (orders.renames or orders.removes) and not known:
             self._leftover = finish(self.storage, orders, self.environment.reach)
             self._count_failures()
@@ -364,6 +378,19 @@ def _life(partition: Partition, state: LedgerState) -> int:
     """Which life of its topic a partition belongs to, in the order in which the ledger met them."""
     ids = list(dict.fromkeys(each.topic_id for each in state.partitions if each.topic == partition.topic))
     return ids.index(partition.topic_id) + 1
+
+
+def _refuse_strangers(parts: tuple[LedgerPart, ...], state: LedgerState) -> None:
+    """A slice written by a process that does not know a type would hide that type's records for ever."""
+    for part in parts:
+        if isinstance(part, RoutedPart) and part.main:
+            strange = sorted(state.types.keys() - part.takes.keys() - part.behind.keys())
+            if strange:
+                raise UserError(
+                    f"the table has types that this process does not know: {', '.join(strange)}",
+                    detail="another process added them with a newer job file",
+                    hint="start this process again with that job file",
+                )
 
 
 def without_lanes(part: LedgerPart, state: LedgerState) -> LedgerPart:
