@@ -25,7 +25,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check demo bench fmt lock clean require-python require-java
+.PHONY: help setup test check demo bench soak fmt lock clean require-python require-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -48,6 +48,10 @@ demo: setup ## a broker, a topic, a killed process, and the proof that every rec
 bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/penstock bench ingest --records $(RECORDS) --json
 	$(BIN)/penstock bench startup --commits 10000 --json
+	$(BIN)/penstock bench fanout --records $(RECORDS) --json
+
+soak: setup ## 2 million events of 18 types by three exporters, one killed, one put to sleep
+	PENSTOCK_SOAK_EVENTS=2000000 $(BIN)/pytest tests/fault/test_export_processes.py -q --timeout 3000
 
 fmt: setup ## rewrite the format and what lint can mend
 	$(BIN)/ruff format src tests

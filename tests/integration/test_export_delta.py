@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.verify import verify
-from tests.exports import ExportPipe, event
+from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at
 
@@ -88,3 +88,17 @@ def test_a_type_whose_table_cannot_be_written_falls_behind_alone_and_catches_up(
         pipeline.round()
     assert offsets_of(export, "A") == Counter((0, number) for number in (0, 2, 4))
     assert export.global_positions() == [6]
+
+
+def test_bad_records_are_not_lost_by_a_crash_between_the_tables_and_the_ledger(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, types=[type_of("A"), type_of("B")], export="format: delta")
+    produce(name, [event("A", 0), event("A", 1, id="one"), event("B", 2), event("A", 3)])
+    with pytest.raises(CrashError):
+        export.run_to_end(reach=crash_at("type_landed"))
+    export.run_to_end()
+    assert offsets_of(export, "A", "B") == Counter((0, number) for number in (0, 2, 3))
+    assert export.quarantined() == [(0, 1)]
+    assert verify(export.job).ok

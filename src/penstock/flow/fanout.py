@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.flow.decode.misfit import clipped
@@ -168,7 +167,7 @@ class Fanout:
             self._decode(owner, way, batch, gathered)
 
     def _taken(self, owner: Owner, batch: pa.RecordBatch, rows: Rows) -> Rows:
-        """Count the rows; those that the slice wants written are returned."""
+        """Count the rows that belong to the slice and return them; those that the type has already are told later."""
         piece = self._flow.slices[owner.partition]
         start = piece.takes.get(owner.type)
         if start is None:
@@ -177,12 +176,9 @@ class Fanout:
             return rows[:0]
         offsets = batch.column("offset").to_numpy()[rows]
         belongs = offsets >= piece.counts.get(owner.type, piece.start if piece.main else start)
-        if not belongs.any():
-            return rows[:0]
-        self._count(owner, batch, rows[belongs])
-        wanted = offsets >= start
-        self._filer.tally(owner).skipped(int(np.count_nonzero(belongs & ~wanted)))
-        chosen: Rows = rows[belongs & wanted]
+        chosen: Rows = rows[belongs]
+        if len(chosen):
+            self._count(owner, batch, chosen)
         return chosen
 
     def _decode(self, owner: Owner, way: Way, batch: pa.RecordBatch, gathered: Gathered) -> None:

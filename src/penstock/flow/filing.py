@@ -29,8 +29,9 @@ class _Filed:
 
     days: tuple[DayRows, ...]
     bad: tuple[BadRows, ...]
-    filtered: int
-    event_ms_max: int | None
+    filtered: int = 0
+    skipped: int = 0
+    event_ms_max: int | None = None
 
 
 class Filer:
@@ -67,12 +68,14 @@ class Filer:
 
     def file(self, owner: Owner, rows: DecodedRows) -> None:
         """Write decoded rows of a type in offset order."""
-        filed = _Filed((), (), 0, None)
+        filed = _Filed((), ())
         with self.pool.isolated(owner):
-            filed = self._filed(self._flow.types[owner.type], rows)
+            start = self._flow.slices[owner.partition].takes[owner.type]
+            filed = self._filed(self._flow.types[owner.type], rows, start)
         # Beyond the isolation: what waits longest may be written now, and that may be another type's.
         tally = self.tally(owner)
         tally.filtered(filed.filtered)
+        tally.skipped(filed.skipped)
         if filed.event_ms_max is not None:
             tally.seen(filed.event_ms_max)
         for bad in filed.bad:
@@ -94,7 +97,8 @@ class Filer:
             shares.setdefault(owner.partition, {})[owner.type] = share
         return FanoutReport(shares, self._first_error)
 
-    def _filed(self, kind: TypeFlow, rows: DecodedRows) -> _Filed:
+    def _filed(self, kind: TypeFlow, rows: DecodedRows, start: int) -> _Filed:
+        """Rows below `start` are in the type's table already; only their bad neighbours have still to be dealt with."""
         assert kind.target is not None
         computed = compute(rows, self._columns[kind.name])
         good = computed.rows
@@ -109,11 +113,16 @@ class Filer:
         if len(kept) < good.kafka.num_rows:
             chosen = pa.array(kept, pa.int64())
             body, times, offsets = body.take(chosen), times.take(chosen), offsets.take(chosen)
+        event_ms_max = pc.max(times.cast(pa.int64())).as_py() // 1_000 if len(kept) else None
+        new = pc.indices_nonzero(pc.greater_equal(offsets, start))
+        if len(new) < len(offsets):
+            body, times, offsets = body.take(new), times.take(new), offsets.take(new)
         return _Filed(
             days=tuple(split_by_day(body, times, offsets)),
             bad=(computed.bad, bad_rows(good.kafka, faults)),
             filtered=len(dropped),
-            event_ms_max=pc.max(times.cast(pa.int64())).as_py() // 1_000 if len(kept) else None,
+            skipped=len(kept) - len(new),
+            event_ms_max=event_ms_max,
         )
 
 

@@ -24,9 +24,9 @@ from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.quarantine import Listed, QuarantineTable
 from penstock.verify.export import find_landed, own_checks, swept
 from penstock.verify.export_facts import LedgerFacts, read_ledger
-from penstock.verify.findings import Check
+from penstock.verify.findings import Check, Offence, OffenceKind, earliest
 from penstock.verify.sweep import Depth
-from tests.export_root import TOKEN, ExportRoot, Rows
+from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
 
 Checks = dict[str, Check]
 
@@ -109,3 +109,19 @@ def edit_json(path: Path, change: Callable[[Any], None]) -> None:
 
 def entry_path(root: ExportRoot, number: int) -> Path:
     return root.lake / root.table.places.entry(number)
+
+
+def first_offence(checks: Checks) -> Offence | None:
+    return earliest(check.offence for check in checks.values())
+
+
+def at(partition: int, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
+    return Offence("shop", partition, offset, kind, end)
+
+
+def bad_root(tmp_path: Path) -> ExportRoot:
+    """Offsets 6 and 7 are bad, 8 and 9 are of a type that is dropped."""
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    write_with_bad(root, ZERO, (0, 10), {("order", MONDAY): range(6)}, [6, 7], filtered=2)
+    return root
