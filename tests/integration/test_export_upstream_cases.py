@@ -6,7 +6,7 @@
 | ... junk beside the data, no file at all | `test_positions_do_not_come_from_what_lies_in_the_folders` |
 | ... files of several days, the oldest ignored | `test_export_timelines`: time-based partitioning, at each t |
 | OffsetResetter: types at 10, 15 and unknown, a partition never read | `test_types_at_10_and_15_and_unknown_...` |
-| ... an error while looking for offsets is "from the beginning" | a ledger that cannot be read stops: `test_ledger_codec` |
+| ... an error while looking for offsets is "from the beginning" | it stops: `unit/tables/test_ledger_codec` |
 | ... revoked partitions | `test_export_timelines`: rebalancing |
 | PartitionsPauseState: one failing type pauses all | `test_export_timelines`: unhappy; nobody is paused |
 | Heartbeat: one per partition and writer, the highest offset | `test_positions_move_without_a_single_row_...` |
@@ -17,9 +17,10 @@
 | ... 6: below its own start a type skips, and opens no file | `test_types_at_10_and_15_and_unknown_...` |
 | ... 7, 8: dropped partitions | `test_export_timelines`: rebalancing, a lost claim |
 | ... 10, 11: heartbeats are rows | `test_positions_move_without_a_single_row_...`: never |
-| ExpiringConsumer: after 3, after a time, a later write does not renew | `test_a_type_is_written_at_its_third_event_...`, \
-`test_export_timelines`: sparse events |
-| ProtoParquetWriter: rows in order; rename fails; different schema | `test_a_file_that_cannot_be_put_...`, `test_export` |
+| ExpiringConsumer: expired after the third write | `test_a_type_is_written_at_its_third_event_...` |
+| ... after a time that a later write does not renew | `test_export_timelines`: sparse events |
+| ProtoParquetWriter: rows in order | `test_a_type_is_written_at_its_third_event_...` |
+| ... rename fails; files of another schema | `test_a_file_that_cannot_be_put_...`; `test_export`: inferred |
 | ... an existing file is merged or kept | kept: `test_a_file_of_somebody_else_...` |
 | FsBasedCheckpointer, DelayedDailyPathComputer | `test_a_day_is_marked_...` |
 | GarmadonReader, GarmadonMessage, ProtoConcatenator | `unit/flow/test_garmadon`, `unit/flow/test_envelope` |
@@ -38,10 +39,10 @@ from penstock.engine.export import TypeBehindError
 from tests.export_story import Story, after
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
-from tests.pipes import once_at
+from tests.pipes import CrashError, crash_at, once_at
 
 HOUR = 3600
-NOON = 12
+RETRY_SECONDS = 30
 DAY_FOLDER = "A/day=2026-03-01"
 
 
@@ -53,19 +54,19 @@ def story(export: ExportPipe, topic: Topics, produce: Produce) -> Story:
 def test_positions_do_not_come_from_what_lies_in_the_folders(story: Story) -> None:
     """Names that look like ours, junk, and folders that somebody emptied: the ledger alone says where to read on."""
     story.export.describe(story.topic)
-    folder = story.export.root / DAY_FOLDER
-    folder.mkdir(parents=True)
-    junk = [folder / name for name in ("0.900.parquet", "1.12", "abc", "12e", "0.abc", "0.index=1.12")]
-    for path in junk:
-        path.write_text("junk")
     story.send("AAA")
     story.run_to_end()
-    assert story.global_position == 3
-    shutil.rmtree(story.export.root / "A")
+    folder = story.export.root / DAY_FOLDER
+    for name in ("0.900.parquet", "1.12", "abc", "12e", "0.abc", "0.index=1.12"):
+        (folder / name).write_text("junk")
     story.send("AA")
     story.run_to_end()
     assert story.global_position == 5
-    assert story.export.offsets("A") == [3, 4], "what a person deletes is not read again"
+    shutil.rmtree(story.export.root / "A")
+    story.send("AA")
+    story.run_to_end()
+    assert story.global_position == 7
+    assert story.export.offsets("A") == [5, 6], "what a person deletes is not read again"
 
 
 def test_types_at_10_and_15_and_unknown_resume_at_the_least_and_each_skips_what_it_has(
@@ -143,7 +144,7 @@ def test_a_file_that_cannot_be_put_in_its_place_is_put_there_later_and_the_other
         assert story.written() == [1, 2]
         assert (story.position_of("A"), story.position_of("B"), story.global_position) == (0, 4, 0)
         story.unblock("A")
-        story.clock.seconds += 2 * 30
+        story.clock.seconds += RETRY_SECONDS
         story.settle(pipeline)
     assert story.written() == [0, 1, 2, 3]
     assert story.global_position == 4
@@ -165,16 +166,46 @@ def test_a_bounded_run_says_so_if_a_file_is_not_in_its_place(story: Story) -> No
 def test_a_file_of_somebody_else_under_our_name_is_never_overwritten(story: Story) -> None:
     """It stands where A's file is to go: A waits alone until a person has moved it."""
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
-    stranger = story.export.root / DAY_FOLDER / "0.0.parquet"
+    story.send("B")
+    story.run_to_end()
+    stranger = story.export.root / DAY_FOLDER / "0.1.parquet"
     stranger.parent.mkdir(parents=True)
     stranger.write_text("somebody else's")
     story.send("AB")
     with pytest.raises(TypeBehindError):
         story.run_to_end()
     assert stranger.read_text() == "somebody else's"
-    assert story.export.offsets("B") == [1]
+    assert story.export.offsets("B") == [0, 2]
+    assert (story.position_of("A"), story.position_of("B"), story.global_position) == (1, 3, 1)
     stranger.unlink()
     story.run_to_end()
+    assert story.written() == [0, 1, 2]
+    assert story.global_position == 3
+
+
+@pytest.mark.parametrize("flushing", [True, False], ids=["bounded run", "rounds"])
+def test_a_process_that_finds_a_file_it_cannot_put_in_its_place_says_so_and_ends_or_waits(
+    story: Story, flushing: bool
+) -> None:
+    """The one before died behind its commit, and A's folder went: nothing is new, and yet A is not up to date."""
+    story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
+    story.run_to_end()
+    story.send("AB")
+    with pytest.raises(CrashError):
+        story.run_to_end(crash_at("renaming"))
+    take_folder_away(story.export.root)
+    if flushing:
+        with pytest.raises(TypeBehindError):
+            story.run_to_end()
+        story.unblock("A")
+        story.run_to_end()
+    else:
+        with story.export.opened(clock=story.clock) as pipeline:
+            story.settle(pipeline)
+            assert (story.position_of("A"), story.position_of("B"), story.global_position) == (0, 2, 0)
+            story.unblock("A")
+            story.clock.seconds += RETRY_SECONDS
+            story.settle(pipeline)
     assert story.written() == [0, 1]
     assert story.global_position == 2
 

@@ -33,7 +33,14 @@ def _as_text(result: CheckedFile) -> str:
     if result.spec is None or result.faults:
         return "\n".join(str(fault) for fault in result.faults)
     spec = result.spec
-    return f"ok {result.path} (job {_shown(spec.name)}: topics {_topics(spec)} -> delta {_shown(spec.table.path)})"
+    where = f"{_kind(spec)} {_shown(spec.table.path)}"
+    return f"ok {result.path} (job {_shown(spec.name)}: topics {_topics(spec)} -> {where})"
+
+
+def _kind(spec: JobSpec) -> str:
+    if spec.export is None:
+        return "delta"
+    return f"export of {len(spec.export.types)} types as {spec.export.format}"
 
 
 def _topics(spec: JobSpec) -> str:

@@ -27,6 +27,8 @@ GAPS_SHOWN = 5
 LANES_SHOWN = 20
 DAYS_SHOWN = 3
 EXIT_NOT_COMPLETE = 1
+WIDTH_IN_FILES = 200
+"""Where no terminal says how wide it is, nothing is cut."""
 
 
 def status(
@@ -57,12 +59,17 @@ def status(
     if json:
         typer.echo(json_text.dumps([each.as_json() for each in found]))
     else:
-        console = Console(highlight=False)
+        console = status_console()
         for each in found:
             print_status(each, console)
     worst = max((each.exit_code for each in found), default=0)
     if worst:
         raise typer.Exit(worst)
+
+
+def status_console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_IN_FILES)
 
 
 def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
@@ -74,7 +81,7 @@ def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: boo
         ]
         typer.echo(json_text.dumps(told))
     else:
-        console = Console(highlight=False)
+        console = status_console()
         for job, each in found.items():
             console.print(Text.assemble((job, "bold"), f"  {day}"))
             for one in each:

@@ -118,6 +118,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
                 continue
             self.table.forget_probes(name)
             reason = self.table.probe_folder(name, name)
+            if reason is None:
+                self.table.complete()
             if reason is None and name not in self.table.failing_types():
                 self.failing.forgive(name)
             else:
@@ -249,7 +251,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             if not isinstance(part, RoutedPart):
                 continue
             for name in part.written:
-                if self.failing.recovered(name):
+                if name not in self.table.failing_types() and self.failing.recovered(name):
                     self.listener.event("type written again", type=name)
 
     def settle(self, state: TableWord, *partitions: Partition) -> None:
@@ -269,13 +271,16 @@ class ExportPipeline(JobRounds[WrittenShares]):
 
     def is_behind(self, partitions: Iterable[Partition]) -> bool:
         state = self.table.state()
-        return bool(state.pending) or any(state.of(each).lanes for each in partitions)
+        stuck = bool(state.pending or self.table.failing_types())
+        return stuck or any(state.of(each).lanes for each in partitions)
 
     def rest(self, tokens: Mapping[Partition, int], bounds: Mapping[Partition, Bounds]) -> None:
         """Let the watermark of idle partitions follow the clock; a bounded run ends only when no type is behind."""
         now = self.environment.now()
         if self._flushing or not self.failing.resting(now):
             self.table.complete()
+            for name, reason in self.table.failing_types().items():
+                self._fail(name, reason)
         state = self.table.state()
         if self._flushing and self.failing.reasons and self.is_behind(tokens):
             names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
@@ -292,10 +297,17 @@ class ExportPipeline(JobRounds[WrittenShares]):
             after = self.export.days.complete_after_seconds
             if now - since >= idle_seconds and next_boundary_ms(here.watermark_ms, seen_ms, after) is not None:
                 idle[partition] = seen_ms
-        settled = bool(state.pending) and not self.table.failing_types()
-        if idle or settled:
-            self.table.append(lambda newest: Draft(EntryKind.IDLE, idle=idle) if idle or newest.pending else None)
+        if idle or self._misplaced() != state.pending_types():
+            self.table.append(
+                lambda newest: (
+                    Draft(EntryKind.IDLE, idle=idle) if idle or self._misplaced() != newest.pending_types() else None
+                )
+            )
             self._mark_last_days()
+
+    def _misplaced(self) -> frozenset[str]:
+        """The types with files that are not where readers look for them."""
+        return frozenset(self.table.failing_types().keys() - self.table.refusals.keys())
 
     def _claim_names(self, partitions: Iterable[Partition]) -> None:
         topics = {each.topic for each in partitions} - self._named_topics

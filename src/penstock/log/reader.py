@@ -16,6 +16,7 @@ from itertools import pairwise
 from operator import methodcaller
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -45,6 +46,10 @@ _TUNING = {
 }
 
 _ERROR = methodcaller("error")
+_TIMESTAMP = methodcaller("timestamp")
+_KEY = methodcaller("key")
+_VALUE = methodcaller("value")
+_HEADERS = methodcaller("headers")
 
 SCHEMA = pa.schema(
     [
@@ -206,18 +211,32 @@ def _offset(message: Message) -> int:
 def arrow_batch(piece: Piece, messages: list[Message]) -> pa.RecordBatch:
     """Records of one partition in the columns of Spark's Kafka source."""
     count = len(messages)
-    headers = [each.headers() for each in messages]
-    stamps = [each.timestamp() for each in messages]
+    headers = list(map(_HEADERS, messages))
     arrays = [
         pa.repeat(piece.topic, count),
         pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
-        pa.array([each.offset() for each in messages], pa.int64()),
-        pa.array([at if kind else None for kind, at in stamps], pa.timestamp("ms", "UTC")).cast(SCHEMA.field(3).type),
-        pa.array([each.key() for each in messages], pa.binary()),
-        pa.array([each.value() for each in messages], pa.binary()),
+        _offset_array(messages),
+        _timestamp_array(messages),
+        pa.array(list(map(_KEY, messages)), pa.binary()),
+        pa.array(list(map(_VALUE, messages)), pa.binary()),
         _header_array(headers, count),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+def _offset_array(messages: list[Message]) -> pa.Array:
+    """The offsets; in a log without holes the first and the last tell all of them."""
+    first, last = _offset(messages[0]), _offset(messages[-1])
+    if last - first + 1 == len(messages):
+        return pa.array(np.arange(first, last + 1))
+    return pa.array([each.offset() for each in messages], pa.int64())
+
+
+def _timestamp_array(messages: list[Message]) -> pa.Array:
+    """The times in the unit of Spark's source; null where a record has none."""
+    kinds, millis = zip(*map(_TIMESTAMP, messages), strict=True)
+    known = millis if all(kinds) else [at if kind else None for kind, at in zip(kinds, millis, strict=True)]
+    return pa.array(known, pa.timestamp("ms", "UTC")).cast(SCHEMA.field(3).type)
 
 
 def _header_array(headers: list[Any], count: int) -> pa.Array:
