@@ -47,7 +47,7 @@ def test_spark_duckdb_and_polars_read_the_types_as_plain_parquet(
     )
     by_polars = pl.scan_parquet(place).select("id", pl.col("day").cast(pl.String)).collect().rows()
     assert sorted((row[0], row[1]) for row in by_spark) == expected
-    assert sorted(by_duckdb.fetchall()) == expected
+    assert by_duckdb is not None and sorted(by_duckdb.fetchall()) == expected
     assert sorted(by_polars) == expected
 
 

@@ -256,3 +256,23 @@ def test_waiting_records_that_retention_took_stop_the_export_or_are_counted_as_v
     assert story.global_position == 6
     assert story.written() == [0, 2, 4, 5]
     assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (6, 4, 2, 0)
+
+
+def test_what_a_type_had_still_to_read_of_a_topic_that_was_recreated_is_counted_and_told(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, types=[type_of("A"), type_of("B", rotation="{events: 100}")], on="recreated: restart")
+    produce(name, [event("A", 0), event("B", 1), event("B", 2)])
+    with export.opened() as pipeline:
+        pipeline.round()
+    assert export.global_positions() == [1]
+    topic.delete(name)
+    topic(name=name)
+    produce(name, [event("A", 3), event("B", 4)])
+    heard = export.run_to_end()
+    [told] = heard.named("records vanished")
+    assert told["records"] == 2
+    assert sum(here.totals.vanished for here in export.state.partitions.values()) == 2
+    assert all(here.totals.conserved for here in export.state.partitions.values())
+    assert export.rows("B", "id") == [(4,)]

@@ -30,6 +30,9 @@ from penstock.tables.parquet.table import Draft, LedgerOutcome
 from penstock.tables.quarantine import Listed, QuarantineTable
 from penstock.tables.state import TableWord
 
+MARKED_ENTRIES_MAX = 50
+"""How far a process looks back for days that another one did not live to mark."""
+
 
 class TypeBehindError(TransientError):
     """A bounded run has done everything else, and a type still cannot be written."""
@@ -58,6 +61,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self.failing = FailingTypes(job.export.retry_seconds)
         self._flushing = False
         self._ends: dict[Partition, int] = {}
+        self._vanished = self._vanished_now()
+        self._marked_number = 0
         self._idle_since: dict[Partition, float] = {}
         self._named_topics: set[str] = set()
         self._mark_last_days()
@@ -79,6 +84,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self._flushing = flush_now
         self._ends = {each: bounds[each].end for each in tokens}
         self._claim_names(tokens)
+        self._tell_vanished()
         self._tell_rules()
         return super()._next_batch(tokens, state, bounds, flush_now, ends)
 
@@ -242,6 +248,16 @@ class ExportPipeline(JobRounds[WrittenShares]):
         )
         self._tell_rules()
 
+    def _tell_vanished(self) -> None:
+        """Records that were left to a type and that the log no longer had: lost, and said so (I7)."""
+        vanished = self._vanished_now()
+        if vanished > self._vanished:
+            self.listener.event("records vanished", records=vanished - self._vanished)
+        self._vanished = vanished
+
+    def _vanished_now(self) -> int:
+        return sum(here.totals.vanished for here in self.table.state().partitions.values())
+
     def _tell_rules(self) -> None:
         """The seed's monitoring rules over the partitions of this process."""
         self.listener.event(RULES_EVENT, **rule_fields(self.table.state(), self._ends, self.export.alerts))
@@ -316,12 +332,12 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self._named_topics |= topics
 
     def _mark_last_days(self) -> None:
-        """Show in marker files which days the newest entry closed and opened; best effort, made again at start."""
-        ours = self.table.last_entry
-        entry = ours or next(iter(self.table.ledger.last(1)), None)
-        if entry is not None and mark_days(self.table, entry, self.listener.event if ours else _untold):
+        """Show in marker files which days the newest entries closed and opened; best effort, made again at start."""
+        newest = self.table.state().number
+        marked = False
+        for number in range(max(self._marked_number + 1, newest - MARKED_ENTRIES_MAX), newest + 1):
+            entry = self.table.ledger.read(number)
+            marked |= entry is not None and mark_days(self.table, entry, self.listener.event)
+        self._marked_number = newest
+        if marked:
             self.reach("marked")
-
-
-def _untold(name: str, **fields: object) -> None:
-    """What a marker says at start was told when its entry was written."""

@@ -56,8 +56,6 @@ def value_findings(types: Mapping[str, TypeSection], document: Document, *, by_m
         at: KeyPath = ("types", name, "values")
         if document.has(*at) and section.values is None:
             continue
-        if section.values == []:
-            yield Finding(at, "names no value", "leave it out where the name is the value")
         for index, value in enumerate(route_values(name, section)):
             by_name = section.values is None
             place: KeyPath = ("types", name) if by_name else (*at, index)

@@ -20,6 +20,7 @@ WARNINGS = frozenset(
         "mirror failed",
         "mirror refused",
         "no topic matches",
+        "records vanished",
         "range not reported",
         "range not returned",
         "record isolated",

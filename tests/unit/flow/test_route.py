@@ -139,7 +139,7 @@ TYPES = [
 
 @pytest.mark.parametrize("path", [("type",), ("meta", "type")])
 @pytest.mark.parametrize("new_column", [NewColumnPolicy.IGNORE, NewColumnPolicy.ADD, NewColumnPolicy.QUARANTINE])
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(batch=st.lists(records, min_size=1, max_size=60))
 def test_the_fate_of_a_record_is_read_off_the_record_alone(
     path: tuple[str, ...], new_column: NewColumnPolicy, batch: list[bytes]
@@ -157,7 +157,7 @@ def test_the_fate_of_a_record_is_read_off_the_record_alone(
     assert found == {100 + row: fate(record, path, TYPES, known_only) for row, record in enumerate(batch)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(records, min_size=17, max_size=60), st.sampled_from([("type",), ("meta", "type")]))
 def test_records_looked_at_together_have_the_values_that_they_have_alone(
     batch: list[bytes], path: tuple[str, ...]

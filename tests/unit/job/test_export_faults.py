@@ -47,7 +47,6 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("click: {schema: infer}", "_penstock: {schema: infer}", 9, "types._penstock", "name of a folder"),
         ("click: {schema: infer}", ".hidden: {schema: infer}", 9, "types..hidden", "name of a folder"),
         ("click: {schema: infer}", f"{'x' * 101}: {{schema: infer}}", 9, f"types.{'x' * 101}", "name of a folder"),
-        ("click: {schema: infer}", "click: {schema: infer, values: []}", 9, "types.click.values", "names no value"),
         ("click: {schema: infer}", "click: {schema: infer, values: [a, a]}", 9, "types.click.values[1]", "twice"),
         ("click: {schema: infer}", "click: {schema: infer, values: [order]}", 9, "types.click.values[0]", "type order"),
         ("click: {schema: infer}", "click: {schema: infer, values: [1.10]}", 9, "types.click.values[0]", "in quotes"),

@@ -153,12 +153,13 @@ def _slice_body(piece: SliceRecord) -> dict[str, Any]:
         **_lean(
             {
                 "totals": _lean(asdict(piece.totals)),
-                "watermark_ms": piece.watermark_ms,
                 "written": {name: asdict(each) for name, each in piece.written.items()},
                 "deferred": {name: asdict(each) for name, each in piece.deferred.items()},
                 "quarantine": [_file_body(each) for each in piece.quarantine],
             }
         ),
+        # The first instant of 1970 is a time too.
+        **({} if piece.watermark_ms is None else {"watermark_ms": piece.watermark_ms}),
         # An empty mapping is not the same as none: it is a catch-up without types.
         **({} if piece.taken is None else {"taken": {name: asdict(each) for name, each in piece.taken.items()}}),
     }

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.errors import InvariantError
 from penstock.job.spec import TypeStart
+from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.parquet.entry import Entry, SliceRecord, TakenRecord, TypeRecord
 from penstock.tables.parquet.names import type_and_day
@@ -34,6 +35,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
     present_ms = _present_watermark(state)
     for start in entry.starts:
         begun = RoutedPartition(start.offset, start.offset, start.token, watermark_ms=present_ms)
+        partitions = {each: _left_behind(here, each, start.partition) for each, here in partitions.items()}
         partitions[start.partition] = begun
         fingerprints[start.partition.topic] = topic_fingerprint(start.partition.topic_id)
     for fence in entry.fences:
@@ -56,6 +58,14 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
     )
+
+
+def _left_behind(here: RoutedPartition, partition: Partition, started: Partition) -> RoutedPartition:
+    """A recreated topic takes with it what types had still to read of its former life."""
+    if not here.lanes or partition.topic != started.topic or partition.topic_id == started.topic_id:
+        return here
+    gone = sum(lane.deferred for lane in here.lanes.values())
+    return replace(here, lanes={}, totals=here.totals + Totals(deferred=-gone, vanished=gone))
 
 
 def _present_watermark(state: LedgerState) -> int | None:

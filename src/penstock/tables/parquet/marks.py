@@ -13,26 +13,30 @@ from penstock.tables.parquet.table import ExportTable
 
 
 def mark_days(table: ExportTable, entry: Entry, tell: Callable[..., None]) -> bool:
-    """Put markers for the days that an entry closed, take those away that it opened; whether there were any.
+    """Put markers for the days that an entry closed, take those away that it opened; whether anything changed.
 
     A marker is a mirror: the ledger is the truth, and `penstock status` reads the ledger.
     """
     state = table.state()
+    changed = False
     try:
-        for name, day in entry.reopened:
+        for name, day in (*entry.reopened, *entry.closed):
             marker = table.places.marker(name, day)
-            if table.storage.exists(marker):
+            complete = (name, day) not in state.open_days and name not in table.failing_types()
+            if complete == table.storage.exists(marker):
+                continue
+            changed = True
+            if complete:
+                mark = _instant(watermark_of(state, name))
+                body = {"type": name, "day": day, "entry": entry.number, "watermark": mark}
+                table.storage.put(marker, json.dumps(body).encode())
+                tell("day complete", type=name, day=day)
+            else:
                 table.storage.delete(marker)
                 tell("day opened again", type=name, day=day)
-        for name, day in entry.closed:
-            if (name, day) in state.open_days or name in table.failing_types():
-                continue
-            body = {"type": name, "day": day, "entry": entry.number, "watermark": _instant(watermark_of(state, name))}
-            table.storage.put(table.places.marker(name, day), json.dumps(body).encode())
-            tell("day complete", type=name, day=day)
     except PenstockError as error:
         tell("day marker failed", reason=error.primary)
-    return bool(entry.reopened or entry.closed)
+    return changed
 
 
 def _instant(millis: int | None) -> str | None:
