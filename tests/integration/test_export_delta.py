@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from typer.testing import CliRunner
 
+from penstock.cli.app import app
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
@@ -102,3 +105,29 @@ def test_bad_records_are_not_lost_by_a_crash_between_the_tables_and_the_ledger(
     assert offsets_of(export, "A", "B") == Counter((0, number) for number in (0, 2, 3))
     assert export.quarantined() == [(0, 1)]
     assert verify(export.job).ok
+
+
+def test_compact_and_vacuum_go_through_the_tables_of_all_types(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, export="format: delta")
+    for number in range(3):
+        produce(name, [event("AB"[each], 2 * number + each) for each in range(2)])
+        if number == 1:
+            with pytest.raises(CrashError):
+                export.run_to_end(reach=crash_at("staged"))
+        export.run_to_end()
+    done = json.loads(command("compact", str(export.path), "--json"))
+    assert (done["files_removed"], done["files_added"], done["rows"]) == (6, 2, 6)
+    gone = json.loads(command("vacuum", str(export.path), "--json"))
+    # Those that the crash left: the merged ones are still there for time travel.
+    assert len(gone["deleted"]) == 2
+    assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(6))
+    assert verify(export.job).ok
+
+
+def command(*arguments: str) -> str:
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output

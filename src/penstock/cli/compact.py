@@ -14,6 +14,7 @@ from penstock.cli.export_table import existing_export
 from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
 from penstock.job.quantities import QuantityError, parse_size
+from penstock.tables.delta.by_type import type_tables
 from penstock.tables.delta.compact import CompactReport, Progress
 from penstock.tables.delta.compact import compact as compact_table
 from penstock.tables.parquet.compact import CompactReport as ExportCompactReport
@@ -40,7 +41,11 @@ def compact(
     spec = load_job(job)
     wanted = None if target_size is None else _size(target_size)
     report: CompactReport | ExportCompactReport
-    if spec.export is not None:
+    if spec.export is not None and spec.export.format == "delta":
+        tables = type_tables(spec, spec.export, environment())
+        size = wanted or spec.export.compact_bytes
+        report = sum((compact_table(each, size, _progress(json, "groups")) for each in tables), CompactReport())
+    elif spec.export is not None:
         report = compact_export(existing_export(spec), wanted, all_days=all_days, progress=_progress(json, "days"))
     elif all_days:
         raise typer.BadParameter("the job is no export", param_hint="--all-days")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -11,10 +12,11 @@ import typer
 from penstock.cli.export_table import existing_export
 from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.tables.delta.by_type import type_tables
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.table import open_table
-from penstock.tables.delta.vacuum import VacuumReport
+from penstock.tables.delta.vacuum import Kept, VacuumReport
 from penstock.tables.delta.vacuum import vacuum as vacuum_tables
 from penstock.tables.parquet.vacuum import VacuumReport as ExportVacuumReport
 from penstock.tables.parquet.vacuum import vacuum as vacuum_export
@@ -29,7 +31,12 @@ def vacuum(
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
     report: VacuumReport | ExportVacuumReport
-    report = _of_table(spec, dry_run) if spec.export is None else vacuum_export(existing_export(spec), dry_run=dry_run)
+    if spec.export is None:
+        report = _of_table(spec, dry_run)
+    elif spec.export.format == "delta":
+        report = _of_types(spec, spec.export, dry_run)
+    else:
+        report = vacuum_export(existing_export(spec), dry_run=dry_run)
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **_record(report)}))
     else:
@@ -44,6 +51,13 @@ def _of_table(spec: JobSpec, dry_run: bool) -> VacuumReport:
     except MissingTableError:
         quarantine = None
     return vacuum_tables(table, quarantine, dry_run=dry_run)
+
+
+def _of_types(spec: JobSpec, export: ExportSpec, dry_run: bool) -> VacuumReport:
+    """The tables of all types; what is left over in the quarantine's folder stays."""
+    reports = [vacuum_tables(each, dry_run=dry_run) for each in type_tables(spec, export, environment())]
+    kept = sum((Counter(each.kept) for each in reports), Counter[Kept]())
+    return VacuumReport(tuple(dead for each in reports for dead in each.deleted), kept, dry_run)
 
 
 def _record(report: VacuumReport | ExportVacuumReport) -> dict[str, object]:

@@ -36,6 +36,17 @@ def type_table_spec(place: DeltaTableSpec, name: str) -> DeltaTableSpec:
     )
 
 
+def type_tables(job: JobSpec, export: ExportSpec, environment: Environment) -> list[Table]:
+    """The tables of those types that have had rows."""
+    found = []
+    for name in export.all_types:
+        try:
+            found.append(open_table(type_table_spec(job.table, name), job.name, environment))
+        except MissingTableError:
+            continue
+    return found
+
+
 class DeltaTypes(ExportTable):
     """The types of a routed job as Delta tables side by side; the ledger keeps what they have in common."""
 
