@@ -1,0 +1,91 @@
+"""The whole export to S3: a rename is a copy there, and nothing is seen twice for it (RULES L7)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import polars as pl
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.engine.export import ExportPipeline
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.rounds import Surroundings
+from penstock.failpoints import Reach, nowhere
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec
+from penstock.tables.environment import Environment
+from penstock.tables.parquet.compact import compact
+from penstock.tables.parquet.table import ExportTable
+from penstock.tables.parquet.vacuum import vacuum
+from penstock.verify import verify
+from tests.exports import event, export_job
+from tests.kafka import Produce, Topics
+from tests.lake import s3_server
+from tests.pipes import CrashError, Recorder, crash_at
+
+STORAGE = """storage: {{aws_endpoint_url: "{aws_endpoint_url}", aws_access_key_id: "{aws_access_key_id}", \
+aws_secret_access_key: "{aws_secret_access_key}", aws_region: us-east-1, aws_allow_http: "true", \
+aws_conditional_put: etag, max_retries: "1"}}"""
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    with s3_server() as options:
+        yield options
+
+
+def run_to_end(job: JobSpec, spark: SparkSession, reach: Reach = nowhere) -> None:
+    opened: list[ExportPipeline] = []
+
+    def open_pipeline() -> ExportPipeline:
+        opened.append(ExportPipeline(job, spark, Surroundings(Environment(reach=reach))))
+        return opened[-1]
+
+    try:
+        Loop(open_pipeline, True, Stop(), Retries(0, random.Random(7)), Recorder()).run()
+    finally:
+        for each in opened:
+            each.close()
+
+
+def offsets(root: str, s3: Mapping[str, str]) -> Counter[tuple[int, int]]:
+    """What a plain reader of all types sees."""
+    found: Counter[tuple[int, int]] = Counter()
+    for name in "ABC":
+        frame = pl.read_parquet(f"{root}/{name}/**/*.parquet", storage_options=dict(s3), hive_partitioning=True)
+        found.update(frame.select("kafka_partition", "kafka_offset").rows())
+    return found
+
+
+def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession, s3: dict[str, str]
+) -> None:
+    name = topic(partitions=2)
+    root = f"s3://lake/{name}/root"
+    path = tmp_path / "job.yaml"
+    limits = "limits: {stage_age: 1ms}\n"
+    path.write_text(
+        export_job(bootstrap, Path("ROOT"), name, export=STORAGE.format(**s3), more=limits).replace("ROOT", root)
+    )
+    job = load_job(path)
+    assert job.export is not None
+    places = produce(name, [event("ABC"[number % 3], number, day=number % 2) for number in range(30)])
+    for step in ("entry_written", "renaming"):
+        with pytest.raises(CrashError):
+            run_to_end(job, spark, crash_at(step))
+    run_to_end(job, spark)
+    places += produce(name, [event("ABC"[number % 3], number, day=9) for number in range(30, 60)])
+    run_to_end(job, spark)
+    assert offsets(root, s3) == Counter(places)
+    table = ExportTable(job, job.export, Environment(stage_age_seconds_max=0.0))
+    report = compact(table)
+    assert report.files_removed > report.files_added > 0
+    vacuum(table)
+    assert offsets(root, s3) == Counter(places)
+    left = [each.path.rsplit("/", 1)[-1] for each in table.storage.list(table.places.staged)]
+    assert all(each.startswith("c.") for each in left), "the sources of batches are gone; those of compaction go later"
+    assert verify(job).ok
