@@ -14,6 +14,7 @@ TESTS_AT_ONCE ?= -n 3 --dist loadfile
 
 VENV := .venv
 BIN := $(VENV)/bin
+ARCHIVE := $(VENV)/spark.jsa
 STAMP := $(VENV)/.set-up-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 
 # $(call retry,COMMAND): package registries fail now and then; what has arrived is kept.
@@ -32,7 +33,7 @@ help: ## show this list
 
 setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
 
-test: setup ## all checks, then all tests
+test: setup $(ARCHIVE) ## all checks, then all tests
 	@$(MAKE) --no-print-directory check
 	$(BIN)/pytest $(TESTS_AT_ONCE)
 
@@ -64,6 +65,9 @@ lock: setup ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgra
 clean: ## remove the virtual environment and caches; jars and broker data in the user's cache stay
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
 		artifacts spark-warehouse metastore_db derby.log dist build
+
+$(ARCHIVE): $(STAMP)
+	$(BIN)/python -m tests.class_archive $@
 
 $(STAMP): | require-python require-java
 	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
 from penstock.engine.delta_spark import open_delta_spark
+from tests import class_archive
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
@@ -23,6 +24,7 @@ BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200"}
 
 # Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")

@@ -29,9 +29,12 @@ def write_job(folder: Path, bootstrap: str, topic: str, more: str = "", **sectio
     return path
 
 
-def mixed(numbers: Iterable[int]) -> list[str]:
-    """Events of six types over three days; every thirteenth is of no known type."""
-    return [event("stranger" if number % 13 == 12 else TYPES[number % 6], number, day=number % 3) for number in numbers]
+def mixed(numbers: Iterable[int], later: int = 0) -> list[str]:
+    """Events of six types over three days, or as many days later; every thirteenth is of no known type."""
+    return [
+        event("stranger" if number % 13 == 12 else TYPES[number % 6], number, day=later + number % 3)
+        for number in numbers
+    ]
 
 
 def assert_exported_once(root: Path, places: list[tuple[int, int]]) -> None:
@@ -55,7 +58,7 @@ def test_an_exporter_killed_at_every_step_in_turn_loses_and_doubles_nothing(
     job = write_job(tmp_path, bootstrap, name, days="complete_after: 1s")
     places: list[tuple[int, int]] = []
     for number, step in enumerate(STEPS):
-        places += produce(name, mixed(range(number * 100, number * 100 + 100)))
+        places += produce(name, mixed(range(number * 100, number * 100 + 100), later=number))
         point, _, visit = step.partition(":")
         assert run_once(job, failpoint=f"{point}:kill:{visit or 1}") == KILLED, step
         assert set(places_in(tmp_path / "root").values()) <= {1}, f"rows twice after a kill at {step}"

@@ -174,7 +174,7 @@ class ExportWriter:
                 unpack(share.new_fields)
                 for report in reports
                 for named in report.shares.values()
-                if (share := named.get(name)) is not None and (share.new_fields or spec.decoded is None)
+                if (share := named.get(name)) is not None and share.new_fields
             ]
             if not found or (spec.decoded is not None and self._job.on.new_column is not NewColumnPolicy.ADD):
                 continue

@@ -86,6 +86,11 @@ def output_type(expression: Expression, schema: pa.Schema) -> pa.DataType:
     return kind
 
 
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values of the type can be times: text is read as such."""
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_timestamp, pa.types.is_date32))
+
+
 def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
     match expression:
         case Field(path=path):
@@ -120,7 +125,7 @@ def _check_argument(call: Call, kind: pa.DataType) -> None:
     text, whole = pa.types.is_string(kind), pa.types.is_integer(kind)
     match call.function:
         case "day" | "hour":
-            fits, wanted = text or pa.types.is_timestamp(kind) or pa.types.is_date32(kind), "a time, a date or text"
+            fits, wanted = is_time(kind), "a time, a date or text"
         case "timestamp_seconds" | "timestamp_millis" | "timestamp_micros":
             fits, wanted = whole, "whole numbers"
         case "concat":

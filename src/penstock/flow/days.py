@@ -12,11 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.columns import Faults, evaluate
+from penstock.errors import UserError
+from penstock.flow.columns import Faults, evaluate, is_time, output_type
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.decode.times import UTC_MICROS, timestamps_or_null
 from penstock.flow.rows import DecodedRows
-from penstock.job.expressions import Expression
+from penstock.job.expressions import Expression, to_text
 from penstock.job.spec import DaysSpec
 
 NO_EVENT_TIME = "has no event time"
@@ -29,6 +30,10 @@ _SHOWN_CHARACTERS_MAX = 60
 
 def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Array:
     """The event time of each row in microseconds; a row without one is null and named in `faults`."""
+    fault = _time_fault(expression, rows.columns.schema)
+    if fault is not None:
+        faults.update(dict.fromkeys(range(rows.kafka.num_rows), f"{NO_EVENT_TIME}: {fault}"))
+        return pa.nulls(rows.kafka.num_rows, UTC_MICROS)
     values = evaluate(expression, rows, faults)
     if pa.types.is_string(values.type):
         times, unreadable = timestamps_or_null(values)
@@ -41,6 +46,15 @@ def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa
         for row in pc.indices_nonzero(times.is_null()).to_pylist():
             faults.setdefault(row, NO_EVENT_TIME)
     return times
+
+
+def _time_fault(expression: Expression, schema: pa.Schema) -> str | None:
+    """Why rows of an inferred schema have no time; the job file could not know it."""
+    try:
+        kind = output_type(expression, schema)
+    except UserError as error:
+        return error.primary
+    return None if is_time(kind) else f"{to_text(expression)} is of type {kind}"
 
 
 @dataclass(frozen=True, slots=True)

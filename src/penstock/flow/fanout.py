@@ -18,7 +18,7 @@ from penstock.flow.rows import BadRows, Decoded, DecodedRows
 from penstock.flow.shares import UNROUTED, FanoutFlow, FanoutReport, encode_fanout
 from penstock.flow.tally import lengths_of
 from penstock.flow.task import REPORT_SCHEMA, Batches, Stage, by_partition
-from penstock.flow.type_reader import TypeReader, raw_rows, shown_fields
+from penstock.flow.type_reader import TypeReader, looked_at, raw_rows
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
 
 ROWS_PER_TYPE = 4_096
@@ -161,8 +161,7 @@ class Fanout:
         if kind.raw:
             self._keep(owner, raw_rows(as_in_log(batch), routed.values.take(pa.array(rows))), gathered)
         elif kind.decoded is None:
-            with self._filer.pool.isolated(owner):
-                self._filer.tally(owner).note_fields(shown_fields(self._flow, batch))
+            self._look_at(owner, batch, gathered)
         else:
             self._decode(owner, way, batch, gathered)
 
@@ -180,6 +179,12 @@ class Fanout:
         if len(chosen):
             self._count(owner, batch, chosen)
         return chosen
+
+    def _look_at(self, owner: Owner, batch: pa.RecordBatch, gathered: Gathered) -> None:
+        with self._filer.pool.isolated(owner):
+            shown = looked_at(self._flow, self._flow.types[owner.type], batch)
+        if self._filer.pool.failure(owner) is None:
+            self._keep(owner, shown, gathered)
 
     def _decode(self, owner: Owner, way: Way, batch: pa.RecordBatch, gathered: Gathered) -> None:
         reader = self._reader(owner, way)

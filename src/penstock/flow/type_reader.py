@@ -12,16 +12,22 @@ from penstock.flow.columns import evaluate
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.convert import fit
 from penstock.flow.decode.json_rows import JsonDecoder
+from penstock.flow.new_fields import addable
+from penstock.flow.read_fields import with_read_fields
+from penstock.flow.route import joined_bad
 from penstock.flow.route_field import leaf_type, widened
-from penstock.flow.rows import Decoded, DecodedRows, bad_rows
+from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.flow.shares import FanoutFlow, TypeFlow
+from penstock.job.export_columns import DAY
 from penstock.job.expressions import Field
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
 
 RAW_COLUMNS = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 """Of the table of unknown types."""
 
-_NO_FIELD = "\0"
+SHOWS_NOTHING = "has no field to infer the columns of its type from"
+
+_NO_FIELD = "\0no field\0"
 """A decoder needs a field to look for; no record has one of this name."""
 
 
@@ -90,11 +96,18 @@ def opened_decode(flow: FanoutFlow) -> DecodeSpec:
     return replace(flow.decode, payload=Payload.PLAIN) if flow.route.by in ("field", "envelope") else flow.decode
 
 
-def shown_fields(flow: FanoutFlow, batch: pa.RecordBatch) -> dict[str, pa.DataType]:
-    """The fields of JSON records of a type without a schema, as far as the records can be read."""
+def looked_at(flow: FanoutFlow, kind: TypeFlow, batch: pa.RecordBatch) -> Decoded:
+    """What JSON records of a type without columns show: the fields to infer them from, or why there is none."""
     nothing = pa.schema([(_NO_FIELD, pa.string())])
-    payload = opened_decode(flow).payload
-    return JsonDecoder(nothing, payload, TombstonePolicy.FILTER, NewColumnPolicy.ADD).decode(batch).new_fields
+    decoder = JsonDecoder(nothing, opened_decode(flow).payload, TombstonePolicy.ROW, NewColumnPolicy.ADD)
+    decoded = decoder.decode(batch)
+    none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
+    if len(addable(decoded.new_fields, [*flow.columns, DAY])):
+        # The records come again once the columns are fixed.
+        fields = with_read_fields(decoded.new_fields, kind.event_time, flow.columns.values())
+        return Decoded(none, bad_rows(batch, {}), 0, fields)
+    empty = decoded.rows.kafka
+    return Decoded(none, joined_bad(decoded.bad, BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))), 0, {})
 
 
 def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:

@@ -57,6 +57,22 @@ def test_a_row_without_a_time_says_so_and_its_neighbours_keep_theirs() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("kind", "expression", "why"),
+    [
+        (pa.string(), "then", "the schema has no field then"),
+        (pa.string(), "at.then", "the schema has no field at.then"),
+        (pa.bool_(), "at", "at is of type bool"),
+        (pa.int64(), "at", "at is of type int64"),
+        (pa.string(), "timestamp_millis(at)", "timestamp_millis takes whole numbers, not string"),
+    ],
+)
+def test_rows_whose_fields_give_no_time_say_so(kind: pa.DataType, expression: str, why: str) -> None:
+    times, faults = times_of([None, None], kind, expression)
+    assert times == [None, None]
+    assert [fault.startswith("has no event time: ") and fault.endswith(why) for fault in faults.values()] == [True] * 2
+
+
 def outside(times: list[datetime | None], **days: Any) -> dict[int, str]:
     written = pa.array([NOON] * len(times), MICROS)
     return DayBounds.of(DaysSpec(**days), NOW_MS).outside(pa.array(times, MICROS), written)

@@ -17,6 +17,7 @@ from penstock.flow.fanout import fanout_stage, in_large_parts
 from penstock.flow.manifest import Counts
 from penstock.flow.new_fields import unpack
 from penstock.flow.shares import UNROUTED, RoutedSlice, Share, TypeFlow
+from penstock.flow.type_reader import SHOWS_NOTHING
 from penstock.job.expressions import parse
 from penstock.job.spec import (
     DaysSpec,
@@ -194,7 +195,7 @@ def test_a_time_out_of_bounds_is_quarantined_or_dropped(tmp_path: Path) -> None:
     assert dropped.shares["orders"].counts == Counts(read=3, written=1, filtered=2)
 
 
-def test_a_type_without_a_schema_only_tells_its_fields(tmp_path: Path) -> None:
+def test_a_type_without_a_schema_only_tells_its_fields_and_those_that_the_job_reads(tmp_path: Path) -> None:
     values: list[Record] = [
         {"type": "order", "n": 1},
         {"type": "order", "n": 1.5, "x": {"y": "z"}},
@@ -206,8 +207,19 @@ def test_a_type_without_a_schema_only_tells_its_fields(tmp_path: Path) -> None:
         "type": pa.string(),
         "n": pa.float64(),
         "x": pa.struct([("y", pa.string())]),
+        "at": pa.string(),
     }
     assert (share.counts, share.files) == (Counts(read=3), ())
+
+
+def test_records_that_show_no_field_of_a_type_without_a_schema_are_bad(tmp_path: Path) -> None:
+    values: list[Record] = [b"{}", b"broken", {"a b": 1, "day": 2, "n": None}]
+    flow = fanout_flow(tmp_path, [type_flow("orders", None)], route=RouteSpec("key"))
+    outcome = run(flow, kafka_part(values, keys=[b"orders"] * 3))
+    share = outcome.shares["orders"]
+    assert (share.counts, share.new_fields) == (Counts(read=3, quarantined=3), {})
+    reasons = {offset: why.split(" at ")[0] for offset, why in outcome.bad("orders").items()}
+    assert reasons == {100: SHOWS_NOTHING, 101: "not JSON", 102: SHOWS_NOTHING}
 
 
 def test_new_fields_are_told_of_their_type(tmp_path: Path) -> None:
