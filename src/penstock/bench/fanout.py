@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from penstock.bench.cpu import Spent
 from penstock.bench.fanout_sides import BASELINE_NAME, SIDES
 from penstock.bench.result import BenchResult, median
+from penstock.bench.sides import run_side
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic
 from penstock.embedded.sample_events import EventSample, produce_events
-from penstock.errors import TransientError
 
 PARTITIONS = 4
-_SIDE_SECONDS_MAX = 1800
+MODULE = "penstock.bench.fanout_sides"
 _TOPIC = "events"
 
 Say = Callable[[str], None]
@@ -37,7 +33,15 @@ def bench_fanout(records: int, types: int, rounds: int, say: Say) -> BenchResult
             produce_events(cluster.bootstrap, _TOPIC, EventSample(records, types), PARTITIONS)
             for number in range(1, rounds + 1):
                 for side in SIDES:
-                    measured = _run_side(side, cluster.bootstrap, records, types, root / f"{side}-{number}")
+                    measured = run_side(
+                        MODULE,
+                        side,
+                        cluster.bootstrap,
+                        _TOPIC,
+                        str(records),
+                        str(types),
+                        str(root / f"{side}-{number}"),
+                    )
                     spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
                     memory[side] = max(memory.get(side, 0), measured["memory_bytes"])
                     say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
@@ -49,12 +53,3 @@ def bench_fanout(records: int, types: int, rounds: int, say: Say) -> BenchResult
         median(spent["baseline"]),
         {"types": types, "memory_mib": {side: round(size / 2**20) for side, size in memory.items()}, "rounds": rounds},
     )
-
-
-def _run_side(side: str, bootstrap: str, records: int, types: int, folder: Path) -> dict[str, Any]:
-    arguments = [side, bootstrap, _TOPIC, str(records), str(types), str(folder)]
-    command = [sys.executable, "-m", "penstock.bench.fanout_sides", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SIDE_SECONDS_MAX, check=False)
-    if done.returncode:
-        raise TransientError(f"the {side} side of the benchmark failed", detail=done.stderr[-1500:])
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))

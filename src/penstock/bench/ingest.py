@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from penstock.bench.cpu import Spent
 from penstock.bench.ingest_sides import BASELINE_NAME, SIDES
 from penstock.bench.result import BenchResult, median
+from penstock.bench.sides import run_side
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import Sample, create_topic, produce_sample
-from penstock.errors import TransientError
 
 PARTITIONS = 4
-_SIDE_SECONDS_MAX = 900
+MODULE = "penstock.bench.ingest_sides"
 _TOPIC = "web_requests"
 
 Say = Callable[[str], None]
@@ -35,7 +31,9 @@ def bench_ingest(records: int, rounds: int, say: Say) -> BenchResult:
             _fill(cluster.bootstrap, _TOPIC, records)
             for number in range(1, rounds + 1):
                 for side in SIDES:
-                    measured = _run_side(side, cluster.bootstrap, records, root / f"{side}-{number}")
+                    measured = run_side(
+                        MODULE, side, cluster.bootstrap, _TOPIC, str(records), str(root / f"{side}-{number}")
+                    )
                     spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
                     memory[side] = max(memory.get(side, 0), sum(measured["memory_bytes"].values()))
                     say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
@@ -52,11 +50,3 @@ def bench_ingest(records: int, rounds: int, say: Say) -> BenchResult:
 def _fill(bootstrap: str, topic: str, records: int) -> None:
     create_topic(bootstrap, topic, PARTITIONS)
     produce_sample(bootstrap, topic, Sample(records), PARTITIONS)
-
-
-def _run_side(side: str, bootstrap: str, records: int, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "penstock.bench.ingest_sides", side, bootstrap, _TOPIC, str(records), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_SIDE_SECONDS_MAX, check=False)
-    if done.returncode:
-        raise TransientError(f"the {side} side of the benchmark failed", detail=done.stderr[-1500:])
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))

@@ -198,7 +198,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if not written.main:
             taken = {name: shares[name].counts.read if name in shares else 0 for name in part.takes}
             kept = {name: count for name, count in taken.items() if name not in part.behind}
-            may_vanish = self.writer.holes_allowed(piece.partition.topic)
+            may_vanish = self.writer.checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.table.state().of(piece.partition), kept, may_vanish)
         return part
 

@@ -10,9 +10,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
+from penstock.engine.read_checks import ReadChecks
 from penstock.engine.task_errors import task_error
 from penstock.engine.writing import BatchFailedError, last_cause
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
@@ -20,7 +21,7 @@ from penstock.flow.manifest import PartitionKey
 from penstock.flow.new_fields import addable, merge, unpack
 from penstock.flow.shares import FanoutFlow, FanoutReport, RoutedSlice, Share, TypeFlow, decode_fanout
 from penstock.flow.task import REPORT_SCHEMA
-from penstock.job.spec import BadRecordPolicy, ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
+from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
@@ -76,7 +77,7 @@ class ExportWriter:
         self._log = log
         self._listener = listener
         self._failpoint = failpoint
-        self._compacted: dict[str, bool | None] = {}
+        self.checks = ReadChecks(job, log)
 
     def write(self, batch: Batch, roles: Mapping[Partition, Roles], main: bool) -> WrittenShares | None:
         """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again."""
@@ -95,14 +96,6 @@ class ExportWriter:
         written = WrittenShares(_gathered(reports), roles, main, started_at)
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
-
-    def holes_allowed(self, topic: str) -> bool:
-        """Whether offsets may have no record: compacted topics, and those written in transactions."""
-        if self._job.log.transactional:
-            return True
-        if topic not in self._compacted:
-            self._compacted[topic] = self._log.compacted(topic)
-        return self._compacted[topic] is not False
 
     def _flow(
         self, batch: Batch, state: LedgerState, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader
@@ -148,23 +141,10 @@ class ExportWriter:
         )
 
     def _check(self, batch: Batch, written: WrittenShares, reports: list[FanoutReport]) -> None:
-        first_error = next((report.first_error for report in reports if report.first_error), "")
-        if first_error and self._job.on.bad_record is BadRecordPolicy.FAIL:
-            raise UserError(
-                f"a record cannot be written: {first_error}",
-                hint="mend the schema, or set `on.bad_record: quarantine`",
-            )
+        self.checks.refuse_bad_record(next((report.first_error for report in reports if report.first_error), ""))
         for piece in batch.slices if written.main else ():
             read = sum(share.counts.read for share in written.of(piece.partition).values())
-            missing = piece.end - piece.read_from - read
-            if missing < 0:
-                raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
-            if missing and not self.holes_allowed(piece.partition.topic):
-                raise UserError(
-                    f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
-                    detail="the topic is not compacted, and the job does not say that it is written in transactions",
-                    hint="set `log.kafka.transactional: true` if its producers use transactions; else data is missing",
-                )
+            self.checks.check_count(piece, read)
 
     def _added_columns(self, flow: FanoutFlow, reports: list[FanoutReport]) -> bool:
         """Fix the columns of types that were met for the first time, and add those that records brought."""

@@ -24,7 +24,7 @@ from penstock.engine.pipeline import Pipeline
 from penstock.engine.reports import Written, gather
 from penstock.engine.session import open_spark
 from penstock.engine.writing import Records
-from penstock.errors import InvariantError, TransientError
+from penstock.errors import InvariantError, TransientError, UserError
 from penstock.flow.compile import Source
 from penstock.flow.manifest import Counts, TaskReport
 from penstock.flow.ranges import Ranges, count_of, offsets_of, ranges_of
@@ -83,7 +83,9 @@ def replay(
     """Decode the quarantined records of a job again.
 
     Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
+    Raises `UserError` for a job that cannot be replayed.
     """
+    _refuse_export(job)
     session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
     try:
         pipeline = Pipeline(job, session, environment, listener)
@@ -94,6 +96,17 @@ def replay(
     finally:
         if spark is None:
             session.stop()
+
+
+def _refuse_export(job: JobSpec) -> None:
+    """Raise `UserError` for a routed job: nothing but a slice of the log moves the positions of its types."""
+    if job.export is not None:
+        raise UserError(
+            f"the quarantined records of {job.name} cannot be replayed yet: it is an export",
+            detail="they stay in quarantine, whole; the log has them too, as long as it keeps them",
+            hint="for an unknown type: name it under `types` with `start: beginning`; "
+            "for records that did not fit: export them again with a new job and another table.export.path",
+        )
 
 
 @dataclass(frozen=True, slots=True)

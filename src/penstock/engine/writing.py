@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
 from penstock.engine.isolate import POISON_PER_BATCH_MAX, find_poison
+from penstock.engine.read_checks import ReadChecks
 from penstock.engine.reports import Written, gather
 from penstock.engine.task_errors import task_error
 from penstock.errors import PenstockError, TransientError, UserError
@@ -22,7 +23,7 @@ from penstock.flow.new_fields import addable
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.task import Flow, NamedSlice
 from penstock.flow.write import WriteOptions
-from penstock.job.spec import BadRecordPolicy, JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
@@ -63,7 +64,7 @@ class BatchWriter:
         self.listener = listener
         self.failpoint = failpoint
         self.stopping = stopping
-        self._compacted: dict[str, bool | None] = {}
+        self._checks = ReadChecks(job, log)
         # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
         self._session = spark.newSession()
 
@@ -148,28 +149,9 @@ class BatchWriter:
         self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CAREFUL_ROWS_MAX))
 
     def _check_reports(self, batch: Batch, written: Written) -> None:
-        if written.first_error and self.job.on.bad_record is BadRecordPolicy.FAIL:
-            raise UserError(
-                f"a record cannot be written: {written.first_error}",
-                hint="mend the schema, or set `on.bad_record: quarantine`",
-            )
+        self._checks.refuse_bad_record(written.first_error)
         for piece in batch.slices:
-            missing = piece.end - piece.read_from - written.counts_of(piece).read
-            if missing < 0:
-                raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
-            if missing and not self._holes_allowed(piece.partition.topic):
-                raise UserError(
-                    f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
-                    detail="the topic is not compacted, and the job does not say that it is written in transactions",
-                    hint="set `log.kafka.transactional: true` if its producers use transactions; else data is missing",
-                )
-
-    def _holes_allowed(self, topic: str) -> bool:
-        if self.job.log.transactional:
-            return True
-        if topic not in self._compacted:
-            self._compacted[topic] = self.log.compacted(topic)
-        return self._compacted[topic] is not False
+            self._checks.check_count(piece, written.counts_of(piece).read)
 
     def schemas(self) -> tuple[pa.Schema, pa.Schema, pa.Schema]:
         """What is decoded, what stands before `sql:`, and the table's columns, which others may have extended."""
