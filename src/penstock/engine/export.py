@@ -120,7 +120,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         now = self.environment.now()
         lanes = {name: lane for each in partitions for name, lane in state.of(each).lanes.items()}
         for name, lane in lanes.items():
-            if lane.cause is not Cause.FAILING or (name in self.failing.resting(now) and not self._flushing):
+            if lane.cause is not Cause.FAILING or not self.failing.may_look(name, now, self._flushing):
                 continue
             self.table.forget_probes(name)
             reason = self.table.probe_folder(name, name)
@@ -193,7 +193,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         part = RoutedPart(piece, token, shares, roles.takes, roles.behind, written.main, watermark_ms, roles.taken_from)
         for name, share in shares.items():
             if share.failed:
-                self._fail(name, share.failed)
+                self._fail(name, share.failed, costly=True)
                 part = part.without(name)
         if not written.main:
             taken = {name: shares[name].counts.read if name in shares else 0 for name in part.takes}
@@ -215,9 +215,9 @@ class ExportPipeline(JobRounds[WrittenShares]):
                 parts = tuple(part.without(name) for part in parts)
         return parts
 
-    def _fail(self, name: str, reason: str) -> None:
+    def _fail(self, name: str, reason: str, costly: bool = False) -> None:
         self.table.forget_probes(name)
-        if self.failing.note(name, reason, self.environment.now()):
+        if self.failing.note(name, reason, self.environment.now(), costly):
             self.listener.event("type cannot be written", type=name, reason=reason)
 
     def _after_landing(self, batch: Batch, outcome: LedgerOutcome, written: WrittenShares) -> None:

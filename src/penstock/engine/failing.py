@@ -9,10 +9,15 @@ class FailingTypes:
     def __init__(self, retry_seconds: float) -> None:
         self._retry_seconds = retry_seconds
         self._retry_at: dict[str, float] = {}
+        self._costly: set[str] = set()
         self.reasons: dict[str, str] = {}
 
-    def note(self, name: str, reason: str, now: float) -> bool:
-        """Leave a type alone for a while; returns whether that is news."""
+    def note(self, name: str, reason: str, now: float, costly: bool = False) -> bool:
+        """Leave a type alone for a while; returns whether that is news.
+
+        `costly`: only reading its records again can tell whether it is well, a look at its folder cannot.
+        """
+        (self._costly.add if costly else self._costly.discard)(name)
         news = self.reasons.get(name) != reason
         self.reasons[name] = reason
         self._retry_at[name] = now + self._retry_seconds
@@ -21,6 +26,10 @@ class FailingTypes:
     def forgive(self, name: str) -> None:
         """Let a type be tried again at once."""
         self._retry_at.pop(name, None)
+
+    def may_look(self, name: str, now: float, in_haste: bool) -> bool:
+        """Whether to look at a type now: after its rest, or before in a run that wants to end, if a look is cheap."""
+        return name not in self.resting(now) or (in_haste and name not in self._costly)
 
     def resting(self, now: float) -> frozenset[str]:
         return frozenset(name for name, at in self._retry_at.items() if now < at)

@@ -21,18 +21,17 @@ class CheckedFile:
 
 
 def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[CheckedFile]:
-    """Check each file, and that no two of them are the same job on the same table; a path given twice counts once."""
+    """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
     results: list[CheckedFile] = []
-    first_of: dict[tuple[str, str], Path] = {}
     for path in dict.fromkeys(paths):
         try:
             spec = load_job(path, env)
         except JobFileError as error:
             results.append(CheckedFile(path, None, error.faults))
             continue
-        first = first_of.setdefault((spec.name, spec.table.path), path)
-        faults = () if first == path else (_doubled(path, first),)
-        results.append(CheckedFile(path, spec, faults))
+        earlier = [(each.path, each.spec) for each in results if each.spec is not None]
+        clashes = (_clash(path, spec, other_path, other) for other_path, other in earlier)
+        results.append(CheckedFile(path, spec, tuple(fault for fault in clashes if fault is not None)[:1]))
     return results
 
 
@@ -45,6 +44,33 @@ def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> li
     return [result.spec for result in results if result.spec is not None]
 
 
-def _doubled(path: Path, first: Path) -> Fault:
-    message = f"the same job name and table as in {first}: both would move the same positions"
-    return Fault(str(path), 1, 1, "job", message, "give one of them another name")
+def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
+    """What the two jobs cannot share. Paths of tables are not named: they may be secrets."""
+    if (job.name, job.table.path) == (other.name, other.table.path):
+        message = f"the same job name and table as in {other_path}: both would move the same positions"
+        return Fault(str(path), 1, 1, "job", message, "give one of them another name")
+    if job.export is None and other.export is None:
+        return None
+    if _lies_in(job, other) or _lies_in(other, job):
+        message = f"a table of this job and one in {other_path} lie one inside the other: readers would see both"
+        return Fault(str(path), 1, 1, "table", message, "put them side by side")
+    if job.table.path == other.table.path and (job.export is None or other.export is None):
+        message = f"the table in {other_path} lies in the same folder, and one of both is an export"
+        return Fault(str(path), 1, 1, "table", message, "give each a folder of its own")
+    if job.table.path == other.table.path and _same_names(job, other):
+        message = f"the same root as in {other_path}, under the same file names"
+        return Fault(str(path), 1, 1, "table.export", message, "give each cluster a name, or each job its own root")
+    return None
+
+
+def _lies_in(job: JobSpec, other: JobSpec) -> bool:
+    """Whether a table or quarantine of the job is below a table of the other; an export's root holds many."""
+    return any(place.startswith(f"{other.table.path}/") for place in (job.table.path, job.table.quarantine_path))
+
+
+def _same_names(job: JobSpec, other: JobSpec) -> bool:
+    """Whether two exports could give files the same names, as far as stated topics tell it."""
+    assert job.export is not None and other.export is not None
+    if (job.export.cluster, job.export.topic_in_names) != (other.export.cluster, other.export.topic_in_names):
+        return False
+    return not job.export.topic_in_names or not set(job.log.topics).isdisjoint(other.log.topics)

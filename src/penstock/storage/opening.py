@@ -13,7 +13,9 @@ import obstore.exceptions as store_errors
 from obstore.store import LocalStore, from_url
 
 from penstock.errors import UserError
+from penstock.storage.hdfs import HdfsStorage
 from penstock.storage.objects import ObjectStorage
+from penstock.storage.port import Storage
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -60,16 +62,16 @@ class LocalStorage(ObjectStorage):
         return open_storage, (self._url, {})
 
 
-def open_storage(url: str, options: Mapping[str, str]) -> ObjectStorage:
-    """The storage at a plain path, `file://`, `s3://`, `gs://` or `abfss://` url; no connection is made yet."""
+def open_storage(url: str, options: Mapping[str, str]) -> Storage:
+    """The storage at a plain path, `file://`, `s3://`, `gs://`, `abfss://` or `hdfs://` url; nothing is sent yet."""
     scheme = urlsplit(url).scheme.lower()
     if scheme in ("", "file"):
         return LocalStorage(url, _local_folder(url))
     if scheme in _REMOTE:
         return RemoteStorage(url, options)
     if scheme == "hdfs":
-        raise UserError("hdfs:// needs the hdfs-native package", detail=url)
-    raise UserError(f"no storage for {scheme}:// urls", detail=url, hint="use a path, file, s3, gs or abfss")
+        return HdfsStorage(url, options)
+    raise UserError(f"no storage for {scheme}:// urls", detail=url, hint="use a path, file, s3, gs, abfss or hdfs")
 
 
 def _local_folder(url: str) -> str:
