@@ -26,7 +26,7 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check demo bench soak fmt lock clean require-python require-java
+.PHONY: help setup test check demo bench hdfs soak fmt lock clean require-python require-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/penstock bench ingest --records $(RECORDS) --json
 	$(BIN)/penstock bench startup --commits 10000 --json
 	$(BIN)/penstock bench fanout --records $(RECORDS) --json
+
+hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS (92 MB of jars, once)
+	$(BIN)/python -m penstock.engine.jars hdfs
+	$(BIN)/pytest -m hdfs tests/contract tests/integration/test_export_hdfs.py
 
 soak: setup ## 2 million events of 18 types by three exporters, one killed, one put to sleep
 	PENSTOCK_SOAK_EVENTS=2000000 $(BIN)/pytest tests/fault/test_export_processes.py -q --timeout 3000

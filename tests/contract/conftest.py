@@ -1,4 +1,4 @@
-"""The storages that a contract is tried on: in memory, a local folder and a real S3 server."""
+"""The storages that a contract is tried on: in memory, a local folder, a real S3 server and a real HDFS."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from penstock.storage import MemoryStorage, Storage, open_storage
+from tests.hdfs import HdfsCluster
 
 BUCKET = "lake"
+HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
+"""It needs jars that nothing else does, and half a minute: `make hdfs` runs what it is marked with."""
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +36,17 @@ def s3_options() -> Iterator[dict[str, str]]:
     server.stop()
 
 
-@pytest.fixture(params=["memory", "local", "s3"])
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
+    with HdfsCluster(tmp_path_factory.mktemp("hdfs")) as running:
+        yield running
+
+
+@pytest.fixture(params=["memory", "local", "s3", HDFS])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Storage:
     match request.param:
+        case "hdfs":
+            return open_storage(request.getfixturevalue("hdfs").url(tmp_path.name), {})
         case "memory":
             return MemoryStorage()
         case "local":

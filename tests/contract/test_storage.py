@@ -1,4 +1,4 @@
-"""What every storage promises, on a local folder, in memory and on a real S3 server."""
+"""What every storage promises, on a local folder, in memory, on a real S3 server and on a real HDFS."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def s3_options() -> Iterator[dict[str, str]]:
     server.stop()
 
 
-@pytest.fixture(params=["local", "file url", "memory", "s3"])
+@pytest.fixture(params=["local", "file url", "memory", "s3", pytest.param("hdfs", marks=pytest.mark.hdfs)])
 def storage(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, str]) -> Storage:
     match request.param:
+        case "hdfs":
+            return open_storage(request.getfixturevalue("hdfs").url(f"ü {tmp_path.name}"), {})
         case "local":
             return open_storage(str(tmp_path / "not yet there"), {})
         case "file url":
@@ -331,7 +333,9 @@ def test_a_missing_bucket_is_the_users_to_fix(s3_options: dict[str, str]) -> Non
 @pytest.mark.parametrize(
     ("url", "options"),
     [
-        ("hdfs://name:8020/t", {}),
+        ("hdfs://a-name-service-without-settings/t", {}),
+        ("hdfs://name:8020/a/../t", {}),
+        ("hdfs://name:8020/t", {"aws_region": "us-east-1"}),
         ("ftp://host/t", {}),
         ("file://host/t", {}),
         ("s3://lake/t", {"aws_acess_key_id": "typo"}),

@@ -46,7 +46,8 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
     One job's failure does not stop the others.
     """
-    spark = open_spark(jobs[0].spark, name="penstock " + " ".join(job.name for job in jobs))
+    light = all(job.sql is None and job.log.reader == "librdkafka" for job in jobs)
+    spark = open_spark(jobs[0].spark, name="penstock " + " ".join(job.name for job in jobs), light=light)
     stop = Stop()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
     shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))

@@ -13,16 +13,26 @@ from penstock.engine.jars import JarSet, resolve
 from penstock.job.spec import SparkSpec
 
 
+LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""For a JVM that only deals out tasks: the thorough compiler would cost more than it gains."""
+
+
 def open_spark(
-    spark: SparkSpec, name: str = "penstock", jar_sets: Iterable[JarSet] = (JarSet.KAFKA_SOURCE,)
+    spark: SparkSpec,
+    name: str = "penstock",
+    jar_sets: Iterable[JarSet] = (JarSet.KAFKA_SOURCE,),
+    light: bool = False,
 ) -> SparkSession:
-    """Start Spark, or return the session that this process already has."""
+    """Start Spark, or return the session that this process already has.
+
+    `light`: records never pass through the JVM, because tasks read, decode and write them in Python and Arrow.
+    """
     if spark.master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     jars = [jar for jar_set in jar_sets for jar in resolve(jar_set)]
     builder = SparkSession.builder.appName(name).master(spark.master)
-    for key, setting in {**_settings(jars), **spark.conf}.items():
+    for key, setting in {**_settings(jars), **(LIGHT if light else {}), **spark.conf}.items():
         builder = builder.config(key, setting)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -276,13 +276,21 @@ class ExportTable:
     def _refuse_files_without_ledger(self) -> None:
         """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
         for name in self.export.types if self.export.format == "parquet" else ():
-            for entry in self.storage.list(name):
-                if type_and_day(entry.path) is not None and not self._is_of_another_job(entry.path):
-                    raise UserError(
-                        f"{self.job.table.path} has data files such as {entry.path} and no ledger of the job",
-                        detail="the ledger keeps the positions; without it every record would be written again",
-                        hint="restore _penstock/, or rebuild it from the files: penstock verify JOB --rebuild",
-                    )
+            found = self._first_file_of(name)
+            if found is not None:
+                raise UserError(
+                    f"{self.job.table.path} has data files such as {found} and no ledger of the job",
+                    detail="the ledger keeps the positions; without it every record would be written again",
+                    hint="restore _penstock/, or rebuild it from the files: penstock verify JOB --rebuild",
+                )
+
+    def _first_file_of(self, name: str) -> str | None:
+        """A data file of a type that may be ours; a folder that cannot be read is its type's own trouble."""
+        try:
+            listed = (each.path for each in self.storage.list(name))
+            return next((each for each in listed if type_and_day(each) and not self._is_of_another_job(each)), None)
+        except PenstockError:
+            return None
 
     def _is_of_another_job(self, path: str) -> bool:
         found = parse_final_name(path)
