@@ -256,11 +256,11 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self._vanished = vanished
 
     def _vanished_now(self) -> int:
-        return sum(here.totals.vanished for here in self.table.state().partitions.values())
+        return sum(here.totals.vanished for here in self.table.ledger.known.partitions.values())
 
     def _tell_rules(self) -> None:
         """The seed's monitoring rules over the partitions of this process."""
-        self.listener.event(RULES_EVENT, **rule_fields(self.table.state(), self._ends, self.export.alerts))
+        self.listener.event(RULES_EVENT, **rule_fields(self.table.ledger.known, self._ends, self.export.alerts))
 
     def _tell_recovered(self, outcome: LedgerOutcome) -> None:
         for part in outcome.accepted:
@@ -283,7 +283,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
     # what a routed job has beside
 
     def shown_position(self, state: TableWord, partition: Partition) -> int:
-        return self.table.state().global_position(partition) or 0
+        return self.table.ledger.known.global_position(partition) or 0
 
     def is_behind(self, partitions: Iterable[Partition]) -> bool:
         state = self.table.state()

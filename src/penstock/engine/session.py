@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from penstock.engine.jars import JarSet, resolve
 from penstock.job.spec import SparkSpec
 
-
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 """For a JVM that only deals out tasks: the thorough compiler would cost more than it gains."""
 

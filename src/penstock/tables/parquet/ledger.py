@@ -41,6 +41,11 @@ class Ledger:
         return state
 
     @property
+    def known(self) -> LedgerState:
+        """What this process has folded so far, without asking for newer entries."""
+        return self.refresh() if self._state is None else self._state
+
+    @property
     def exists(self) -> bool:
         return self.refresh().number > 0
 

@@ -239,7 +239,7 @@ class ExportTable:
 
     def columns_of(self, name: str) -> pa.Schema | None:
         """The columns of a type's files: its fixed ones and those that are computed; None while they are unknown."""
-        decoded = schema_of(self.state(), name)
+        decoded = schema_of(self.ledger.known, name)
         if decoded is None:
             return None
         stated = name in self.export.types
