@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 from penstock.engine.jars import JarSet, resolve
 from penstock.job.spec import SparkSpec
 
-LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""For a JVM that only deals out tasks: the thorough compiler would cost more than it gains."""
+LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a JVM that only deals out tasks: thorough compiling and many collectors would cost more than they gain."""
 
 
 def open_spark(

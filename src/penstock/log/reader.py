@@ -38,9 +38,9 @@ PIECE_RECORDS_MIN = 10_000
 """Fewer are not worth a task and a file of their own."""
 _WAIT_SECONDS = 0.1
 _TUNING = {
-    "fetch.message.max.bytes": str(8 * MIB),
+    "fetch.message.max.bytes": str(2 * MIB),
     "fetch.wait.max.ms": "50",
-    "queued.max.messages.kbytes": str(32 * 1024),
+    "queued.max.messages.kbytes": str(8 * 1024),
     "queued.min.messages": "1000000",
     # A full queue is looked at again soon; the default of a second would leave the task waiting.
     "fetch.queue.backoff.ms": "5",
