@@ -56,7 +56,7 @@ hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/test_export_hdfs.py
 
 soak: setup ## 2 million events of 18 types by three exporters, one killed, one put to sleep
-	PENSTOCK_SOAK_EVENTS=2000000 $(BIN)/pytest tests/fault/test_export_processes.py -q --timeout 3000
+	$(BIN)/pytest tests/soak -q --timeout 3000
 
 fmt: setup ## rewrite the format and what lint can mend
 	$(BIN)/ruff format src tests

@@ -17,8 +17,8 @@ from tests.pipes import wait_until
 from tests.processes import command_json, penstock, run_once
 
 TYPES = [f"T{number}" for number in range(6)]
-STEPS = ("staged", "entry_written", "renaming:2", "renaming:9", "renamed", "quarantined", "marked", "mirrored")
-"""With the visit at which the process is hurt, where that is not the first."""
+STEPS = ("staged", "entry_written", "renaming:9", "quarantined", "marked")
+"""With the visit at which it is hurt, where that is not the first; every step, without Spark: `test_ledger_kill`."""
 MORE = "limits: {transient_retries: 10, shutdown: 30s}\nspark: {conf: {spark.driver.memory: 512m}}\n"
 
 

@@ -17,7 +17,7 @@ from tests.processes import command_json, penstock
 
 PARTITIONS = 12
 TYPES = 18
-RECORDS = int(os.environ.get("PENSTOCK_SOAK_EVENTS", "40000"))
+RECORDS = int(os.environ.get("PENSTOCK_SOAK_EVENTS", "2000000"))
 SECONDS_MAX = 180.0 + RECORDS / 2_000
 SECTIONS = """\
 claims: {{client_id: {client}, heartbeat: 2s, topic: {topic}_claims, ranges: false}}
@@ -42,7 +42,7 @@ def rows_in(root: Path) -> int:
 def test_three_exporters_share_twelve_partitions_and_one_dies_and_one_sleeps(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """18 types over 3 days. `PENSTOCK_SOAK_EVENTS=2000000` makes it the soak (`make soak`)."""
+    """18 types over 3 days, 2 million events; `PENSTOCK_SOAK_EVENTS=40000` is a quick look."""
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
     root = tmp_path / "root"
     values = list(events(EventSample(RECORDS, TYPES)))
