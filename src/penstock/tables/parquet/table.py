@@ -12,21 +12,19 @@ from penstock.flow.columns import output_type
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
-from penstock.storage import NotFoundError, Storage, open_storage
+from penstock.storage import Storage, open_storage
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.acts import Leftover, finish
 from penstock.tables.parquet.days import closable, reopened_by
 from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
+from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
 from penstock.tables.parquet.names import (
     NameSpace,
     Places,
     day_folder,
     final_name,
-    is_compacted,
-    parse_final_name,
-    type_and_day,
 )
 from penstock.tables.parquet.proposal import (
     LedgerPart,
@@ -256,7 +254,7 @@ class ExportTable:
         specs = self.export.all_types
 
         if not self.ledger.exists:
-            self._refuse_files_without_ledger()
+            refuse_files_without_ledger(self.storage, self.job, self.export)
 
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
@@ -272,34 +270,6 @@ class ExportTable:
 
         self.append(decide)
         return self.ledger.refresh()
-
-    def _refuse_files_without_ledger(self) -> None:
-        """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
-        for name in self.export.types if self.export.format == "parquet" else ():
-            found = self._first_file_of(name)
-            if found is not None:
-                raise UserError(
-                    f"{self.job.table.path} has data files such as {found} and no ledger of the job",
-                    detail="the ledger keeps the positions; without it every record would be written again",
-                    hint="restore _penstock/, or rebuild it from the files: penstock verify JOB --rebuild",
-                )
-
-    def _first_file_of(self, name: str) -> str | None:
-        """A data file of a type that may be ours; a folder that cannot be read is its type's own trouble."""
-        try:
-            listed = (each.path for each in self.storage.list(name))
-            return next((each for each in listed if type_and_day(each) and not self._is_of_another_job(each)), None)
-        except PenstockError:
-            return None
-
-    def _is_of_another_job(self, path: str) -> bool:
-        found = parse_final_name(path)
-        if found is None:
-            return not is_compacted(path, self.job.name)
-        try:
-            return self.storage.read(f"_penstock/names/{found.space or '-'}").decode() != self.job.name
-        except NotFoundError:
-            return False
 
     def change_schema(self, name: str, schema: pa.Schema) -> None:
         """Fix the columns of a type anew; columns are only ever added."""
