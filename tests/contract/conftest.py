@@ -18,7 +18,8 @@ HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
 
 
 @pytest.fixture(scope="module")
-def s3_options() -> Iterator[dict[str, str]]:
+def s3_endpoint() -> Iterator[str]:
+    """A real S3 server with one bucket."""
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -26,14 +27,19 @@ def s3_options() -> Iterator[dict[str, str]]:
     boto3.client(
         "s3", endpoint_url=endpoint, aws_access_key_id="id", aws_secret_access_key="key", region_name="us-east-1"
     ).create_bucket(Bucket=BUCKET)
-    yield {
-        "aws_endpoint_url": endpoint,
+    yield endpoint
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def s3_options(s3_endpoint: str) -> dict[str, str]:
+    return {
+        "aws_endpoint_url": s3_endpoint,
         "aws_access_key_id": "id",
         "aws_secret_access_key": "key",
         "aws_region": "us-east-1",
         "aws_allow_http": "true",
     }
-    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
 from penstock.engine.failing import FailingTypes
 from penstock.engine.rounds import JobRounds, Surroundings
 from penstock.engine.starting import StartedTable
-from penstock.errors import FencedError, InvariantError, TransientError
+from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
@@ -172,15 +172,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self.reach("committed")
         if outcome.version is not None:
             self._after_landing(batch, outcome, written)
-        for refusal in outcome.refused:
-            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
-        if outcome.refused and not self.claims.shared:
-            first = outcome.refused[0]
-            raise FencedError(
-                f"the table refused {len(outcome.refused)} of {len(parts)} slices: {first.partition}: {first.reason}",
-                detail="another process works on this job",
-                hint="stop the other process; with `claims: static` a job has one process",
-            )
+        self._heed(outcome.refused, len(parts))
         return outcome
 
     def _part(self, piece: Slice, token: int, written: WrittenShares) -> RoutedPart:
@@ -335,7 +327,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         """Show in marker files which days the newest entries closed and opened; best effort, made again at start."""
         newest = self.table.state().number
         marked = False
-        for number in range(max(self._marked_number + 1, newest - MARKED_ENTRIES_MAX), newest + 1):
+        for number in range(max(self._marked_number, newest - MARKED_ENTRIES_MAX) + 1, newest + 1):
             entry = self.table.ledger.read(number)
             marked |= entry is not None and mark_days(self.table, entry, self.listener.event)
         self._marked_number = newest

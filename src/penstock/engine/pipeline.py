@@ -12,7 +12,6 @@ from penstock.engine.reports import Written
 from penstock.engine.rounds import JobRounds, Surroundings
 from penstock.engine.starting import StartedTable
 from penstock.engine.writing import BatchWriter
-from penstock.errors import FencedError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
@@ -76,15 +75,7 @@ class Pipeline(JobRounds[Written]):
             self.quarantine.append(outcome.accepted)
             self.reach("quarantined")
             self._tell(batch, outcome, written)
-        for refusal in outcome.refused:
-            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
-        if outcome.refused and not self.claims.shared:
-            first = outcome.refused[0]
-            raise FencedError(
-                f"the table refused {len(outcome.refused)} of {len(parts)} slices: {first.partition}: {first.reason}",
-                detail="another process works on this job",
-                hint="stop the other process; with `claims: static` a job has one process",
-            )
+        self._heed(outcome.refused, len(parts))
         return outcome
 
     def settle(self, state: TableWord, *partitions: Partition) -> None:

@@ -15,7 +15,7 @@ from penstock.claims.group import GroupClaims
 from penstock.engine.events import Listener, Silence
 from penstock.engine.sharing import Hands, RangeWork
 from penstock.engine.starting import StartedTable, Starter
-from penstock.errors import PenstockError, TransientError
+from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.failpoints import Failpoint
 from penstock.job.spec import Delivery, JobSpec
 from penstock.log.kafka import KafkaLog
@@ -272,6 +272,17 @@ class JobRounds(ABC, Generic[W]):
         """Land what is still ours of a batch: claims may have been lost while it was written."""
         batch = self._still_ours(batch, tokens)
         return self.land(batch, tokens, written) if batch.slices else Outcome(None)
+
+    def _heed(self, refused: Sequence[Refusal], slices: int) -> None:
+        """Tell of refused slices; where no other process is expected, that ends this one."""
+        for refusal in refused:
+            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
+        if refused and not self.claims.shared:
+            raise FencedError(
+                f"the table refused {len(refused)} of {slices} slices: {refused[0].partition}: {refused[0].reason}",
+                detail="another process works on this job",
+                hint="stop the other process; with `claims: static` a job has one process",
+            )
 
     def _still_ours(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch:
         """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""

@@ -109,7 +109,7 @@ class Share:
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
-            new_fields=self.new_fields,
+            new_fields={**other.new_fields, **self.new_fields},
         )
 
 

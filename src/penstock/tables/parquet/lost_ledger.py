@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.errors import PenstockError, UserError
+from penstock.errors import UserError
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.storage import NotFoundError, Storage
 from penstock.tables.parquet.names import is_compacted, parse_final_name, type_and_day
@@ -25,7 +25,7 @@ def _first_file_of(storage: Storage, job: str, name: str) -> str | None:
     try:
         listed = (each.path for each in storage.list(name))
         return next((each for each in listed if type_and_day(each) and not _is_of_another(storage, job, each)), None)
-    except PenstockError:
+    except UserError:
         return None
 
 

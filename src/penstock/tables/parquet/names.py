@@ -22,9 +22,7 @@ from penstock.log.offsets import Partition
 
 SUFFIX = ".parquet"
 _DIGITS = 20
-_FINAL = re.compile(
-    r"(?P<space>(?:[A-Za-z0-9._-]+\.)?)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)(?:\.r(?P<run>\d+))?\.parquet"
-)
+_FINAL = re.compile(r"(?P<space>(?:[A-Za-z0-9._-]+\.)?)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)\.parquet")
 _COMPACTED = re.compile(r"compacted~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
