@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import staged_name
+from penstock.flow.names import owner_tag, staged_name
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
@@ -150,14 +150,20 @@ table:
         counts = Counts(read=len(rows), written=len(rows))
         return SlicePart(Slice(partition, start, end, start), 1, counts, files)
 
-    def stage_bad(self, partition: Partition, start: int, end: int) -> SlicePart:
+    def stage_bad(self, partition: Partition, start: int, end: int, job: str = JOB) -> SlicePart:
         """A slice of only bad records."""
         rows = [
-            {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number, "offset": offset}
+            {
+                "job": job,
+                "topic": partition.topic,
+                "topic_id": partition.topic_id,
+                "partition": partition.number,
+                "offset": offset,
+            }
             for offset in range(start, end)
         ]
         options = WriteOptions(self.spec.quarantine_path, QUARANTINE_SCHEMA, self.options)
-        files = _staged(options, partition, (start, end), rows)
+        files = _staged(options, partition, (start, end), rows, owner_tag(job))
         counts = Counts(read=len(rows), quarantined=len(rows))
         return SlicePart(Slice(partition, start, end, start), 1, counts, (), files)
 
@@ -203,11 +209,15 @@ def at_step(step: str, act: Callable[[], object]) -> Environment:
 
 
 def _staged(
-    options: WriteOptions, partition: Partition, ends: tuple[int, int], rows: Sequence[Mapping[str, object]]
+    options: WriteOptions,
+    partition: Partition,
+    ends: tuple[int, int],
+    rows: Sequence[Mapping[str, object]],
+    owner: str | None = None,
 ) -> tuple[StagedFile, ...]:
     writer = StagedWriter(
         options,
-        lambda: staged_name(partition.topic_id, partition.number, *ends, uuid.uuid4().hex),
+        lambda: staged_name(partition.topic_id, partition.number, *ends, uuid.uuid4().hex, owner),
         partition.topic,
         partition.number,
     )

@@ -99,6 +99,7 @@ class SmallTable:
         rows = pa.RecordBatch.from_pylist(
             [
                 {
+                    "job": self.job.name,
                     "topic": partition.topic,
                     "topic_id": partition.topic_id,
                     "partition": partition.number,

@@ -26,6 +26,7 @@ RANGE_STEPS = ("range_parked", "range_landed")
 COMPACT_STEPS = ("compact_staged", "compact_checked", "compact_committed")
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
+DISCARD_STEPS = ("discard_checked", "discarded")
 LEDGER_STEPS = (
     "entry_written",
     "removing",
@@ -38,7 +39,7 @@ LEDGER_STEPS = (
 )
 STEPS = (
     *(BATCH_STEPS + START_STEPS + CLAIM_STEPS + RANGE_STEPS),
-    *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + LEDGER_STEPS),
+    *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + DISCARD_STEPS + LEDGER_STEPS),
 )
 
 Action = Literal["kill", "stop", "error"]

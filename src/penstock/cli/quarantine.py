@@ -1,10 +1,9 @@
-"""`penstock quarantine`: look at the records that could not be written, and write them once they fit."""
+"""`penstock quarantine`: look at the records that could not be written, write them once they fit, or let them go."""
 
 from __future__ import annotations
 
 import base64
 import json as json_text
-import os
 import re
 import sys
 from dataclasses import asdict
@@ -14,19 +13,18 @@ from typing import Annotated, Any
 
 import typer
 
+from penstock.cli.maintenance import environment
 from penstock.engine.replay import ReplayOptions, ReplayReport, replay
 from penstock.errors import UserError
-from penstock.failpoints import ENVIRONMENT_NAME, armed, nowhere
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.tables.delta.library import MissingTableError
-from penstock.tables.delta.table import Table, open_table
-from penstock.tables.environment import Environment
-from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.quarantine import open_quarantine
+from penstock.tables.quarantine_discard import DiscardReport, judge_discard
+from penstock.tables.quarantine_discard import discard as discard_records
 from penstock.tables.quarantine_rows import Listing, find_rows, list_rows
 from penstock.watch.lines import JsonLines
 
-app = typer.Typer(help="Records that could not be written: look at them, replay them.", no_args_is_help=True)
+app = typer.Typer(help="Records that could not be written: look at them, replay or discard them.", no_args_is_help=True)
 
 Job = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -44,7 +42,7 @@ def list_(
 ) -> None:
     """List the newest quarantined records, and how many there are of each kind of error."""
     spec = load_job(job)
-    table = _open(spec)
+    table = open_quarantine(spec)
     listing = Listing() if table is None else list_rows(table, limit)
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=_text_of))
@@ -66,7 +64,7 @@ def show(
     found = _PLACE.fullmatch(place)
     if found is None:
         raise UserError(f"{place} is no place of a record", hint="write TOPIC/PARTITION/OFFSET, such as orders/0/1234")
-    table = _open(spec)
+    table = open_quarantine(spec)
     if table is None:
         # With --raw standard output is for the record's bytes alone.
         typer.echo(_nothing(spec), err=raw or json)
@@ -91,23 +89,50 @@ def replay_(
 ) -> None:
     """Decode quarantined records with the job as it is now: those that fit land in the table, once; the others stay."""
     spec = load_job(job)
-    failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""))
-    environment = Environment(reach=failpoint.reach if failpoint else nowhere)
-    if _open(spec) is None:
+    if open_quarantine(spec) is None:
         report = ReplayReport()
     else:
-        report = replay(spec, JsonLines(spec.name, sys.stderr), ReplayOptions(where_error), environment=environment)
+        report = replay(spec, JsonLines(spec.name, sys.stderr), ReplayOptions(where_error), environment=environment())
     if json:
         typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}))
     else:
         typer.echo(_told(spec, report))
 
 
-def _open(job: JobSpec) -> Table | None:
-    try:
-        return open_table(quarantine_spec(job), job.name)
-    except MissingTableError:
-        return None
+@app.command("discard")
+def discard_(
+    job: Job,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Remove the job's records from its quarantine for good, in one commit; the table itself is not touched.
+
+    For records that nobody wants any more, for a quarantine that an earlier table of the job has left, and to accept
+    that records are lost with a quarantine that was deleted. Records of other jobs in a shared quarantine stay.
+    """
+    spec = load_job(job)
+    found = judge_discard(spec, environment())
+    if not yes and (found.rows or found.unappended):
+        _ask(spec, found)
+    report = discard_records(spec, environment())
+    if json:
+        typer.echo(json_text.dumps({"job": spec.name, "quarantine": spec.table.quarantine_path, **asdict(report)}))
+    else:
+        typer.echo(f"discarded: {_discardable(spec, report)}")
+
+
+def _ask(job: JobSpec, found: DiscardReport) -> None:
+    if not sys.stdin.isatty():
+        raise UserError(
+            f"nothing was discarded of {_discardable(job, found)}", hint="say --yes if they are to go for good"
+        )
+    typer.confirm(f"discard {_discardable(job, found)}?", abort=True, err=True)
+
+
+def _discardable(job: JobSpec, found: DiscardReport) -> str:
+    of_which = " of an earlier table" if found.earlier_table else ""
+    missing = ", and listed records that are not there" if found.unappended else ""
+    return f"{found.rows} quarantined records{of_which} of {job.name}{missing} ({job.table.quarantine_path})"
 
 
 def _nothing(job: JobSpec) -> str:

@@ -14,13 +14,11 @@ from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.tables.delta.by_type import type_tables
-from penstock.tables.delta.library import MissingTableError
-from penstock.tables.delta.table import open_table
 from penstock.tables.delta.vacuum import Kept, VacuumReport
 from penstock.tables.delta.vacuum import vacuum as vacuum_tables
 from penstock.tables.parquet.vacuum import VacuumReport as ExportVacuumReport
 from penstock.tables.parquet.vacuum import vacuum as vacuum_export
-from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.quarantine import open_quarantine
 
 
 def vacuum(
@@ -46,11 +44,7 @@ def vacuum(
 def _of_table(spec: JobSpec, dry_run: bool) -> VacuumReport:
     around = environment()
     table = existing_table(spec.table, spec.name, around)
-    try:
-        quarantine = open_table(quarantine_spec(spec), spec.name, around)
-    except MissingTableError:
-        quarantine = None
-    return vacuum_tables(table, quarantine, dry_run=dry_run)
+    return vacuum_tables(table, open_quarantine(spec, around), dry_run=dry_run)
 
 
 def _of_types(spec: JobSpec, export: ExportSpec, dry_run: bool) -> VacuumReport:

@@ -27,7 +27,7 @@ from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.parquet.rules import RULES_EVENT, rule_fields
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import Draft, LedgerOutcome
-from penstock.tables.quarantine import Listed, QuarantineTable
+from penstock.tables.quarantine import Listed, QuarantineTable, open_quarantine, refuse_earlier_life
 from penstock.tables.state import TableWord
 
 MARKED_ENTRIES_MAX = 50
@@ -54,10 +54,13 @@ class ExportPipeline(JobRounds[WrittenShares]):
             raise InvariantError(f"{job.name} is no routed job")
         self.export = job.export
         self.table = open_export(job, job.export, around.environment)
+        refuse_earlier_life(job, self.table.life, open_quarantine(job, around.environment))
         self.table.agree_on_types()
         super().__init__(job, around)
+        life = self.table.life
+        assert life is not None
         self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, around.failpoint)
-        self.quarantine = QuarantineTable(job, self.environment)
+        self.quarantine = QuarantineTable(job, self.environment, life)
         self.failing = FailingTypes(job.export.retry_seconds)
         self._flushing = False
         self._ends: dict[Partition, int] = {}
@@ -221,7 +224,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         size_bytes = sum(file.size_bytes for file in files)
         if total.written:
             self.seen.record_bytes = size_bytes / total.written
-        self.settle(self.table.state(), *(part.partition for part in outcome.accepted))
+        self.quarantine.append_listed(self._listed(part.partition for part in outcome.accepted))
         self.reach("quarantined")
         self._mark_last_days()
         self._tell_recovered(outcome)
@@ -264,13 +267,15 @@ class ExportPipeline(JobRounds[WrittenShares]):
 
     def settle(self, state: TableWord, *partitions: Partition) -> None:
         """Append the quarantine files that the ledger lists and the quarantine table lacks (RULES Q1)."""
+        self.quarantine.append_left(self._listed(partitions))
+
+    def _listed(self, partitions: Iterable[Partition]) -> list[Listed]:
         ledger = self.table.state()
-        listed = [
+        return [
             Listed(each, listing.number, "", listing.files)
             for each in partitions
             if (listing := ledger.of(each).listing) is not None and self.quarantine.lacks(each, listing.number)
         ]
-        self.quarantine.append_listed(listed)
 
     # what a routed job has beside
 

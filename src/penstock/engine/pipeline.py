@@ -20,7 +20,7 @@ from penstock.log.offsets import Batch, Partition
 from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment
 from penstock.tables.proposal import Outcome, Proposal, SlicePart
-from penstock.tables.quarantine import Quarantine
+from penstock.tables.quarantine import Quarantine, refuse_earlier_table
 from penstock.tables.state import TableWord
 
 
@@ -116,4 +116,5 @@ def _open_table(job: JobSpec, spark: SparkSession, environment: Environment) -> 
     policy = job.on.new_column
     if job.sql and job.sql.select:
         policy = NewColumnPolicy.ADD
+    refuse_earlier_table(job, environment)
     return open_or_create(job.table, job.name, schema, policy, environment)

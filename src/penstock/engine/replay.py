@@ -34,7 +34,7 @@ from penstock.log.offsets import Batch, Partition, Slice
 from penstock.tables.delta.keys import replay_key, total_key
 from penstock.tables.delta.table import Change, SchemaMovedError, Table
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.quarantine_rows import active_files, count_rows, partitions_of, read_file
+from penstock.tables.quarantine_rows import count_rows, own_files, own_rows, partitions_of
 from penstock.tables.replayed import ReplayRun, find_run, finish_replay, remove_run, run_number, run_record
 
 PASSES_MAX = 20
@@ -212,8 +212,8 @@ class _Replay:
     def _chunks(self, quarantine: Table) -> Iterator[_Chunk]:
         """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
         gathering = _Gathering(self._options)
-        for file in active_files(quarantine):
-            for rows in read_file(quarantine, file):
+        for file in own_files(quarantine):
+            for rows in own_rows(quarantine, file):
                 for piece, lives in _pieces(self._chosen(rows), self._options.run_rows_max):
                     if not gathering.takes(piece, lives):
                         yield gathering.chunk()

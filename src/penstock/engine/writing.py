@@ -165,6 +165,7 @@ class BatchWriter:
 
     def flow(self, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
         return Flow(
+            job=self.job.name,
             batch_id=batch.id,
             decode=self.job.decode,
             decoded=decoded,

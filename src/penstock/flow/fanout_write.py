@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.manifest import PartitionKey, StagedFile
-from penstock.flow.names import staged_name
+from penstock.flow.names import owner_tag, staged_name
 from penstock.flow.parquet_file import ParquetFile
 from penstock.flow.partition_values import partition_folder
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
@@ -231,9 +231,10 @@ class FilePool:
         owner = key.owner
         piece = self._flow.slices[owner.partition]
         start = max(piece.start, piece.takes.get(owner.type, piece.start))
-        name = staged_name(piece.topic_id, owner.partition[1], start, piece.end, uuid.uuid4().hex)
+        place = (piece.topic_id, owner.partition[1], start, piece.end)
         if key.day is None:
-            return name
+            return staged_name(*place, uuid.uuid4().hex, owner_tag(self._flow.job))
+        name = staged_name(*place, uuid.uuid4().hex)
         if not self._flow.staged_folder:
             return f"{owner.type}/{partition_folder({'day': key.day})}{name}"
         return f"{self._flow.staged_folder}/{owner.type}/{name}"

@@ -62,7 +62,9 @@ class Filer:
             topic, number = owner.partition
             self._first_error = f"{topic}/{number} offset {offsets[0].as_py()}: {bad.errors[0].as_py()}"
         topic_id = self._flow.slices[owner.partition].topic_id
-        rows = quarantine_rows(BadRows(kafka, bad.errors), topic_id, self._flow.batch_id, datetime.now(UTC))
+        rows = quarantine_rows(
+            BadRows(kafka, bad.errors), self._flow.job, topic_id, self._flow.batch_id, datetime.now(UTC)
+        )
         span = pc.min_max(offsets)
         self.pool.add(owner, None, rows, span["min"].as_py(), span["max"].as_py())
 

@@ -6,10 +6,14 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     s.<topic id>.p<partition>.<start>.<end>.<unique>.pq    staged rows of the slice [start, end)
     c.<version max>.<unique>.pq                            compacted rows
     r.<run>.<unique>.pq                                    rows replayed from quarantine
+
+Jobs of several tables may share a quarantine. In its folder the kind letter of staged and replayed files is followed by
+`.j<tag>`, which says whose file it is: only the positions of that job can prove that no commit names it any more.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -18,12 +22,13 @@ SUFFIX = ".pq"
 _WORD = r"[A-Za-z0-9_-]+"
 _NUMBER = r"0|[1-9][0-9]*"
 _UNIQUE = r"[0-9a-f]{32}"
+_OWNER = r"(?:j(?P<owner>[0-9a-f]{16})\.)?"
 _STAGED = re.compile(
-    rf"s\.(?P<topic_id>{_WORD})\.p(?P<partition>{_NUMBER})\.(?P<start>{_NUMBER})\.(?P<end>{_NUMBER})"
+    rf"s\.{_OWNER}(?P<topic_id>{_WORD})\.p(?P<partition>{_NUMBER})\.(?P<start>{_NUMBER})\.(?P<end>{_NUMBER})"
     rf"\.(?P<unique>{_UNIQUE})\.pq"
 )
 _COMPACTED = re.compile(rf"c\.(?P<version_max>{_NUMBER})\.(?P<unique>{_UNIQUE})\.pq")
-_REPLAYED = re.compile(rf"r\.(?P<run>{_WORD})\.(?P<unique>{_UNIQUE})\.pq")
+_REPLAYED = re.compile(rf"r\.{_OWNER}(?P<run>{_WORD})\.(?P<unique>{_UNIQUE})\.pq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class StagedName:
     start: int
     end: int
     unique: str
+    owner: str | None = None
+    """The tag of the job, in a quarantine's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +58,18 @@ class ReplayedName:
 
     run: str
     unique: str
+    owner: str | None = None
+    """The tag of the job, in a quarantine's folder."""
 
 
-def staged_name(topic_id: str, partition: int, start: int, end: int, unique: str) -> str:
+def owner_tag(job: str) -> str:
+    """A job's name as file names can hold it."""
+    return hashlib.sha256(job.encode()).hexdigest()[:16]
+
+
+def staged_name(topic_id: str, partition: int, start: int, end: int, unique: str, owner: str | None = None) -> str:
     """The name of a staged file; `unique` is the hex of a fresh uuid4, another one for every file of every attempt."""
-    return _checked(_STAGED, f"s.{topic_id}.p{partition}.{start}.{end}.{unique}{SUFFIX}")
+    return _checked(_STAGED, f"s.{_tagged(owner)}{topic_id}.p{partition}.{start}.{end}.{unique}{SUFFIX}")
 
 
 def compacted_name(version_max: int, unique: str) -> str:
@@ -63,9 +77,9 @@ def compacted_name(version_max: int, unique: str) -> str:
     return _checked(_COMPACTED, f"c.{version_max}.{unique}{SUFFIX}")
 
 
-def replayed_name(run: str, unique: str) -> str:
+def replayed_name(run: str, unique: str, owner: str | None = None) -> str:
     """The name of a replay's output."""
-    return _checked(_REPLAYED, f"r.{run}.{unique}{SUFFIX}")
+    return _checked(_REPLAYED, f"r.{_tagged(owner)}{run}.{unique}{SUFFIX}")
 
 
 def parse_staged_name(path: str) -> StagedName | None:
@@ -74,7 +88,12 @@ def parse_staged_name(path: str) -> StagedName | None:
     if found is None:
         return None
     return StagedName(
-        found["topic_id"], int(found["partition"]), int(found["start"]), int(found["end"]), found["unique"]
+        found["topic_id"],
+        int(found["partition"]),
+        int(found["start"]),
+        int(found["end"]),
+        found["unique"],
+        found["owner"],
     )
 
 
@@ -87,7 +106,11 @@ def parse_compacted_name(path: str) -> CompactedName | None:
 def parse_replayed_name(path: str) -> ReplayedName | None:
     """What the name says; `None` if it is not a replay's output."""
     found = _REPLAYED.fullmatch(_last_part(path))
-    return None if found is None else ReplayedName(found["run"], found["unique"])
+    return None if found is None else ReplayedName(found["run"], found["unique"], found["owner"])
+
+
+def _tagged(owner: str | None) -> str:
+    return "" if owner is None else f"j{owner}."
 
 
 def _last_part(path: str) -> str:

@@ -11,6 +11,7 @@ from penstock.job.kafka_types import HEADERS_TYPE
 
 QUARANTINE_SCHEMA = pa.schema(
     [
+        ("job", pa.string()),
         ("topic", pa.string()),
         ("topic_id", pa.string()),
         ("partition", pa.int32()),
@@ -26,10 +27,11 @@ QUARANTINE_SCHEMA = pa.schema(
 )
 
 
-def quarantine_rows(bad: BadRows, topic_id: str, batch_id: str, now: datetime) -> pa.RecordBatch:
-    """Bad rows in the columns of the quarantine table."""
+def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str, now: datetime) -> pa.RecordBatch:
+    """Bad rows in the columns of the quarantine table, which several jobs may share."""
     count = len(bad.errors)
     known = {
+        "job": pa.repeat(job, count),
         "topic_id": pa.repeat(topic_id, count),
         "error": bad.errors,
         "batch": pa.repeat(batch_id, count),

@@ -18,7 +18,7 @@ from penstock.failpoints import Failpoint
 from penstock.flow.columns import compute
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.manifest import Counts, PartitionKey, StagedFile, TaskReport, encode_report
-from penstock.flow.names import replayed_name, staged_name
+from penstock.flow.names import owner_tag, replayed_name, staged_name
 from penstock.flow.new_fields import merge, pack, unpack
 from penstock.flow.quarantine import quarantine_rows
 from penstock.flow.ranges import ranges_of
@@ -46,6 +46,7 @@ class NamedSlice:
 class Flow:
     """Everything that a task needs to know; it travels to the workers."""
 
+    job: str
     batch_id: str
     decode: DecodeSpec
     decoded: pa.Schema
@@ -96,7 +97,7 @@ class SliceWriter:
         lane = self._lane(key)
         if self._flow.replay_run is None:
             topic_id = self._flow.slices[key].topic_id
-            lane.bad.write(quarantine_rows(bad, topic_id, self._flow.batch_id, datetime.now(UTC)))
+            lane.bad.write(quarantine_rows(bad, self._flow.job, topic_id, self._flow.batch_id, datetime.now(UTC)))
         lane.counts += Counts(read=count, quarantined=count)
         if not self._first_error:
             offset = bad.kafka.column("offset")[0].as_py()
@@ -134,16 +135,16 @@ class SliceWriter:
         if lane is None:
             lane = _Lane(
                 StagedWriter(self._flow.table, lambda: self._name(key), *key),
-                StagedWriter(self._flow.quarantine, lambda: self._name(key), *key),
+                StagedWriter(self._flow.quarantine, lambda: self._name(key, owner_tag(self._flow.job)), *key),
             )
             self._lanes[key] = lane
         return lane
 
-    def _name(self, key: PartitionKey) -> str:
+    def _name(self, key: PartitionKey, owner: str | None = None) -> str:
         if self._flow.replay_run is not None:
-            return replayed_name(str(self._flow.replay_run), uuid.uuid4().hex)
+            return replayed_name(str(self._flow.replay_run), uuid.uuid4().hex, owner)
         piece = self._flow.slices[key]
-        return staged_name(piece.topic_id, key[1], piece.start, piece.end, uuid.uuid4().hex)
+        return staged_name(piece.topic_id, key[1], piece.start, piece.end, uuid.uuid4().hex, owner)
 
 
 def fused_stage(flow: Flow) -> Stage:

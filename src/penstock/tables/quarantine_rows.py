@@ -1,4 +1,7 @@
-"""Reading the quarantine table: its files one row group at a time, the newest rows, one row by its place."""
+"""Reading the quarantine table: its files one row group at a time, the newest rows, one row by its place.
+
+Several jobs may share a quarantine: rows are those of the job that the table was opened for.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,17 @@ class QuarantineFile:
     size_bytes: int
     rows: int | None
     modified_at_ms: int
+    job_span: tuple[str, str] | None
     partition_span: tuple[int, int] | None
     offset_span: tuple[int, int] | None
+
+    def may_be_of(self, job: str) -> bool:
+        """Whether a row of the job can be in the file."""
+        return _meets(self.job_span, job, job)
+
+    def is_of(self, job: str) -> bool:
+        """Whether all rows of the file are known to be the job's."""
+        return self.job_span == (job, job)
 
     def may_hold(self, partition: int, first: int, last: int) -> bool:
         """Whether an offset of `[first, last]` of that partition number can be in the file."""
@@ -62,8 +74,13 @@ class Listing:
     newest: tuple[Entry, ...] = ()
 
 
+def own_files(table: Table) -> list[QuarantineFile]:
+    """The files that may hold rows of the table's job, oldest first."""
+    return [file for file in active_files(table) if file.may_be_of(table.job)]
+
+
 def active_files(table: Table) -> list[QuarantineFile]:
-    """The files of the version that the handle has loaded, oldest first."""
+    """The files of all jobs in the version that the handle has loaded, oldest first."""
     with library_errors(table.spec.path):
         added = pa.table(table.handle.get_add_actions(flatten=True)).to_pylist()
     files = [
@@ -73,6 +90,7 @@ def active_files(table: Table) -> list[QuarantineFile]:
             size_bytes=each["size_bytes"],
             rows=each.get("num_records"),
             modified_at_ms=each["modification_time"],
+            job_span=_span(each, "job") if each.get("null_count.job") == 0 else None,
             partition_span=_span(each, "partition"),
             offset_span=_span(each, "offset"),
         )
@@ -96,9 +114,20 @@ def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None 
             yield pa.Table.from_arrays(arrays, schema=wanted)
 
 
+def own_rows(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of the table's job in a file, one row group at a time."""
+    if "job" not in table.schema.names:
+        # Made before rows knew their job: they are nobody's.
+        return
+    wanted = tuple(table.schema.names) if columns is None else tuple(columns)
+    for rows in read_file(table, file, (*wanted, *(() if "job" in wanted else ("job",)))):
+        mine = rows if file.is_of(table.job) else rows.filter(pc.equal(rows.column("job"), table.job))
+        yield mine.select(wanted)
+
+
 def count_rows(table: Table) -> int:
-    """How many rows the loaded version has."""
-    return sum(_row_count(table, file) for file in active_files(table))
+    """How many rows the job has in the loaded version."""
+    return sum(_row_count(table, file) for file in own_files(table))
 
 
 def list_rows(table: Table, limit: int) -> Listing:
@@ -106,8 +135,8 @@ def list_rows(table: Table, limit: int) -> Listing:
     kinds: Counter[str] = Counter()
     newest: pa.Table | None = None
     count = 0
-    for file in active_files(table):
-        for rows in read_file(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+    for file in own_files(table):
+        for rows in own_rows(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
             count += rows.num_rows
             _count_kinds(kinds, rows.column("error"))
             newest = _newest(newest, rows, limit)
@@ -118,10 +147,10 @@ def list_rows(table: Table, limit: int) -> Listing:
 def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
     """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
     found: list[dict[str, Any]] = []
-    for file in active_files(table):
+    for file in own_files(table):
         if not file.may_hold(partition, offset, offset):
             continue
-        for rows in read_file(table, file):
+        for rows in own_rows(table, file):
             here = pc.and_(pc.equal(rows.column("partition"), partition), pc.equal(rows.column("offset"), offset))
             found += rows.filter(pc.and_(here, pc.equal(rows.column("topic"), topic))).to_pylist()
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
@@ -161,15 +190,15 @@ def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
 
 
 def _row_count(table: Table, file: QuarantineFile) -> int:
-    if file.rows is not None:
+    if file.rows is not None and file.is_of(table.job):
         return file.rows
-    return sum(rows.num_rows for rows in read_file(table, file, ["offset"]))
+    return sum(rows.num_rows for rows in own_rows(table, file, ["offset"]))
 
 
-def _span(action: dict[str, Any], column: str) -> tuple[int, int] | None:
+def _span(action: dict[str, Any], column: str) -> tuple[Any, Any] | None:
     least, most = action.get(f"min.{column}"), action.get(f"max.{column}")
     return None if least is None or most is None else (least, most)
 
 
-def _meets(span: tuple[int, int] | None, first: int, last: int) -> bool:
+def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:
     return span is None or (span[0] <= last and first <= span[1])

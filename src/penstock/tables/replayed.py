@@ -18,17 +18,17 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.errors import InvariantError
 from penstock.flow.manifest import StagedFile
-from penstock.flow.names import replayed_name
+from penstock.flow.names import owner_tag, replayed_name
 from penstock.flow.ranges import Ranges, count_of, offsets_of
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import replay_key
 from penstock.tables.delta.library import library_errors
 from penstock.tables.delta.table import Change, Table
-from penstock.tables.quarantine_rows import QuarantineFile, active_files, read_file
+from penstock.tables.quarantine_rows import QuarantineFile, own_files, read_file
 
 _KIND = "replay"
-_KEYS = ("topic_id", "partition", "offset")
+_KEYS = ("job", "topic_id", "partition", "offset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
         if run_number(quarantine) >= run.number:
             return None
         actions: list[AddAction | RemoveAction] = []
-        for file in active_files(quarantine):
+        for file in own_files(quarantine):
             if not _may_touch(file, run):
                 continue
             if file.path not in rewrites:
@@ -150,14 +150,18 @@ def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
 def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
     """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
     gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
-    removed = sum(_count(_hits(rows, gone)) for rows in read_file(table, file, _KEYS))
+    removed = sum(_count(_hits(rows, table.job, gone)) for rows in read_file(table, file, _KEYS))
     if not removed:
         return _Rewrite(0)
     options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
-    writer = StagedWriter(options, lambda: replayed_name(str(run.number), uuid.uuid4().hex), "", 0)
+
+    def name() -> str:
+        return replayed_name(str(run.number), uuid.uuid4().hex, owner_tag(table.job))
+
+    writer = StagedWriter(options, name, "", 0)
     try:
         for rows in read_file(table, file):
-            for batch in rows.filter(pc.invert(_hits(rows, gone))).to_batches():
+            for batch in rows.filter(pc.invert(_hits(rows, table.job, gone))).to_batches():
                 writer.write(batch)
         return _Rewrite(removed, writer.finish())
     except BaseException:
@@ -165,15 +169,15 @@ def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
         raise
 
 
-def _hits(rows: pa.Table, gone: Mapping[Partition, pa.Array]) -> pa.ChunkedArray:
-    """Which rows a run wrote. A topic id alone names a life of a topic, whatever the topic is called."""
+def _hits(rows: pa.Table, job: str, gone: Mapping[Partition, pa.Array]) -> pa.ChunkedArray:
+    """Which rows a run of the job wrote. A topic id alone names a life of a topic, whatever the topic is called."""
     hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
     for partition, offsets in gone.items():
         same = pc.and_(
             pc.equal(rows.column("topic_id"), partition.topic_id), pc.equal(rows.column("partition"), partition.number)
         )
         hits = pc.or_(hits, pc.and_(same, pc.is_in(rows.column("offset"), value_set=offsets)))
-    return pc.fill_null(hits, False)
+    return pc.fill_null(pc.and_(hits, pc.equal(rows.column("job"), job)), False)
 
 
 def _count(hits: pa.ChunkedArray) -> int:

@@ -24,7 +24,6 @@ from penstock.verify.facts import read_log
 from penstock.verify.findings import NO_TABLE, Check, Proof
 from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
-from penstock.verify.lives import Lives
 from penstock.verify.owners import OriginColumns, kept_columns
 from penstock.verify.sweep import Depth, Sources, Subject, Sweep
 from penstock.verify.table_offsets import GoneError, count_rows
@@ -144,7 +143,7 @@ def _row_counts(job: JobSpec, facts: LedgerFacts, landed: Landed, ahead: Mapping
     pending = sum(each.rows or 0 for each in facts.pending)
     quarantined = sum(each.quarantined - each.replayed for each in totals)
     there = count_rows(_quarantine_storage(job), facts.quarantined)
-    if _shares_quarantine(facts.lives) or (facts.chain.rebuilt and there + pending > quarantined):
+    if facts.chain.rebuilt and there + pending > quarantined:
         there = quarantined - pending
     return RowCounts(
         table=sum(landed.rows.values()) - sum(ahead.values()),
@@ -161,6 +160,7 @@ def _quarantine_storage(job: JobSpec) -> Storage:
 
 def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
     yield from landed.faults
+    yield from facts.life_faults
     for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
         found = landed.rows.get(name, 0)
         if found != state.rows:
@@ -172,12 +172,5 @@ def _doubts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Ite
     for name, count in sorted(ahead.items()):
         if count:
             yield f"{count} rows of type {name} are ahead of the ledger: the next run counts them"
-    if _shares_quarantine(facts.lives):
-        jobs = ", ".join(sorted(facts.lives.others))
-        yield f"the quarantine is shared with {jobs}: its rows are judged by their offsets alone"
     if facts.chain.rebuilt:
         yield "the ledger was made again from the files: what left no row before that is not counted"
-
-
-def _shares_quarantine(lives: Lives) -> bool:
-    return bool(lives.others)

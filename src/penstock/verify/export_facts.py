@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from penstock.errors import InvariantError
 from penstock.job.spec import ExportSpec, JobSpec
-from penstock.tables.delta.keys import position_key
+from penstock.tables.delta.life import appended_up_to
+from penstock.tables.delta.table import Table
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.entry import Entry, EntryKind
 from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
-from penstock.tables.quarantine import QuarantineTable
+from penstock.tables.quarantine import open_quarantine
 from penstock.verify.chain import Chain
+from penstock.verify.facts import life_faults, quarantine_files
 from penstock.verify.findings import Check
-from penstock.verify.lives import Lives, find_lives
-from penstock.verify.owners import QUARANTINE_COLUMNS
-from penstock.verify.table_offsets import DataFile, active_files
+from penstock.verify.lives import Lives
+from penstock.verify.table_offsets import DataFile
 
 ENTRIES_AT_ONCE = 16
 ENTRIES_PER_READ = 512
@@ -34,10 +35,12 @@ class LedgerFacts:
     chain: Chain
     slices: Check
     quarantined: tuple[DataFile, ...]
-    """The files of the quarantine table."""
+    """The files of the quarantine table with rows of the job."""
     pending: tuple[DataFile, ...]
     """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
     lives: Lives
+    life_faults: tuple[str, ...] = ()
+    """Set where the quarantine belongs to an earlier ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
     The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
     """
     environment = Environment()
-    quarantine = QuarantineTable(job, environment).table()
+    quarantine = open_quarantine(job, environment)
     table = open_export(job, export, environment)
     try:
         state = table.ledger.refresh()
@@ -68,22 +71,23 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
         return BrokenLedger(_broken(table, error))
     if state.number == 0 and not _numbers(table):
         return None
-    marks = quarantine.transactions() if quarantine else {}
-    reading = _read(table, marks, state.number)
+    reading = _read(table, quarantine, state.number)
     return LedgerFacts(
         table=table,
         state=state,
         chain=reading.chain,
         slices=reading.chain.close(state, reading.missing),
-        quarantined=tuple(active_files(quarantine, QUARANTINE_COLUMNS)) if quarantine else (),
+        quarantined=tuple(quarantine_files(quarantine)),
         pending=tuple(reading.pending),
-        lives=_lives(state, find_lives(marks, job.name).others),
+        lives=_lives(state),
+        life_faults=life_faults(quarantine, job.name, table.life),
     )
 
 
-def _read(table: ExportTable, marks: Mapping[str, int], last: int) -> _Reading:
+def _read(table: ExportTable, quarantine: Table | None, last: int) -> _Reading:
     """Go through all entries up to `last`, and look whether there are any behind a number that is free."""
     reading = _Reading()
+    life = table.life
     numbers = _numbers(table)
     first = min(numbers, default=1)
     for number, entry in _entries(table, first, last):
@@ -94,7 +98,7 @@ def _read(table: ExportTable, marks: Mapping[str, int], last: int) -> _Reading:
             reading.missing.append(1)
         reading.chain.add(entry)
         for piece in entry.slices:
-            if piece.quarantine and number > marks.get(position_key(table.job.name, piece.partition), 0):
+            if piece.quarantine and number > appended_up_to(quarantine, table.job.name, life, piece.partition):
                 reading.pending += [DataFile(each.path, each.rows) for each in piece.quarantine]
     beyond = sorted(number for number in numbers if number > last)
     # Entries that came while we looked go on at the next number; others lie behind one that is gone.
@@ -134,11 +138,10 @@ def _broken(table: ExportTable, error: InvariantError) -> Check:
     return chain.check(max(numbers, default=0))
 
 
-def _lives(state: LedgerState, others: Mapping[str, frozenset[str]]) -> Lives:
+def _lives(state: LedgerState) -> Lives:
     current = sorted(partition for partition, _ in state.current())
     return Lives(
         current=tuple(current),
         retired=tuple(sorted(state.partitions.keys() - set(current))),
         fingerprints={topic: known for topic, known in state.fingerprints.items() if known is not None},
-        others=others,
     )

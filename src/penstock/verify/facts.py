@@ -9,15 +9,18 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
+from penstock.tables.delta.keys import replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
+from penstock.tables.delta.life import appended_up_to, belongs_to, life_of
 from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.table import Table, open_table
-from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.quarantine import open_quarantine
+from penstock.tables.quarantine_rows import count_rows, own_files
 from penstock.tables.state import PartitionState
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
-from penstock.verify.table_offsets import DataFile
+from penstock.verify.owners import QUARANTINE_COLUMNS
+from penstock.verify.table_offsets import DataFile, active_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
 
     The quarantine is opened first: it follows the data, so it can only be behind, and how far behind is known.
     """
-    quarantine = _open_quarantine(job)
+    quarantine = open_quarantine(job)
     try:
         table = open_table(job.table, job.name)
     except MissingTableError:
@@ -64,7 +67,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
         states=states,
         committed=committed,
         history=history,
-        pending=_pending(history, quarantine),
+        pending=_pending(history, quarantine, table),
         replay_unfinished=(table.transaction(key) or 0) > replayed,
     )
 
@@ -78,23 +81,31 @@ def read_log(log: KafkaLog, lives: Lives) -> LogFacts:
     return LogFacts(ids, log.bounds(each for each in lives.current if each.topic in same), tuple(new))
 
 
-def _open_quarantine(job: JobSpec) -> Table | None:
-    try:
-        return open_table(quarantine_spec(job), job.name)
-    except MissingTableError:
-        return None
+def quarantine_files(quarantine: Table | None) -> list[DataFile]:
+    """The files of a quarantine that hold rows of its job; other jobs may share it."""
+    if quarantine is None:
+        return []
+    own = {file.path for file in own_files(quarantine)}
+    return [file for file in active_files(quarantine, QUARANTINE_COLUMNS) if file.path in own]
 
 
-def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None) -> tuple[DataFile, ...]:
-    """Files that commits of any job listed behind the quarantine's own positions."""
-    positions = quarantine.transactions() if quarantine else {}
+def life_faults(quarantine: Table | None, job: str, life: int | None) -> tuple[str, ...]:
+    """What is wrong with a quarantine of another table: its rows are none of the present one's."""
+    if quarantine is None or belongs_to(quarantine, job, life) or not count_rows(quarantine):
+        return ()
+    return (f"the quarantine at {quarantine.spec.path} belongs to an earlier table of the job",)
+
+
+def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, table: Table) -> tuple[DataFile, ...]:
+    """Files that commits of the job listed beyond the quarantine's own positions."""
+    life = life_of(table)
     found: list[DataFile] = []
     for record in history:
         ours = record.get("penstock")
-        if not isinstance(ours, dict):
+        if not isinstance(ours, dict) or ours.get("job") != table.job:
             continue
         for piece in ours.get("slices", ()):
-            key = position_key(ours["job"], Partition(piece["topic"], piece["topic_id"], piece["partition"]))
-            if key not in positions or piece["end"] > positions[key]:
+            partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
+            if piece["end"] > appended_up_to(quarantine, table.job, life, partition):
                 found += [DataFile(each["path"], each["rows"]) for each in piece["quarantine"]]
     return tuple(found)

@@ -31,8 +31,6 @@ class Lives:
     """Other jobs that write to the same table, with the ids of their topics."""
     rows_written: int = 0
     """Rows that all jobs together have put into the table, replays included."""
-    rows_quarantined: int = 0
-    """Records that all jobs together have in quarantine, those replayed left out."""
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
@@ -79,7 +77,7 @@ def find_lives(transactions: Mapping[str, int], job: str, named: Iterable[Partit
     current: list[Partition] = []
     retired: list[Partition] = []
     others: dict[str, set[str]] = {}
-    sums = {"written": 0, "quarantined": 0, "replayed": 0}
+    sums = {"written": 0, "replayed": 0}
     for key, number in transactions.items():
         found = _POSITION.fullmatch(key)
         if found is None:
@@ -100,7 +98,6 @@ def find_lives(transactions: Mapping[str, int], job: str, named: Iterable[Partit
         fingerprints=fingerprints,
         others={name: frozenset(ids) for name, ids in others.items()},
         rows_written=sums["written"] + sums["replayed"],
-        rows_quarantined=sums["quarantined"] - sums["replayed"],
     )
 
 

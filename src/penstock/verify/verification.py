@@ -11,8 +11,9 @@ from contextlib import closing
 from penstock.job.spec import JobSpec, Secret
 from penstock.log.kafka import KafkaLog
 from penstock.storage import open_storage
+from penstock.tables.delta.life import life_of
 from penstock.verify.export import prove_export
-from penstock.verify.facts import TableFacts, read_log, read_table
+from penstock.verify.facts import TableFacts, life_faults, quarantine_files, read_log, read_table
 from penstock.verify.findings import NO_TABLE, Proof, VerifyReport
 from penstock.verify.judge import Leave
 from penstock.verify.laws import (
@@ -25,7 +26,7 @@ from penstock.verify.laws import (
     partition_facts,
     spans,
 )
-from penstock.verify.owners import QUARANTINE_COLUMNS, kept_columns
+from penstock.verify.owners import kept_columns
 from penstock.verify.sweep import Depth, Progress, Sources, Subject, Sweep, TypeFiles
 from penstock.verify.table_offsets import active_files, count_rows
 from penstock.verify.windows import OFFSETS_PER_PASS_MAX
@@ -56,7 +57,7 @@ def _prove_table(job: JobSpec, depth: Depth) -> Proof:
         checks = [
             check_totals(facts.states),
             check_slices(facts.states, facts.committed.slices),
-            check_rows(_row_counts(facts, sources)),
+            check_rows(_row_counts(facts, sources), life_faults(facts.quarantine, job.name, life_of(facts.table))),
             sweep.check_offsets(),
             check_log(facts.states, facts.lives.fingerprints, log_facts),
         ]
@@ -75,12 +76,11 @@ def _subject(facts: TableFacts) -> Subject:
 
 def _sources(facts: TableFacts, log: KafkaLog, log_facts: LogFacts, job: JobSpec, deep: bool) -> Sources:
     columns = kept_columns(job, facts.table.schema)
-    quarantined = active_files(facts.quarantine, QUARANTINE_COLUMNS) if facts.quarantine else []
     return Sources(
         storage=facts.table.storage(),
         types=[TypeFiles(active_files(facts.table, columns))],
         quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
-        quarantine_files=[*quarantined, *facts.pending],
+        quarantine_files=[*quarantine_files(facts.quarantine), *facts.pending],
         columns=columns,
         log=log,
         log_bounds=log_facts.bounds if deep else {},
@@ -93,7 +93,7 @@ def _row_counts(facts: TableFacts, sources: Sources) -> RowCounts:
         table=sum(count_rows(sources.storage, each.files) for each in sources.types),
         written=facts.lives.rows_written,
         quarantine=count_rows(sources.quarantine_storage, sources.quarantine_files) - pending,
-        quarantined=facts.lives.rows_quarantined,
+        quarantined=sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values()),
         pending=pending,
         replay_unfinished=facts.replay_unfinished,
     )

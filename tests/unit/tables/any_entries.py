@@ -134,4 +134,5 @@ def states(draw: st.DrawFn) -> LedgerState:
         pending=draw(rename_lists),
         reopened=draw(reopened),
         open_days=draw(st.frozensets(st.tuples(named, days), max_size=3)),
+        first_batch=draw(texts),
     )

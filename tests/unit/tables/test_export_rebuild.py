@@ -20,7 +20,7 @@ from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.rebuild import RebuildReport, rebuild
 from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause
-from penstock.tables.quarantine import Listed, QuarantineTable
+from penstock.tables.quarantine import Listed, open_quarantine, refuse_earlier_life
 from tests.export_root import (
     COLUMNS,
     MONDAY,
@@ -34,7 +34,7 @@ from tests.export_root import (
     job_file,
     rows_in,
 )
-from tests.unit.tables.test_export_vacuum import stage_bad
+from tests.unit.tables.test_export_vacuum import quarantine_of, stage_bad
 
 LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
 
@@ -167,12 +167,12 @@ def test_compacted_files_tell_what_they_replace(tmp_path: Path) -> None:
 def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Path) -> None:
     """The quarantine takes a listing for appended whose number is not above its own."""
     root = filled(tmp_path)
-    quarantine = QuarantineTable(root.job, root.environment)
-    quarantine.append_listed([Listed(ZERO, 700, "", stage_bad(root, ZERO, 0, 1))])
+    quarantine_of(root).append_listed([Listed(ZERO, 700, "", stage_bad(root, ZERO, 0, 1))])
     lose_ledger(root)
     rebuilt(root)
     assert root.state.number > 700
-    assert quarantine.lacks(ZERO, root.state.number)
+    assert quarantine_of(root).lacks(ZERO, root.state.number)
+    refuse_earlier_life(root.job, root.table.life, open_quarantine(root.job))
 
 
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from penstock.cli.vacuum import vacuum as vacuum_command
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import compacted_name, staged_name
+from penstock.flow.names import compacted_name, owner_tag, staged_name
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.shares import UNROUTED, Share
 from penstock.flow.write import StagedWriter, WriteOptions
@@ -180,6 +180,7 @@ def stage_bad(root: ExportRoot, partition: Partition, start: int, end: int) -> t
     rows = pa.RecordBatch.from_pylist(
         [
             {
+                "job": root.job.name,
                 "topic": partition.topic,
                 "topic_id": partition.topic_id,
                 "partition": partition.number,
@@ -194,7 +195,9 @@ def stage_bad(root: ExportRoot, partition: Partition, start: int, end: int) -> t
     )
     writer = StagedWriter(
         WriteOptions(root.job.table.quarantine_path, QUARANTINE_SCHEMA),
-        lambda: staged_name(partition.topic_id, partition.number, start, end, uuid.uuid4().hex),
+        lambda: staged_name(
+            partition.topic_id, partition.number, start, end, uuid.uuid4().hex, owner_tag(root.job.name)
+        ),
         partition.topic,
         partition.number,
     )
@@ -211,10 +214,16 @@ def commit_bad(root: ExportRoot, start: int, end: int) -> None:
     assert not root.table.land(new_batch_id(), (part,)).refused
 
 
+def quarantine_of(root: ExportRoot) -> QuarantineTable:
+    life = root.table.life
+    assert life is not None
+    return QuarantineTable(root.job, Environment(), life)
+
+
 def append_listed(root: ExportRoot) -> None:
     listing = root.state.of(ZERO).listing
     assert listing is not None
-    QuarantineTable(root.job, Environment()).append_listed([Listed(ZERO, listing.number, "", listing.files)])
+    quarantine_of(root).append_listed([Listed(ZERO, listing.number, "", listing.files)])
 
 
 def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_path: Path) -> None:

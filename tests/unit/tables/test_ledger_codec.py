@@ -131,6 +131,7 @@ SNAPSHOT = LedgerState(
     pending=(STUCK,),
     reopened={("fs", "2026-02-28"): 1_772_323_000_000},
     open_days=frozenset({("fs", DAY), ("fs", "2026-02-28")}),
+    first_batch="b1",
 )
 
 

@@ -68,7 +68,9 @@ def write_with_bad(
 def append_bad(root: ExportRoot) -> None:
     """Append the quarantine files that the ledger lists last, as the next run would."""
     listings = {each: here.listing for each, here in root.state.partitions.items()}
-    QuarantineTable(root.job, Environment()).append_listed(
+    life = root.table.life
+    assert life is not None
+    QuarantineTable(root.job, Environment(), life).append_listed(
         [Listed(each, found.number, "", found.files) for each, found in listings.items() if found is not None]
     )
 
@@ -79,7 +81,13 @@ def _bad_files(
     if not bad:
         return ()
     rows = [
-        {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number, "offset": each}
+        {
+            "job": job.name,
+            "topic": partition.topic,
+            "topic_id": partition.topic_id,
+            "partition": partition.number,
+            "offset": each,
+        }
         for each in bad
     ]
     writer = StagedWriter(

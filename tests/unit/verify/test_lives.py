@@ -47,7 +47,6 @@ def test_lives_and_rows_are_read_from_the_app_transactions() -> None:
     assert lives.retired == (THEN,)
     assert lives.others == {"audit": frozenset({"other"})}
     assert lives.rows_written == 25 + 2 + 9 + 7
-    assert lives.rows_quarantined == 5 - 2
 
 
 def test_a_retired_life_whose_topic_history_forgot_has_no_name() -> None:

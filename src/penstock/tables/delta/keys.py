@@ -45,9 +45,24 @@ def replay_key(job: str) -> str:
     return f"{job}#replay"
 
 
+def table_key(job: str) -> str:
+    """In a quarantine: the fingerprint of the table whose commits listed the job's rows and moved its positions."""
+    return f"{job}#table"
+
+
 def topic_fingerprint(topic_id: str) -> int:
     """A positive 63-bit number that stands for a topic id: app transactions hold only numbers (RULES P3)."""
-    return int.from_bytes(hashlib.sha256(topic_id.encode()).digest()[:8], "big") >> 1
+    return fingerprint(topic_id)
+
+
+def fingerprint(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def is_position_of(job: str, key: str) -> bool:
+    """Whether the name is that of a position of the job."""
+    found = _POSITION_KEY.fullmatch(key)
+    return found is not None and found["job"] == job
 
 
 def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:

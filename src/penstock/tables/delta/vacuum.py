@@ -21,13 +21,21 @@ from functools import cache
 from deltalake import DeltaTable
 
 from penstock.failpoints import Reach
-from penstock.flow.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
+from penstock.flow.names import (
+    ReplayedName,
+    StagedName,
+    owner_tag,
+    parse_compacted_name,
+    parse_replayed_name,
+    parse_staged_name,
+)
 from penstock.flow.partition_values import partition_folder
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
 from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.keys import jobs_with_positions, position_key, quarantine_key, replay_key
 from penstock.tables.delta.library import library_errors
+from penstock.tables.delta.life import appended_up_to, life_of
 from penstock.tables.delta.recent import recently_removed
 from penstock.tables.delta.table import Table
 from penstock.tables.delta.transactions import app_transactions
@@ -53,11 +61,14 @@ class Kept(StrEnum):
     COMMITTABLE = "may still be committed"
     UNPLACED = "of a partition without a position"
     PENDING = "listed for quarantine, not appended yet"
+    OTHERS = "of another job that shares the quarantine"
     UNKNOWN = "not a name of Penstock"
 
 
 SliceRule = Callable[[StagedName], Dead | Kept]
 """What becomes of a staged file that the table neither holds nor held."""
+ReplayRule = Callable[[ReplayedName], Dead | Kept]
+"""The same for a file of a replay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +98,8 @@ class Facts:
     removed: frozenset[str]
     expired: frozenset[str]
     """Of the removed, those that nobody's time travel needs."""
-    replay_run: int
     of_slice: SliceRule
+    of_replay: ReplayRule
 
 
 def vacuum(
@@ -104,13 +115,13 @@ def vacuum(
     for each in tables:
         each.refresh()
     jobs = jobs_with_positions(app_transactions(table.storage(), table.version)) | {table.job}
-    rules = [_data_slices(table, jobs)]
+    rules: list[tuple[SliceRule, ReplayRule]] = [(_data_slices(table, jobs), _data_replays(table, jobs))]
     if quarantine is not None:
-        rules.append(_quarantine_slices(table, quarantine, jobs))
+        rules.append((_quarantine_slices(table, quarantine, jobs), own_replays(quarantine)))
     deleted: list[Deleted] = []
     kept: Counter[Kept] = Counter()
-    for each, entries, of_slice in zip(tables, folders, rules, strict=True):
-        dead, stay = _judge_all(each, entries, _facts(each, of_slice, retention_seconds, jobs))
+    for each, entries, (of_slice, of_replay) in zip(tables, folders, rules, strict=True):
+        dead, stay = _judge_all(each, entries, facts_of(each, of_slice, of_replay, retention_seconds))
         deleted += dead
         kept += stay
     if not dry_run:
@@ -131,7 +142,7 @@ def judge(path: str, facts: Facts) -> Dead | Kept:
     if (compacted := parse_compacted_name(path)) is not None:
         return Dead.EXPIRED if facts.version >= compacted.version_max else Kept.COMMITTABLE
     if (replayed := parse_replayed_name(path)) is not None and replayed.run.isdecimal():
-        return Dead.REPLAYED if int(replayed.run) <= facts.replay_run else Kept.COMMITTABLE
+        return facts.of_replay(replayed)
     return Kept.UNKNOWN
 
 
@@ -168,21 +179,43 @@ def _data_slices(table: Table, jobs: frozenset[str]) -> SliceRule:
     return of_slice
 
 
+def _data_replays(table: Table, jobs: frozenset[str]) -> ReplayRule:
+    """Every job that writes to this table must have passed a run of that number: the name does not say whose it is."""
+    over = min(table.transaction(replay_key(job)) or 0 for job in jobs)
+    return lambda name: Dead.REPLAYED if int(name.run) <= over else Kept.COMMITTABLE
+
+
+def own_replays(quarantine: Table) -> ReplayRule:
+    """A run of the job whose removal is committed; runs of others are theirs."""
+    tag, over = owner_tag(quarantine.job), quarantine.transaction(replay_key(quarantine.job)) or 0
+
+    def of_replay(name: ReplayedName) -> Dead | Kept:
+        if name.owner != tag:
+            return Kept.OTHERS
+        return Dead.REPLAYED if int(name.run) <= over else Kept.COMMITTABLE
+
+    return of_replay
+
+
 def _quarantine_slices(table: Table, quarantine: Table, jobs: frozenset[str]) -> SliceRule:
-    """As for the data, but files that a data commit listed belong to the table before they are appended (RULES Q1)."""
-    of_data = _data_slices(table, jobs)
+    """As for the data, but files that a data commit listed belong to the table before they are appended (RULES Q1).
 
-    @cache
-    def pending(partition: Partition) -> bool:
-        return any(_is_pending(table, quarantine, job, partition) for job in jobs)
+    Other tables may share the quarantine: a file is judged by the positions of the job that its name tells.
+    """
+    owners = {owner_tag(job): (job, _data_slices(table, frozenset({job}))) for job in jobs}
+    life = life_of(table)
 
-    return lambda name: Kept.PENDING if pending(_partition(name)) else of_data(name)
+    def of_slice(name: StagedName) -> Dead | Kept:
+        if name.owner not in owners:
+            return Kept.OTHERS
+        job, of_data = owners[name.owner]
+        partition = _partition(name)
+        mark = table.transaction(quarantine_key(job, partition))
+        if mark is not None and appended_up_to(quarantine, job, life, partition) < mark:
+            return Kept.PENDING
+        return of_data(name)
 
-
-def _is_pending(table: Table, quarantine: Table, job: str, partition: Partition) -> bool:
-    mark = table.transaction(quarantine_key(job, partition))
-    appended = quarantine.transaction(position_key(job, partition))
-    return mark is not None and (appended is None or appended < mark)
+    return of_slice
 
 
 def _partition(name: StagedName) -> Partition:
@@ -190,7 +223,7 @@ def _partition(name: StagedName) -> Partition:
     return Partition("", name.topic_id, name.partition)
 
 
-def _facts(table: Table, of_slice: SliceRule, retention_seconds: float | None, jobs: frozenset[str]) -> Facts:
+def facts_of(table: Table, of_slice: SliceRule, of_replay: ReplayRule, retention_seconds: float | None = None) -> Facts:
     with library_errors(table.spec.path):
         return Facts(
             version=table.version,
@@ -198,8 +231,8 @@ def _facts(table: Table, of_slice: SliceRule, retention_seconds: float | None, j
             active=active_paths(table.handle),
             removed=_removed(table.handle, 0.0),
             expired=_removed(table.handle, retention_seconds),
-            replay_run=min(table.handle.transaction_version(replay_key(job)) or 0 for job in jobs),
             of_slice=of_slice,
+            of_replay=of_replay,
         )
 
 

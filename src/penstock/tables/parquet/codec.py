@@ -82,6 +82,7 @@ def encode_state(state: LedgerState) -> bytes:
         "pending": [_lean(asdict(each)) for each in state.pending],
         "reopened": [[name, day, at] for (name, day), at in state.reopened.items()],
         "open_days": sorted(map(list, state.open_days)),
+        "first_batch": state.first_batch,
     }
     return _encoded("snapshot", {"number": state.number}, body)
 
@@ -141,6 +142,7 @@ def _state(body: Mapping[str, Any]) -> LedgerState:
         pending=tuple(Rename(**each) for each in body.get("pending", ())),
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         open_days=frozenset((name, day) for name, day in body.get("open_days", ())),
+        first_batch=body.get("first_batch", ""),
     )
 
 

@@ -56,6 +56,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         unfinished=Unfinished((*entry.pending, *entry.renames), (*entry.pending_removes, *entry.removes)),
         pending=entry.pending,
         reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
+        first_batch=state.first_batch or entry.batch_id,
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
     )
 

@@ -31,7 +31,7 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec, StartAt, TypeStart
 from penstock.log.offsets import Bounds, Partition
 from penstock.storage import NotFoundError
-from penstock.tables.delta.keys import position_key
+from penstock.tables.delta.keys import fingerprint, position_key
 from penstock.tables.environment import new_batch_id
 from penstock.tables.parquet.codec import encode_entry
 from penstock.tables.parquet.data_files import COMPACTED, DataFile, Footer, files_of_type, plain, read_footers
@@ -50,7 +50,7 @@ from penstock.tables.parquet.names import parse_final_name, type_and_day
 from penstock.tables.parquet.schemas import schema_text
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
-from penstock.tables.quarantine import QuarantineTable
+from penstock.tables.quarantine import adopt, open_quarantine
 from penstock.tables.state import Totals
 
 
@@ -94,6 +94,8 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
         return RebuildReport(None, None, len(found.witnesses), rows, (*doubts, *nothing))
     table.claim_names({each.partition.topic for each in proofs})
     entries, state = _entries(table, found, proofs, bounds)
+    # Before it: what is in quarantine belongs to these files, whichever ledger they have.
+    adopt(table.job, fingerprint(state.first_batch), table.environment)
     # The one act that counts: without it nobody finds the entries, with it nobody needs them.
     table.ledger.keep_snapshot(state)
     for entry in entries:
@@ -285,7 +287,7 @@ def _written(files: Iterable[Witness]) -> WrittenRecord:
 
 def _quarantined_up_to(table: ExportTable, proofs: Iterable[PartitionProof]) -> int:
     """The greatest entry number whose quarantine files are appended."""
-    quarantine = QuarantineTable(table.job, table.environment).table()
+    quarantine = open_quarantine(table.job, table.environment)
     if quarantine is None:
         return 0
     marks = (quarantine.transaction(position_key(table.job.name, each.partition)) for each in proofs)

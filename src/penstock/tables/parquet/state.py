@@ -123,6 +123,8 @@ class LedgerState:
     """Days that got late rows after they were complete, with the watermark of that moment."""
     open_days: frozenset[tuple[str, Day]] = frozenset()
     """Days that have rows and are not complete."""
+    first_batch: str = ""
+    """The batch id of the first entry: it tells this ledger from another one of the same job and root."""
 
     @property
     def version(self) -> int:

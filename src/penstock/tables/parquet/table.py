@@ -13,6 +13,7 @@ from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
+from penstock.tables.delta.keys import fingerprint
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.acts import Leftover, finish
 from penstock.tables.parquet.days import closable, reopened_by
@@ -91,6 +92,12 @@ class ExportTable:
     @property
     def days(self) -> DaysSpec:
         return self.export.days
+
+    @property
+    def life(self) -> int | None:
+        """The fingerprint of this ledger, which another one of the same job and root does not have; None: no ledger."""
+        first_batch = self.ledger.refresh().first_batch
+        return fingerprint(first_batch) if first_batch else None
 
     @property
     def version(self) -> int:

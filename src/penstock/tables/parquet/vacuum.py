@@ -24,7 +24,7 @@ from penstock.storage import Entry, Storage
 from penstock.tables.parquet.quarantine_leftovers import judge_quarantine
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
-from penstock.tables.quarantine import QuarantineTable
+from penstock.tables.quarantine import open_quarantine
 
 _PROBE = "_probe."
 _MOVING_SCHEMES = frozenset({"", "file", "memory", "hdfs"})
@@ -106,7 +106,7 @@ def facts_of(table: ExportTable, state: LedgerState) -> Facts:
 def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     """Delete the dead files of a routed job and of its quarantine; the job may run meanwhile."""
     staged = list(table.storage.list(table.places.staged))
-    quarantine = QuarantineTable(table.job, table.environment).table()
+    quarantine = open_quarantine(table.job, table.environment)
     quarantined = [] if quarantine is None else list(quarantine.storage().list())
     table.environment.reach("vacuum_listed")
     state = table.state()
@@ -117,7 +117,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     counted: Counter[str] = Counter({str(why): count for why, count in (kept + young).items()})
     storages = {table.job.table.path: table.storage}
     if quarantine is not None:
-        gone, stay = judge_quarantine(quarantine, quarantined, state, facts.is_young)
+        gone, stay = judge_quarantine(quarantine, quarantined, state)
         deleted += [Deleted(quarantine.spec.path, each.path, each.size_bytes, why) for each, why in gone]
         counted += stay
         storages[quarantine.spec.path] = quarantine.storage()
