@@ -15,6 +15,7 @@ from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.fanout import fanout_stage, in_large_parts
 from penstock.flow.manifest import Counts
+from penstock.flow.names import owner_tag
 from penstock.flow.new_fields import unpack
 from penstock.flow.shares import UNROUTED, RoutedSlice, Share, TypeFlow
 from penstock.flow.type_reader import SHOWS_NOTHING
@@ -178,7 +179,8 @@ def test_a_bad_record_is_in_its_types_own_quarantine_file(tmp_path: Path) -> Non
     assert outcome.shares["orders"].counts == Counts(read=2, quarantined=2)
     assert outcome.report.first_error.startswith("orders/3 offset 100: n: expected int64")
     (file,) = outcome.shares["orders"].quarantine_files
-    assert file.path.startswith(f"s.{TOPIC_ID}.p3.100.") and '"numRecords":2' in file.stats.replace(" ", "")
+    assert file.path.startswith(f"s.j{owner_tag('fanout')}.{TOPIC_ID}.p3.100.")
+    assert '"numRecords":2' in file.stats.replace(" ", "")
 
 
 def test_a_time_out_of_bounds_is_quarantined_or_dropped(tmp_path: Path) -> None:
