@@ -69,7 +69,7 @@ def export_job(
     days: str = "",
     export: str = "",
     flush: str = "allowed_latency: 1ms",
-    on: str = "bad_record: quarantine",
+    on: str = "bad_record: quarantine, bad_share: 1",
     more: str = "",
 ) -> str:
     """The text of a job file; the arguments are entries of its sections."""

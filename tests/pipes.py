@@ -100,7 +100,7 @@ class Pipe:
         sql: str = "",
         partition_by: str = "",
         flush: str = "allowed_latency: 1h",
-        on: str = "bad_record: quarantine",
+        on: str = "bad_record: quarantine, bad_share: 1",
     ) -> None:
         """Write the job file; `kafka`, `columns` and the others are entries of their sections."""
         text = JOB.format(

@@ -39,16 +39,16 @@ BAD = [
     (b'{"id": ' + b"[" * 200_000, "nested deeper than 500"),
     (b'{"id": 1, "deep": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested deeper than 500"),
     (b'{"id": 1, "id": 2}', "id: given twice"),
-    (b'{"id": NaN}', "id: expected int64, found number NaN"),
-    (b'{"id": 9223372036854775808}', "id: expected int64, found number 9223372036854775808"),
-    (b'{"id": -9223372036854775809}', "id: expected int64, found number -9223372036854775809"),
+    (b'{"id": NaN}', "id: expected long, found number NaN"),
+    (b'{"id": 9223372036854775808}', "id: expected long, found number 9223372036854775808"),
+    (b'{"id": -9223372036854775809}', "id: expected long, found number -9223372036854775809"),
     (b"", "value is empty"),
     (b"   ", "not JSON at character 3: Expecting value"),
     (b"[1]", "expected an object, found array"),
     (b'{"id": 1}{"id": 2}', "more than one value in the record, the second at character 9"),
-    (b'{"id": "7"}', 'id: expected int64, found string "7"'),
-    (b'{"user": {"age": "old"}}', 'user.age: expected int32, found string "old"'),
-    (b'{"tags": [1, 2.5]}', "tags[1]: expected int32, found number 2.5"),
+    (b'{"id": "7"}', 'id: expected long, found string "7"'),
+    (b'{"user": {"age": "old"}}', 'user.age: expected int, found string "old"'),
+    (b'{"tags": [1, 2.5]}', "tags[1]: expected int, found number 2.5"),
     (b'{"share": 1e400}', "share: the number 1e400 is too large"),
     (b"\x00" * 100, "not JSON at character 0: Expecting value"),
 ]
@@ -196,7 +196,7 @@ def test_bad_record_fail_stops_at_the_first_and_names_its_place_and_nothing_is_c
     job = job_of(tmp_path, bootstrap, name, on="bad_record: fail")
     with pytest.raises(UserError) as raised:
         run_once(job, spark)
-    assert f"{name}/0 offset 1: user.age: expected int32, found boolean true" in raised.value.primary
+    assert f"{name}/0 offset 1: user.age: expected int, found boolean true" in raised.value.primary
     assert rows(job.table.path) == []
     run_once(job_of(tmp_path, bootstrap, name), spark)
     assert [row["offset"] for row in rows(job.table.path)] == [0, 2]

@@ -85,9 +85,9 @@ WITHOUT_TYPE: list[tuple[bytes, str]] = [
     (of_type(["A"]), NO_TYPE),
 ]
 NO_ROW: list[tuple[bytes, str]] = [
-    (b'{"type": "A", "at": "2026-03-01", "id": "seven"}', 'id: expected int64, found string "seven"'),
-    (b'{"type": "A", "at": "2026-03-01", "id": 1.5}', "id: expected int64, found number 1.5"),
-    (b'{"type": "B", "at": "2026-03-01", "id": {}}', "id: expected int64, found object"),
+    (b'{"type": "A", "at": "2026-03-01", "id": "seven"}', 'id: expected long, found string "seven"'),
+    (b'{"type": "A", "at": "2026-03-01", "id": 1.5}', "id: expected long, found number 1.5"),
+    (b'{"type": "B", "at": "2026-03-01", "id": {}}', "id: expected long, found object"),
     (b'{"type": "A", "at": "2026-03-01", "id": 1, "id": 2}', "id: given twice"),
     (b'{"type": "A", "id": 1}', "has no event time"),
     (at_time(None), "has no event time"),
@@ -96,7 +96,7 @@ NO_ROW: list[tuple[bytes, str]] = [
     (at_time("2026-02-30"), 'event time "2026-02-30" is not a time'),
     (at_time("99999-01-01"), 'event time "99999-01-01" is not a time'),
     (at_time(KAFKA_MS), f"at: expected string, found number {KAFKA_MS}"),
-    (b'{"type": "A", "at": "2026-03-01", "id": "' + b"9" * TWO_MEGABYTES + b'"}', "id: expected int64, found string"),
+    (b'{"type": "A", "at": "2026-03-01", "id": "' + b"9" * TWO_MEGABYTES + b'"}', "id: expected long, found string"),
 ]
 OUTSIDE: list[tuple[bytes, str]] = [
     (at_time("0001-01-01"), "event time 0001-01-01T00:00:00Z is before 2000-01-01"),

@@ -38,7 +38,7 @@ def test_l1_a_value_of_the_wrong_type_is_put_aside_and_its_neighbours_land(
     assert pipe.column("offset") == [*range(10), *range(11, 21)]
     [(offset, error, value)] = pipe.quarantined("offset", "error", "value")
     assert (offset, value) == (10, BAD.encode())
-    assert error.startswith("id: expected int64")
+    assert error.startswith("id: expected long")
     pipe.run_to_end()
     assert pipe.quarantined() == [(0, 10)]
 

@@ -238,7 +238,7 @@ def test_bad_records_among_good_ones_are_kept_with_bytes_and_reason(
     assert pipe.column("id") == list(range(10))
     assert pipe.quarantined("offset", "value", "key") == [(4 + n, value, b"k") for n, value in enumerate(bad)]
     errors = [error for (error,) in pipe.quarantined("error")]
-    assert errors[0].startswith("id: expected int64") and errors[1].startswith("id: expected int64")
+    assert errors[0].startswith("id: expected long") and errors[1].startswith("id: expected long")
     assert [headers for (headers,) in pipe.quarantined("headers")] == [[{"key": "trace", "value": b"7"}]] * 3
     [told] = heard.named("batch committed")
     assert (told["read"], told["written"], told["quarantined"]) == (13, 10, 3)

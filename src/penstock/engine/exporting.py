@@ -17,8 +17,9 @@ from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
-from penstock.flow.manifest import PartitionKey
+from penstock.flow.manifest import Counts, PartitionKey
 from penstock.flow.new_fields import addable, merge, unpack
+from penstock.flow.reasons import merged_reasons
 from penstock.flow.shares import FanoutFlow, FanoutReport, RoutedSlice, Share, TypeFlow, decode_fanout
 from penstock.flow.task import REPORT_SCHEMA
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
@@ -143,6 +144,9 @@ class ExportWriter:
 
     def _check(self, batch: Batch, written: WrittenShares, reports: list[FanoutReport]) -> None:
         self.checks.refuse_bad_record(next((report.first_error for report in reports if report.first_error), ""))
+        counts = (share.counts for named in written.shares.values() for share in named.values())
+        reasons = merged_reasons(each for report in reports for each in report.reasons)
+        self.checks.refuse_bad_share(sum(counts, Counts()), reasons)
         for piece in batch.slices if written.main else ():
             read = sum(share.counts.read for share in written.of(piece.partition).values())
             self.checks.check_count(piece, read)

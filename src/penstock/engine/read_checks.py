@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from penstock.engine.bad_share import BadShareError
 from penstock.errors import TransientError, UserError
+from penstock.flow.manifest import Counts, Reason
 from penstock.job.spec import BadRecordPolicy, JobSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Slice
+
+JUDGED_RECORDS_MIN = 100
+"""The share of bad records counts from so many records of a batch on: two of ten say nothing about the rest."""
 
 
 class ReadChecks:
@@ -23,6 +30,12 @@ class ReadChecks:
                 f"a record cannot be written: {first_error}",
                 hint="mend the schema, or set `on.bad_record: quarantine`",
             )
+
+    def refuse_bad_share(self, total: Counts, reasons: Sequence[Reason]) -> None:
+        """Stop before the commit of a batch of which more is bad than the job accepts: the job itself does not fit."""
+        share_max = self._job.on.bad_share
+        if total.read >= JUDGED_RECORDS_MIN and total.quarantined > share_max * total.read:
+            raise BadShareError(total, share_max, reasons)
 
     def check_count(self, piece: Slice, read: int) -> None:
         """Every offset of the slice has a record, unless the topic may have holes."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.errors import InvariantError
-from penstock.flow.manifest import Counts, PartitionKey, StagedFile, TaskReport
+from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile, TaskReport
 from penstock.flow.new_fields import merge, unpack
+from penstock.flow.reasons import merged_reasons
 from penstock.log.offsets import Batch, Slice
 
 
@@ -22,6 +23,8 @@ class Written:
     quarantine_files: tuple[StagedFile, ...]
     new_fields: Mapping[str, pa.DataType]
     first_error: str
+    reasons: tuple[Reason, ...]
+    """Why records were quarantined, the most frequent first."""
     staged_at: float
     schema: pa.Schema
 
@@ -58,6 +61,7 @@ def gather(batch: Batch, reports: Sequence[TaskReport], staged_at: float, schema
         quarantine_files=tuple(file for report in reports for file in report.quarantine_files),
         new_fields=merge(unpack(report.new_fields) for report in reports),
         first_error=next((report.first_error for report in reports if report.first_error), ""),
+        reasons=merged_reasons(each for report in reports for each in report.reasons),
         staged_at=staged_at,
         schema=schema,
     )

@@ -150,6 +150,7 @@ class BatchWriter:
 
     def _check_reports(self, batch: Batch, written: Written) -> None:
         self._checks.refuse_bad_record(written.first_error)
+        self._checks.refuse_bad_share(written.total, written.reasons)
         for piece in batch.slices:
             self._checks.check_count(piece, written.counts_of(piece).read)
 

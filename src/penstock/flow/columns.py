@@ -19,6 +19,7 @@ from penstock.flow.decode.times import UTC_MICROS, days, hours, timestamps_or_nu
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text
 from penstock.job.kafka_types import HEADERS_TYPE, KAFKA_TYPES
+from penstock.job.schema import job_type_name
 
 _MICROS_PER_UNIT: dict[FunctionName, int] = {
     "timestamp_seconds": 1_000_000,
@@ -133,7 +134,7 @@ def _check_argument(call: Call, kind: pa.DataType) -> None:
         case _:
             fits, wanted = text, "text"
     if not fits:
-        raise UserError(f"{to_text(call)}: {call.function} takes {wanted}, not {kind}")
+        raise UserError(f"{to_text(call)}: {call.function} takes {wanted}, not {job_type_name(kind)}")
 
 
 def _result_type(function: FunctionName) -> pa.DataType:

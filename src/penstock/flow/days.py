@@ -18,6 +18,7 @@ from penstock.flow.decode.misfit import clipped
 from penstock.flow.decode.times import UTC_MICROS, timestamps_or_null
 from penstock.flow.rows import DecodedRows
 from penstock.job.expressions import Expression, to_text
+from penstock.job.schema import job_type_name
 from penstock.job.spec import DaysSpec
 
 NO_EVENT_TIME = "has no event time"
@@ -54,7 +55,7 @@ def _time_fault(expression: Expression, schema: pa.Schema) -> str | None:
         kind = output_type(expression, schema)
     except UserError as error:
         return error.primary
-    return None if is_time(kind) else f"{to_text(expression)} is of type {kind}"
+    return None if is_time(kind) else f"{to_text(expression)} is of type {job_type_name(kind)}"
 
 
 @dataclass(frozen=True, slots=True)

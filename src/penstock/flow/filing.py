@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from penstock.flow.columns import Faults, compute
 from penstock.flow.days import DayBounds, DayRows, event_times, split_by_day
 from penstock.flow.fanout_write import FilePool, Owner, Staged
-from penstock.flow.manifest import PartitionKey
+from penstock.flow.manifest import PartitionKey, Reason
 from penstock.flow.quarantine import quarantine_rows
+from penstock.flow.reasons import merged_reasons, reasons_of
 from penstock.flow.route import as_in_log
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without
 from penstock.flow.shares import FanoutFlow, FanoutReport, Share, TypeFlow
@@ -43,6 +44,7 @@ class Filer:
         self._columns = {name: _columns_of(kind, flow.columns) for name, kind in flow.types.items()}
         self._tallies: dict[Owner, Tally] = {}
         self._first_error = ""
+        self._reasons: tuple[Reason, ...] = ()
         self.pool = FilePool(flow)
 
     def tally(self, owner: Owner) -> Tally:
@@ -56,6 +58,7 @@ class Filer:
         if not count:
             return
         self.tally(owner).quarantined(count)
+        self._reasons = merged_reasons([*self._reasons, *reasons_of(owner.partition, bad)])
         kafka = as_in_log(bad.kafka)
         offsets = kafka.column("offset")
         if not self._first_error:
@@ -97,7 +100,7 @@ class Filer:
             else:
                 share = tally.failed_share(reason)
             shares.setdefault(owner.partition, {})[owner.type] = share
-        return FanoutReport(shares, self._first_error)
+        return FanoutReport(shares, self._first_error, self._reasons)
 
     def _filed(self, kind: TypeFlow, rows: DecodedRows, start: int) -> _Filed:
         """Rows below `start` are in the type's table already; only their bad neighbours have still to be dealt with."""

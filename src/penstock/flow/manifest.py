@@ -55,6 +55,19 @@ class StagedFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """One kind of error: how often, and the first record that has it."""
+
+    kind: str
+    count: int
+    example: str
+    """`<topic>/<partition> offset <offset>: <error>`"""
+
+    def __add__(self, other: Reason) -> Reason:
+        return Reason(self.kind, self.count + other.count, self.example)
+
+
+@dataclass(frozen=True, slots=True)
 class TaskReport:
     """The result of one Spark task."""
 
@@ -64,6 +77,8 @@ class TaskReport:
     new_fields: Mapping[str, str] = field(default_factory=dict)
     """Fields of records that the schema lacks, packed by `flow.new_fields`."""
     first_error: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """Why records were quarantined; a bounded number of kinds."""
     replayed: Mapping[PartitionKey, Ranges] = field(default_factory=dict)
     """Of a replay: the offsets that became rows."""
 
@@ -77,6 +92,7 @@ def encode_report(report: TaskReport) -> str:
             "quarantine_files": [asdict(each) for each in report.quarantine_files],
             "new_fields": dict(report.new_fields),
             "first_error": report.first_error,
+            "reasons": [asdict(each) for each in report.reasons],
             "replayed": [[topic, number, ranges] for (topic, number), ranges in report.replayed.items()],
         }
     )
@@ -92,6 +108,7 @@ def decode_report(text: str) -> TaskReport:
         quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
         new_fields=body["new_fields"],
         first_error=body["first_error"],
+        reasons=tuple(Reason(**each) for each in body["reasons"]),
         replayed={
             (topic, number): tuple((start, end) for start, end in ranges) for topic, number, ranges in body["replayed"]
         },

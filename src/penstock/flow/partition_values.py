@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
+from penstock.job.schema import job_type_name
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255
@@ -28,7 +29,7 @@ _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.")
 def check_partition_type(name: str, kind: pa.DataType) -> None:
     """Refuse a column that cannot partition a table."""
     if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        raise UserError(f"column {name} cannot partition a table", detail=f"its type is {kind}")
+        raise UserError(f"column {name} cannot partition a table", detail=f"its type is {job_type_name(kind)}")
 
 
 def partition_value(scalar: pa.Scalar) -> str | None:
@@ -53,7 +54,7 @@ def partition_value(scalar: pa.Scalar) -> str | None:
             return _timestamp_text(value)
         case datetime.date():
             return value.isoformat()
-    raise UserError("a value cannot name a partition", detail=f"its type is {scalar.type}")
+    raise UserError("a value cannot name a partition", detail=f"its type is {job_type_name(scalar.type)}")
 
 
 def split_by_values(rows: pa.RecordBatch, columns: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.RecordBatch]]:

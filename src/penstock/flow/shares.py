@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.failpoints import Failpoint
-from penstock.flow.manifest import Counts, PartitionKey, StagedFile
+from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile
 from penstock.job.expressions import Expression
 from penstock.job.spec import DaysSpec, DecodeSpec, MessageName, Policies, RouteSpec
 
@@ -120,6 +120,8 @@ class FanoutReport:
 
     shares: Mapping[PartitionKey, Mapping[str, Share]] = field(default_factory=dict)
     first_error: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """Why records were quarantined; a bounded number of kinds."""
 
 
 def encode_fanout(report: FanoutReport) -> str:
@@ -128,7 +130,8 @@ def encode_fanout(report: FanoutReport) -> str:
         for (topic, number), named in report.shares.items()
         for name, share in named.items()
     ]
-    return json.dumps({"v": 1, "shares": shares, "first_error": report.first_error})
+    reasons = [asdict(each) for each in report.reasons]
+    return json.dumps({"v": 1, "shares": shares, "first_error": report.first_error, "reasons": reasons})
 
 
 def decode_fanout(text: str) -> FanoutReport:
@@ -138,7 +141,7 @@ def decode_fanout(text: str) -> FanoutReport:
     shares: dict[PartitionKey, dict[str, Share]] = {}
     for topic, number, name, share in body["shares"]:
         shares.setdefault((topic, number), {})[name] = _share(share)
-    return FanoutReport(shares, body["first_error"])
+    return FanoutReport(shares, body["first_error"], tuple(Reason(**each) for each in body["reasons"]))
 
 
 def _share(body: Mapping[str, Any]) -> Share:

@@ -17,11 +17,12 @@ import pyarrow.compute as pc
 from penstock.failpoints import Failpoint
 from penstock.flow.columns import compute
 from penstock.flow.decode import Decoder, decoder_for
-from penstock.flow.manifest import Counts, PartitionKey, StagedFile, TaskReport, encode_report
+from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile, TaskReport, encode_report
 from penstock.flow.names import owner_tag, replayed_name, staged_name
 from penstock.flow.new_fields import merge, pack, unpack
 from penstock.flow.quarantine import quarantine_rows
 from penstock.flow.ranges import ranges_of
+from penstock.flow.reasons import merged_reasons, reasons_of
 from penstock.flow.rows import BadRows, DecodedRows
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import Expression
@@ -80,6 +81,7 @@ class SliceWriter:
         self._lanes: dict[PartitionKey, _Lane] = {}
         self._new_fields: dict[str, str] = {}
         self._first_error = ""
+        self._reasons: tuple[Reason, ...] = ()
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, offsets: pa.Array) -> None:
         lane = self._lane(key)
@@ -99,6 +101,7 @@ class SliceWriter:
             topic_id = self._flow.slices[key].topic_id
             lane.bad.write(quarantine_rows(bad, self._flow.job, topic_id, self._flow.batch_id, datetime.now(UTC)))
         lane.counts += Counts(read=count, quarantined=count)
+        self._reasons = merged_reasons([*self._reasons, *reasons_of(key, bad)])
         if not self._first_error:
             offset = bad.kafka.column("offset")[0].as_py()
             self._first_error = f"{key[0]}/{key[1]} offset {offset}: {bad.errors[0].as_py()}"
@@ -118,6 +121,7 @@ class SliceWriter:
             quarantine_files=self._finished(lane.bad for lane in self._lanes.values()),
             new_fields=self._new_fields,
             first_error=self._first_error,
+            reasons=self._reasons,
             replayed={key: ranges_of(lane.replayed) for key, lane in self._lanes.items() if lane.replayed},
         )
 

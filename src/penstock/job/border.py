@@ -22,6 +22,7 @@ from penstock.job.scalars import (
     Hidden,
     Positive,
     Settings,
+    Share,
     Size,
     Text,
     Texts,
@@ -168,6 +169,7 @@ class FlushSection(Section):
 
 class OnSection(Section):
     bad_record: Annotated[BadRecordPolicy | None, one_of(BadRecordPolicy)] = None
+    bad_share: Share = None
     gap: Annotated[GapPolicy | None, one_of(GapPolicy)] = None
     recreated: Annotated[RecreatedPolicy | None, one_of(RecreatedPolicy)] = None
     tombstone: Annotated[TombstonePolicy | None, one_of(TombstonePolicy)] = None

@@ -13,6 +13,7 @@ from penstock.job.document import Document
 from penstock.job.expressions import Call, Constant, Expression, KafkaField, KafkaName, to_text
 from penstock.job.faults import Finding, KeyPath
 from penstock.job.kafka_types import KAFKA_TYPES
+from penstock.job.schema import job_type_name
 from penstock.job.spec import UNKNOWN_SCHEMA, DecodeSpec, Secret, UnknownTypePolicy
 
 DAY = "day"
@@ -174,7 +175,7 @@ def _time_fault(expression: Expression, schema: pa.Schema) -> tuple[str, str] | 
     text = to_text(expression)
     if pa.types.is_integer(kind):
         return f"{text} is a number, not a time", f"write timestamp_millis({text}), or _seconds or _micros"
-    return f"{text} is no time: it is of type {kind}", ""
+    return f"{text} is no time: it is of type {job_type_name(kind)}", ""
 
 
 def _argument_fault(expression: Expression, schema: pa.Schema) -> str | None:
@@ -183,9 +184,9 @@ def _argument_fault(expression: Expression, schema: pa.Schema) -> str | None:
     for arg in expression.args:
         kind = _kind(arg, schema)
         if kind is not None and expression.function in _TIMES and not (pa.types.is_integer(kind) or _is_open(kind)):
-            return f"{expression.function} takes whole numbers, not {kind}"
+            return f"{expression.function} takes whole numbers, not {job_type_name(kind)}"
         if kind is not None and expression.function in ("day", "hour") and not _is_time(kind):
-            return f"{expression.function} takes a time, a date or text, not {kind}"
+            return f"{expression.function} takes a time, a date or text, not {job_type_name(kind)}"
         fault = _argument_fault(arg, schema)
         if fault is not None:
             return fault

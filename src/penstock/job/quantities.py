@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: `60s`, `128MiB`."""
+"""Durations, sizes and shares as people write them: `60s`, `128MiB`, `10%`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ SIZE_UNITS: dict[str, int] = {
     "GiB": 1024**3,
     "TiB": 1024**4,
 }
+_SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
 _QUANTITY = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?\s*([A-Za-z]*)")
 
 
 class QuantityError(ValueError):
-    """The text is no duration or no size."""
+    """The text is no duration, size or share."""
 
 
 def parse_duration(text: str) -> float:
@@ -43,3 +44,11 @@ def parse_size(text: str) -> int:
     if found[2] is None:
         return int(found[1]) * unit
     return int(float(found[1] + found[2]) * unit)
+
+
+def parse_share(text: str) -> float:
+    """The part of a whole that a text such as `10%` or `0.1` tells."""
+    found = _SHARE.fullmatch(text.strip())
+    if found is None:
+        raise QuantityError("write a fraction such as 0.1, or a percentage such as 10%")
+    return float(found[1]) / (100 if found[2] else 1)

@@ -13,7 +13,7 @@ from typing import Annotated, TypeAlias
 from pydantic import PlainValidator
 
 from penstock.job.faults import kind_of, nearest, shown
-from penstock.job.quantities import QuantityError, parse_duration, parse_size
+from penstock.job.quantities import QuantityError, parse_duration, parse_share, parse_size
 from penstock.job.spec import Secret
 
 COUNT_MAX = 2**63 - 1
@@ -88,6 +88,20 @@ def size(value: object) -> int:
     return positive(value)
 
 
+def share(value: object) -> float:
+    """A part of a whole, from 0 to 1, or in percent."""
+    if isinstance(value, str):
+        try:
+            return share(parse_share(value))
+        except QuantityError as error:
+            raise ValueRefusedError(f"{shown(value)} is no share", str(error)) from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueRefusedError(f"expected a share, found {kind_of(value)}", "write 0.1, or 10%")
+    if not 0 <= value <= 1:
+        raise ValueRefusedError("expected a share from 0 to 1", "write 0.1, or 10%")
+    return float(value)
+
+
 def setting(value: object) -> str:
     """A scalar as the text that a foreign system expects."""
     match value:
@@ -129,5 +143,6 @@ Count: TypeAlias = Annotated[int | None, PlainValidator(count)]
 Positive: TypeAlias = Annotated[int | None, PlainValidator(positive)]
 Duration: TypeAlias = Annotated[float | None, PlainValidator(duration)]
 Size: TypeAlias = Annotated[int | None, PlainValidator(size)]
+Share: TypeAlias = Annotated[float | None, PlainValidator(share)]
 Texts: TypeAlias = list[Annotated[str, PlainValidator(text)]] | None
 Settings: TypeAlias = dict[str, Annotated[str, PlainValidator(setting)]] | None

@@ -131,6 +131,20 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
     raise TypeTextError(f"unknown type {shown(text)}", _type_hint(word))
 
 
+def job_type_name(kind: pa.DataType) -> str:
+    """The type as a job file spells it; Arrow's word for one that no job file has."""
+    if pa.types.is_struct(kind):
+        fields = (kind.field(index) for index in range(kind.num_fields))
+        return f"{{{', '.join(f'{field.name}: {job_type_name(field.type)}' for field in fields)}}}"
+    if pa.types.is_list(kind):
+        return f"list<{job_type_name(kind.value_type)}>"
+    if pa.types.is_map(kind):
+        return f"map<{job_type_name(kind.key_type)},{job_type_name(kind.item_type)}>"
+    if pa.types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return next((name for name, each in _PRIMITIVES.items() if each == kind), str(kind))
+
+
 def _type_hint(word: str) -> str:
     known = _WRITTEN_ELSEWHERE.get(word.casefold().partition("(")[0].partition("<")[0])
     if known:

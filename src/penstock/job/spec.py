@@ -299,6 +299,8 @@ class Policies:
     recreated: RecreatedPolicy = RecreatedPolicy.FAIL
     tombstone: TombstonePolicy = TombstonePolicy.FILTER
     new_column: NewColumnPolicy = NewColumnPolicy.ADD
+    bad_share: float = 0.1
+    """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Several jobs may share a quarantine: rows are those of the job that the table wa
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.flow.reasons import error_kinds
 from penstock.log.offsets import Partition
 from penstock.tables.delta.library import library_errors
 from penstock.tables.delta.table import Table
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
-_FOUND = re.compile(r", found .*", re.DOTALL)
-_NUMBER = re.compile(r"\b\d+\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +160,9 @@ def partitions_of(rows: pa.Table) -> list[Partition]:
     return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
 
 
-def error_kind(error: str) -> str:
-    """An error without what was different in each record: the value that was found, and numbers."""
-    return _NUMBER.sub("N", _FOUND.sub("", error))
-
-
 def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
-    for each in errors.value_counts().to_pylist():
-        kind = error_kind(each["values"] or "")
+    for each in error_kinds(errors).value_counts().to_pylist():
+        kind = each["values"]
         if kind not in kinds and len(kinds) >= KINDS_MAX:
             kind = OTHER_KINDS
         kinds[kind] += each["counts"]

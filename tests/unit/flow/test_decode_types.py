@@ -30,7 +30,7 @@ def test_integers_reach_to_the_ends_of_their_types() -> None:
     assert values_of(pa.int8(), "-128", "127", "-0") == [-128, 127, 0]
     assert values_of(pa.int16(), "-32768", "32767") == [-32768, 32767]
     assert values_of(pa.int64(), "-9223372036854775808", "9223372036854775807") == [-(2**63), 2**63 - 1]
-    assert refused(pa.int64(), "9223372036854775808") == "a: expected int64, found number 9223372036854775808"
+    assert refused(pa.int64(), "9223372036854775808") == "a: expected long, found number 9223372036854775808"
 
 
 def test_doubles_and_floats() -> None:
@@ -59,7 +59,7 @@ def test_decimals_are_exact_from_numbers_and_from_text() -> None:
 
 @pytest.mark.parametrize("value", ["1.005", "123456789.1", "1e8", '"abc"', "NaN", '""', "true", '" 1"'])
 def test_a_decimal_that_would_be_rounded_or_overflow_is_bad(value: str) -> None:
-    assert refused(pa.decimal128(10, 2), value).startswith("a: expected decimal128(10, 2), found ")
+    assert refused(pa.decimal128(10, 2), value).startswith("a: expected decimal(10,2), found ")
 
 
 def test_dates_are_iso_text() -> None:
@@ -68,9 +68,9 @@ def test_dates_are_iso_text() -> None:
         date(2400, 2, 29),
         None,
     ]
-    assert refused(pa.date32(), '"2021-02-29"') == 'a: expected date32[day], found string "2021-02-29"'
-    assert refused(pa.date32(), '"2021-03-24T00:00:00Z"').startswith("a: expected date32[day]")
-    assert refused(pa.date32(), "18710") == "a: expected date32[day], found number 18710"
+    assert refused(pa.date32(), '"2021-02-29"') == 'a: expected date, found string "2021-02-29"'
+    assert refused(pa.date32(), '"2021-03-24T00:00:00Z"').startswith("a: expected date")
+    assert refused(pa.date32(), "18710") == "a: expected date, found number 18710"
 
 
 def test_timestamps_are_utc_whatever_their_spelling() -> None:
@@ -97,7 +97,7 @@ def test_fractions_beyond_microseconds_are_cut_off() -> None:
 
 @pytest.mark.parametrize("value", ['"yesterday"', '"2021-13-01T00:00:00Z"', '"2021-03-24T25:00"', '""', "1616598377"])
 def test_what_is_not_a_time_is_bad(value: str) -> None:
-    assert refused(MICROS, value).startswith("a: expected timestamp[us, tz=UTC], found ")
+    assert refused(MICROS, value).startswith("a: expected timestamp, found ")
 
 
 def test_binary_is_base64_text() -> None:
@@ -119,7 +119,7 @@ def test_types_inside_structs_and_lists_are_converted_there() -> None:
         [],
     ]
     assert refused(kind, '[{"amounts":[1]},{"amounts":[2,"x"]}]') == (
-        'a[1].amounts[1]: expected decimal128(5, 1), found string "x"'
+        'a[1].amounts[1]: expected decimal(5,1), found string "x"'
     )
 
 
@@ -130,7 +130,7 @@ def test_maps_keep_every_key() -> None:
         [],
         None,
     ]
-    assert refused(kind, '{"x":[1]}') == "a.x[0]: expected date32[day], found number 1"
+    assert refused(kind, '{"x":[1]}') == "a.x[0]: expected date, found number 1"
     assert refused(kind, '{"x":[],"x":[]}') == "a.x: given twice"
 
 

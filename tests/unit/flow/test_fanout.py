@@ -174,10 +174,10 @@ def test_a_type_that_keeps_a_table_of_its_own_is_staged_in_its_days_folder(tmp_p
 def test_a_bad_record_is_in_its_types_own_quarantine_file(tmp_path: Path) -> None:
     values = [record("order", "x"), record("visit", 1), record("visit", "y"), {"type": "order", "n": 1}]
     outcome = run(fanout_flow(tmp_path, [orders(), visits()]), kafka_part(values))
-    assert outcome.bad("orders") == {100: 'n: expected int64, found string "x"', 103: "has no event time"}
+    assert outcome.bad("orders") == {100: 'n: expected long, found string "x"', 103: "has no event time"}
     assert set(outcome.bad("visits")) == {102}
     assert outcome.shares["orders"].counts == Counts(read=2, quarantined=2)
-    assert outcome.report.first_error.startswith("orders/3 offset 100: n: expected int64")
+    assert outcome.report.first_error.startswith("orders/3 offset 100: n: expected long")
     (file,) = outcome.shares["orders"].quarantine_files
     assert file.path.startswith(f"s.j{owner_tag('fanout')}.{TOPIC_ID}.p3.100.")
     assert '"numRecords":2' in file.stats.replace(" ", "")

@@ -9,6 +9,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.decode.leaves import DECIMAL_READ_DIGITS
 from penstock.flow.decode.times import UTC_MICROS, timestamps
+from penstock.job.schema import job_type_name
 
 _PLAIN = (
     pa.string(),
@@ -41,7 +42,7 @@ def _check_type(path: str, kind: pa.DataType) -> None:
     elif pa.types.is_map(kind) and kind.key_type == pa.string():
         _check_type(f"{path}.*", kind.item_type)
     elif kind not in _PLAIN + _AS_TEXT and not pa.types.is_decimal128(kind):
-        raise UserError(f"{path}: JSON records cannot be decoded to {kind}")
+        raise UserError(f"{path}: JSON records cannot be decoded to {job_type_name(kind)}")
 
 
 def has_map(kind: pa.DataType) -> bool:

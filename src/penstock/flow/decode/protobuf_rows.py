@@ -14,6 +14,7 @@ from penstock.flow.decode.protobuf_reader import MessageReader, decode_values
 from penstock.flow.decode.protobuf_wire import wire_reader
 from penstock.flow.rows import Decoded
 from penstock.job.messages import find_message, message_schema
+from penstock.job.schema import job_type_name
 from penstock.job.spec import MessageName, Payload, TombstonePolicy
 
 _READERS_KEPT_MAX = 512
@@ -56,7 +57,10 @@ def check_fields(schema: pa.Schema, offered: pa.Schema, message: MessageName) ->
         if found is None:
             raise UserError(f"the message {message.name} has no field {field.name}")
         if found != field.type:
-            raise UserError(f"the field {field.name} of the message {message.name} is {found}, not {field.type}")
+            raise UserError(
+                f"the field {field.name} of the message {message.name} is {job_type_name(found)}, "
+                f"not {job_type_name(field.type)}"
+            )
 
 
 def check_protobuf(schema: pa.Schema, descriptors: bytes, message: MessageName) -> None:

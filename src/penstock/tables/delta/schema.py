@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from penstock.errors import UserError
+from penstock.job.schema import job_type_name
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
 
 _DAY_SECONDS = 86_400
@@ -43,7 +44,8 @@ def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) ->
             missing.append(field)
         elif not there.type.equals(field.type):
             raise UserError(
-                f"column {field.name} is {there.type} in the table at {path}, the job writes {field.type}",
+                f"column {field.name} is {job_type_name(there.type)} in the table at {path}, "
+                f"the job writes {job_type_name(field.type)}",
                 hint="change the job's schema, or write to a new table",
             )
     if missing and policy is not NewColumnPolicy.ADD:
