@@ -40,7 +40,7 @@ days: {{{days}}}
 table:
   export: {{path: "{root}"{export}}}
 flush: {{{flush}}}
-on: {{{on}}}
+on: {{bad_share: 1, {on}}}
 {more}"""
 
 
@@ -69,7 +69,7 @@ def export_job(
     days: str = "",
     export: str = "",
     flush: str = "allowed_latency: 1ms",
-    on: str = "bad_record: quarantine, bad_share: 1",
+    on: str = "bad_record: quarantine",
     more: str = "",
 ) -> str:
     """The text of a job file; the arguments are entries of its sections."""

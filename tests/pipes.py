@@ -37,7 +37,7 @@ columns: {{partition: kafka.partition, offset: kafka.offset{columns}}}
 {sql}table:
   delta: {{path: "{table}", partition_by: [{partition_by}]}}
 flush: {{{flush}}}
-on: {{{on}}}
+on: {{bad_share: 1, {on}}}
 """
 
 
@@ -100,7 +100,7 @@ class Pipe:
         sql: str = "",
         partition_by: str = "",
         flush: str = "allowed_latency: 1h",
-        on: str = "bad_record: quarantine, bad_share: 1",
+        on: str = "bad_record: quarantine",
     ) -> None:
         """Write the job file; `kafka`, `columns` and the others are entries of their sections."""
         text = JOB.format(

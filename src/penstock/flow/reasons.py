@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -33,7 +34,7 @@ def error_kinds(errors: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArra
 
 def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
     """The kinds of errors of bad rows, each with the first of its records."""
-    rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(range(len(bad.errors)), pa.int64())})
+    rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
     found = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
     offsets = bad.kafka.column("offset")
     topic, number = partition

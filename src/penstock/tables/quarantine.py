@@ -192,9 +192,11 @@ class QuarantineTable:
             places = sorted(_place(file) for file in gone)
             shown = "; ".join(places[:_PLACES_SHOWN_MAX])
             more = len(places) - _PLACES_SHOWN_MAX
+            # A ledger knows its newest listing only.
+            least = "" if self._job.export is None else "at least "
             raise QuarantineGoneError(
                 self._job,
-                f"{sum(file.rows for file in gone)} quarantined records of {self._job.name} are gone",
+                f"{least}{sum(file.rows for file in gone)} quarantined records of {self._job.name} are gone",
                 f"{len(gone)} files are not in {self._job.table.quarantine_path} any more: {shown}"
                 + (f"; and {more} more" if more > 0 else ""),
             )

@@ -17,9 +17,9 @@ from penstock.job.schema import job_type_name, parse_type
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from penstock.log.kafka import KafkaLog
 from tests.lake import Lake
-from tests.unit.flow.fanouts import fanout_flow, run
+from tests.unit.flow.fanouts import fanout_flow, kafka_part, run
 from tests.unit.flow.kafka_batches import kafka_batch
-from tests.unit.flow.test_fanout import kafka_part, orders, record
+from tests.unit.flow.test_fanout import orders, record
 
 SCHEMA = pa.schema(
     [("at", pa.timestamp("us", "UTC")), ("day", pa.date32()), ("name", pa.string()), ("price", pa.decimal128(10, 2))]

@@ -337,7 +337,9 @@ def test_the_quarantine_of_an_earlier_export_is_refused_and_can_be_discarded(tmp
     assert "table.export.quarantine" in refused.value.hint
     root.start(EXPORTED)
     write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(9)}, [9])
-    assert failed(judged(root.job)) == ["rows", "offsets"]
+    checks = judged(root.job)
+    assert failed(checks) == ["rows", "offsets"]
+    assert "belongs to an earlier table" in checks["rows"].detail
     with pytest.raises(EarlierLifeError):
         append_bad(root)
     assert discard(root.job, Environment()) == DiscardReport(rows=2, unappended=True, earlier_table=True)
