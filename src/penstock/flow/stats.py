@@ -168,7 +168,10 @@ def _place(tree: dict[str, Any], path: Path, value: Bound) -> None:
 
 
 def _json(value: Any) -> str:
-    """JSON with decimals as exact numbers, which the standard encoder would round or quote."""
+    """JSON with decimals as exact numbers, which the standard encoder would round or quote.
+
+    Text stays UTF-8: Polars and DataFusion misread the escapes of characters beyond the first plane.
+    """
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
-    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
+        return "{" + ",".join(f"{_json(name)}:{_json(each)}" for name, each in value.items()) + "}"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

@@ -61,6 +61,13 @@ class NewColumnPolicy(StrEnum):
     IGNORE = "ignore"
 
 
+class MixedTypesPolicy(StrEnum):
+    """Which type a new column gets whose values are of types that do not fit each other."""
+
+    MAJORITY = "majority"
+    TEXT = "text"
+
+
 class Delivery(StrEnum):
     """What a job promises. A table of ours gives exactly once at no further cost, so at least once is the same."""
 
@@ -299,6 +306,7 @@ class Policies:
     recreated: RecreatedPolicy = RecreatedPolicy.FAIL
     tombstone: TombstonePolicy = TombstonePolicy.FILTER
     new_column: NewColumnPolicy = NewColumnPolicy.ADD
+    mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY
 
 
 @dataclass(frozen=True, slots=True)
