@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
 from penstock.errors import UserError
+from penstock.tables.delta.compact import compact
+from penstock.tables.delta.table import open_table
 from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
@@ -77,12 +81,74 @@ def test_a_field_whose_name_a_table_cannot_have_is_told_and_left_out(
     pipe: Pipe, topic: Topics, produce: Produce
 ) -> None:
     name = topic()
-    produce(name, [json.dumps({"id": 1, "a b": 1, "ID": 3, "ok": True, "empty": {}})])
+    produce(name, [json.dumps({"id": 1, "a b": 1, "ok": True, "empty": {}, "deep": {"x;": 1, "y": 2}})])
     pipe.describe(name, on="new_column: add")
     heard = pipe.run_to_end()
-    assert pipe.rows("id", "ok") == [(1, True)]
-    assert names_of(pipe) == ["id", "partition", "offset", "ok"]
-    assert set(heard.named("fields left out")[0]["fields"]) >= {"a b"}
+    assert pipe.rows("id", "ok", "deep") == [(1, True, {"y": 2})]
+    assert names_of(pipe) == ["id", "partition", "offset", "deep", "ok"]
+    assert heard.named("fields left out")[0]["fields"] == ["a b", "deep.x;"]
+
+
+def test_one_odd_record_does_not_decide_the_type_of_a_column_and_is_quarantined(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic(2)
+    good = [json.dumps({"id": number, "battery": number}) for number in range(54)]
+    produce(name, [json.dumps({"id": 99, "battery": "full"}), *good[:30]], partition=0)
+    produce(name, good[30:], partition=1)
+    pipe.describe(name, on="new_column: add")
+    pipe.run_to_end()
+    assert pipe.rows("id", "battery") == [(number, number) for number in range(54)]
+    [(offset, error)] = pipe.quarantined("offset", "error")
+    assert (offset, "battery" in error) == (0, True)
+    assert pipe.verified()
+
+
+def test_a_struct_of_several_shapes_is_one_struct_and_grows_with_later_batches(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic(2)
+    produce(name, ['{"id": 1, "place": {"city": "Bern"}}'], partition=0)
+    produce(name, ['{"id": 2, "place": {"zip": 3000, "spots": [{"x": 1}]}}'], partition=1)
+    pipe.describe(name, on="new_column: add")
+    pipe.run_to_end()
+    produce(name, ['{"id": 3, "place": {"zip": 3001, "spots": [{"x": 2, "y": 0.5}], "land": {"code": "CH"}}}'])
+    heard = pipe.run_to_end()
+    assert [each["columns"] for each in heard.named("columns added")][-1] == ["place.spots.y", "place.land"]
+    produce(
+        name, ['{"id": 4, "place": {"City": "Thun"}}', '{"id": 5, "Color": 1}', '{"id": 6, "color": 1, "Color": 2}']
+    )
+    pipe.run_to_end()
+    compact(open_table(pipe.job.table, pipe.job.name), 1024**2)
+    wanted = [
+        (1, "Bern", None, None, None),
+        (2, None, 3000, [(1, None)], None),
+        (3, None, 3001, [(2, 0.5)], "CH"),
+        (5, None, None, None, None),
+    ]
+    frame = pipe.spark.read.format("delta").load(pipe.table).orderBy("id")
+    rows = frame.select("id", "place.city", "place.zip", "place.spots", "place.land.code").collect()
+    assert [(*row[:3], row[3] and [tuple(each) for each in row[3]], row[4]) for row in rows] == wanted
+    read = [(row["id"], row["place"] or dict.fromkeys(("city", "zip", "spots", "land"))) for row in rows_of(pipe)]
+    assert [
+        (
+            number,
+            place["city"],
+            place["zip"],
+            place["spots"] and [tuple(each.values()) for each in place["spots"]],
+            place["land"] and place["land"]["code"],
+        )
+        for number, place in read
+    ] == wanted
+    assert sorted(error for (error,) in pipe.quarantined("error")) == [
+        "color: differs only in case from the column Color",
+        "place.City: differs only in case from the column city",
+    ]
+    assert pipe.verified()
+
+
+def rows_of(pipe: Pipe) -> list[dict[str, Any]]:
+    return pl.read_delta(pipe.table).sort("id").to_dicts()
 
 
 def test_quarantine_keeps_records_with_new_fields_aside(pipe: Pipe, topic: Topics, produce: Produce) -> None:

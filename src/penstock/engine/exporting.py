@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -17,9 +18,12 @@ from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
+from penstock.flow.fitting import new_paths
 from penstock.flow.manifest import Counts, PartitionKey
-from penstock.flow.new_fields import addable, merge, unpack
+from penstock.flow.new_fields import addable, left_out
+from penstock.flow.read_fields import with_read_fields
 from penstock.flow.reasons import merged_reasons
+from penstock.flow.seen_types import column_types, from_json, merged
 from penstock.flow.shares import FanoutFlow, FanoutReport, RoutedSlice, Share, TypeFlow, decode_fanout
 from penstock.flow.task import REPORT_SCHEMA
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
@@ -27,7 +31,6 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
 from penstock.log.source import source_error
-from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import ExportTable
 
@@ -108,7 +111,7 @@ class ExportWriter:
             decode=job.decode,
             on=job.on,
             route=export.route,
-            types={name: self._type_flow(spec, state) for name, spec in export.all_types.items()},
+            types={name: self._type_flow(spec) for name, spec in export.all_types.items()},
             columns=job.columns,
             days=export.days,
             now_ms=int(self._table.environment.now() * 1000),
@@ -127,11 +130,11 @@ class ExportWriter:
             failpoint=self._failpoint,
         )
 
-    def _type_flow(self, spec: TypeSpec, state: LedgerState) -> TypeFlow:
-        fixed = schema_of(state, spec.name)
+    def _type_flow(self, spec: TypeSpec) -> TypeFlow:
         raw = spec.name not in self._export.types
         # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
-        decoded = fixed if self._job.decode.format == "json" and not raw else spec.schema
+        is_json = self._job.decode.format == "json"
+        decoded = self._table.decoded_of(spec.name) if is_json and not raw else spec.schema
         return TypeFlow(
             name=spec.name,
             values=spec.values,
@@ -155,19 +158,27 @@ class ExportWriter:
         """Fix the columns of types that were met for the first time, and add those that records brought."""
         added = False
         for name, spec in flow.types.items():
-            found = [
-                unpack(share.new_fields)
+            found = merged(
+                from_json(share.new_fields)
                 for report in reports
                 for named in report.shares.values()
-                if (share := named.get(name)) is not None and share.new_fields
-            ]
+                if (share := named.get(name)) is not None
+            )
             if not found or (spec.decoded is not None and self._job.on.new_column is not NewColumnPolicy.ADD):
                 continue
             taken = [*(spec.decoded.names if spec.decoded is not None else ()), *self._job.columns, DAY_COLUMN]
-            columns = addable(merge(found), taken)
+            types = column_types(found, self._job.on.mixed_types)
+            if spec.decoded is None:
+                types = with_read_fields(types, spec.event_time, self._job.columns.values())
+            columns = addable(types, taken, () if spec.decoded is None else spec.decoded.names)
+            ignored = left_out(found, columns)
+            if ignored:
+                reason = "they cannot be names of new columns"
+                self._listener.event("fields left out", type=name, fields=ignored, reason=reason)
             if spec.decoded is None or len(columns):
+                before = spec.decoded if spec.decoded is not None else pa.schema([])
                 self._table.change_schema(name, columns)
-                self._listener.event("columns added", type=name, columns=columns.names)
+                self._listener.event("columns added", type=name, columns=new_paths(before, columns))
                 added = True
         return added
 

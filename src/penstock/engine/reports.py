@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile, TaskReport
-from penstock.flow.new_fields import merge, unpack
 from penstock.flow.reasons import merged_reasons
+from penstock.flow.seen_types import NewFields, from_json, merged
 from penstock.log.offsets import Batch, Slice
 
 
@@ -21,7 +21,7 @@ class Written:
     counts: Mapping[PartitionKey, Counts]
     files: tuple[StagedFile, ...]
     quarantine_files: tuple[StagedFile, ...]
-    new_fields: Mapping[str, pa.DataType]
+    new_fields: NewFields
     first_error: str
     reasons: tuple[Reason, ...]
     """Why records were quarantined, the most frequent first."""
@@ -59,7 +59,7 @@ def gather(batch: Batch, reports: Sequence[TaskReport], staged_at: float, schema
         counts=counts,
         files=tuple(file for report in reports for file in report.files),
         quarantine_files=tuple(file for report in reports for file in report.quarantine_files),
-        new_fields=merge(unpack(report.new_fields) for report in reports),
+        new_fields=merged(from_json(report.new_fields) for report in reports),
         first_error=next((report.first_error for report in reports if report.first_error), ""),
         reasons=merged_reasons(each for report in reports for each in report.reasons),
         staged_at=staged_at,

@@ -18,9 +18,11 @@ from penstock.engine.task_errors import task_error
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source, probe_batch, visible_schema, write_batch
+from penstock.flow.fitting import folded, grown, new_paths
 from penstock.flow.manifest import PartitionKey, TaskReport
-from penstock.flow.new_fields import addable
+from penstock.flow.new_fields import addable, left_out
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.seen_types import column_types
 from penstock.flow.task import Flow, NamedSlice
 from penstock.flow.write import WriteOptions
 from penstock.job.spec import JobSpec, NewColumnPolicy
@@ -158,10 +160,10 @@ class BatchWriter:
         """What is decoded, what stands before `sql:`, and the table's columns, which others may have extended."""
         target = self.table.schema
         decoded = self.job.schema
-        if self.job.sql is None or not self.job.sql.select:
-            known = {name.lower() for name in [*decoded.names, *self.job.columns]}
-            if self.job.decode.format == "json":
-                decoded = pa.schema([*decoded, *(each for each in target if each.name.lower() not in known)])
+        if self.job.decode.format == "json" and (self.job.sql is None or not self.job.sql.select):
+            computed = {folded(name) for name in self.job.columns}
+            # Records have fields under the names of the job; what others added, under the table's.
+            decoded = grown(decoded, [each for each in target if folded(each.name) not in computed])
         return decoded, visible_schema(self.job, decoded), target
 
     def flow(self, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
@@ -172,7 +174,7 @@ class BatchWriter:
             decoded=decoded,
             columns=self.job.columns,
             on=self.job.on,
-            table=write_options(self.job, target),
+            table=write_options(self.job, target, self.table.spec.partition_by),
             quarantine=quarantine_options(self.job),
             slices=named_slices(batch.slices),
             failpoint=self.failpoint,
@@ -191,23 +193,25 @@ class BatchWriter:
         """Give the table the fields that records brought; those that cannot be columns are told and left out."""
         if self.job.on.new_column is not NewColumnPolicy.ADD or not written.new_fields:
             return False
-        columns = addable(written.new_fields, self.table.schema.names)
-        ignored = sorted(written.new_fields.keys() - set(columns.names))
+        before, (decoded, _, _) = self.table.schema, self.schemas()
+        types = column_types(written.new_fields, self.job.on.mixed_types)
+        columns = addable(types, before.names, decoded.names)
+        ignored = left_out(written.new_fields, columns)
         if ignored:
             self.listener.event("fields left out", fields=ignored, reason="they cannot be names of new columns")
         if not len(columns):
             return False
         self.table.add_columns(columns)
-        self.listener.event("columns added", columns=columns.names)
+        self.listener.event("columns added", columns=new_paths(before, columns))
         return True
 
 
-def write_options(job: JobSpec, schema: pa.Schema) -> WriteOptions:
+def write_options(job: JobSpec, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> WriteOptions:
     return WriteOptions(
         table_url=job.table.path,
         storage_options=dict(job.table.storage_options),
         schema=schema,
-        partition_by=job.table.partition_by,
+        partition_by=partition_by,
         open_writers_max=job.limits.open_writers_max,
         row_group_bytes_max=job.limits.row_group_bytes_max,
         row_group_rows_max=job.flush.max_messages_per_batch,
@@ -215,9 +219,7 @@ def write_options(job: JobSpec, schema: pa.Schema) -> WriteOptions:
 
 
 def quarantine_options(job: JobSpec) -> WriteOptions:
-    return replace(
-        write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, partition_by=(), open_writers_max=1
-    )
+    return replace(write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1)
 
 
 def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -46,7 +46,18 @@ class _Fused:
 
 
 def write_batch(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> Sequence[TaskReport]:
-    """Run the one Spark job of a batch."""
+    """Run the one Spark job of a batch; again if `sql:` made rows that cannot be written, now without their records."""
+    reports = _run(records, flow, sql, visible)
+    poison = {key: dict(bad) for key, bad in flow.poison.items()}
+    for report in reports:
+        for key, bad in report.refused.items():
+            poison.setdefault(key, {}).update(bad)
+    if not any(report.refused for report in reports):
+        return reports
+    return _run(records, replace(flow, poison=poison), sql, visible)
+
+
+def _run(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> Sequence[TaskReport]:
     if sql is None:
         written = records.map(fused_stage(flow), REPORT_SCHEMA)
     else:

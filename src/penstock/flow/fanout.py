@@ -182,7 +182,7 @@ class Fanout:
 
     def _look_at(self, owner: Owner, batch: pa.RecordBatch, gathered: Gathered) -> None:
         with self._filer.pool.isolated(owner):
-            shown = looked_at(self._flow, self._flow.types[owner.type], batch)
+            shown = looked_at(self._flow, batch)
         if self._filer.pool.failure(owner) is None:
             self._keep(owner, shown, gathered)
 

@@ -26,7 +26,7 @@ from penstock.flow.parquet_file import ParquetFile
 from penstock.flow.partition_values import partition_folder
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.shares import UNROUTED, FanoutFlow, RoutedSlice
-from penstock.flow.stats import Leaf, Path, delta_stats, indexed_leaves, nan_paths
+from penstock.flow.stats import Leaf, Path, TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
 from penstock.storage import Storage, open_storage
 
 FOOTER_KEY = "penstock"
@@ -58,6 +58,7 @@ class _Pile:
     waiting_bytes: int = 0
     file: ParquetFile | None = None
     with_nan: set[Path] = field(default_factory=set)
+    long_texts: TextBounds = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -172,6 +173,7 @@ class FilePool:
         rows = pa.Table.from_batches(pile.waiting, pile.schema)
         if self._has_statistics(key):
             pile.with_nan |= nan_paths(rows, self._indexed(key, pile))
+            note_long_texts(pile.long_texts, rows, self._indexed(key, pile))
         pile.file.write(rows)
         pile.waiting.clear()
         self._waiting_bytes -= pile.waiting_bytes
@@ -188,7 +190,7 @@ class FilePool:
             footer = pile.file.complete()
             stats = ""
             if self._has_statistics(key):
-                stats = delta_stats(footer, self._indexed(key, pile), frozenset(pile.with_nan))
+                stats = delta_stats(footer, self._indexed(key, pile), frozenset(pile.with_nan), pile.long_texts)
             file = StagedFile(
                 *key.owner.partition,
                 path=pile.file.path,

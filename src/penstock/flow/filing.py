@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.flow.columns import Faults, compute
 from penstock.flow.days import DayBounds, DayRows, event_times, split_by_day
 from penstock.flow.fanout_write import FilePool, Owner, Staged
+from penstock.flow.fitting import fit_columns, folded
 from penstock.flow.manifest import PartitionKey, Reason
 from penstock.flow.quarantine import quarantine_rows
 from penstock.flow.reasons import merged_reasons, reasons_of
@@ -19,7 +20,6 @@ from penstock.flow.route import as_in_log
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without
 from penstock.flow.shares import FanoutFlow, FanoutReport, Share, TypeFlow
 from penstock.flow.tally import Tally
-from penstock.flow.task import fit_columns
 from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.spec import OutsidePolicy
 
@@ -144,11 +144,11 @@ def _columns_of(kind: TypeFlow, columns: Mapping[str, Expression]) -> dict[str, 
     """The computed columns that its files have; of raw records only Kafka's own fields are known."""
     if kind.target is None:
         return {}
-    wanted = frozenset(kind.target.names)
+    wanted = frozenset(map(folded, kind.target.names))
     return {
         name: each
         for name, each in columns.items()
-        if name in wanted and not (kind.raw and next(fields(each), None) is not None)
+        if folded(name) in wanted and not (kind.raw and next(fields(each), None) is not None)
     }
 
 

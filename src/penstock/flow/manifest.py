@@ -74,8 +74,10 @@ class TaskReport:
     counts: Mapping[PartitionKey, Counts] = field(default_factory=dict)
     files: tuple[StagedFile, ...] = ()
     quarantine_files: tuple[StagedFile, ...] = ()
-    new_fields: Mapping[str, str] = field(default_factory=dict)
-    """Fields of records that the schema lacks, packed by `flow.new_fields`."""
+    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    """What fields of records show that the schema lacks, as `flow.seen_types` writes it."""
+    refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
+    """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
     first_error: str = ""
     reasons: tuple[Reason, ...] = ()
     """Why records were quarantined; a bounded number of kinds."""
@@ -91,6 +93,7 @@ def encode_report(report: TaskReport) -> str:
             "files": [asdict(each) for each in report.files],
             "quarantine_files": [asdict(each) for each in report.quarantine_files],
             "new_fields": dict(report.new_fields),
+            "refused": [[topic, number, list(bad.items())] for (topic, number), bad in report.refused.items()],
             "first_error": report.first_error,
             "reasons": [asdict(each) for each in report.reasons],
             "replayed": [[topic, number, ranges] for (topic, number), ranges in report.replayed.items()],
@@ -107,6 +110,7 @@ def decode_report(text: str) -> TaskReport:
         files=tuple(StagedFile(**each) for each in body["files"]),
         quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
         new_fields=body["new_fields"],
+        refused={(topic, number): dict(bad) for topic, number, bad in body["refused"]},
         first_error=body["first_error"],
         reasons=tuple(Reason(**each) for each in body["reasons"]),
         replayed={

@@ -17,12 +17,16 @@ from penstock.job.schema import job_type_name
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 FOLDER_BYTES_MAX = 255
 """Where file systems end a name."""
+FOLDERS_BYTES_MAX = 700
+"""Of all folders of a path together: object stores end a whole key at 1,024."""
 
 RUN_ROWS_MIN = 256
 """Rows that lie together are cut out as they are; shorter runs on average are gathered value by value."""
 
 Values = tuple[str | None, ...]
 
+_DAY_MIN = (datetime.date.min - datetime.date(1970, 1, 1)).days
+_DAY_MAX = (datetime.date.max - datetime.date(1970, 1, 1)).days
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.")
 
 
@@ -57,6 +61,65 @@ def partition_value(scalar: pa.Scalar) -> str | None:
     raise UserError("a value cannot name a partition", detail=f"its type is {job_type_name(scalar.type)}")
 
 
+def partition_faults(rows: pa.RecordBatch, partition_by: Sequence[str]) -> dict[int, str]:
+    """The rows that cannot be written because no log can hold a partition value of theirs, with the reason."""
+    faults: dict[int, str] = {}
+    for name in partition_by:
+        column = rows.column(rows.schema.get_field_index(name))
+        for row in _unwritable(column):
+            faults.setdefault(row, f"{name}: {_shown(column[row])} cannot name a partition")
+    return faults
+
+
+def _unwritable(column: pa.Array) -> list[int]:
+    bounds = _bounds(column.type)
+    if bounds is None:
+        return _not_text(column) if pa.types.is_string(column.type) else []
+    numbers = column.view(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    ends = pc.min_max(numbers)
+    least, most = bounds
+    if not ends["min"].is_valid or (ends["min"].as_py() >= least and ends["max"].as_py() <= most):
+        return []
+    outside = pc.or_(pc.less(numbers, least), pc.greater(numbers, most))
+    return list(pc.indices_nonzero(outside.fill_null(False)).to_pylist())
+
+
+def _bounds(kind: pa.DataType) -> tuple[int, int] | None:
+    """The numbers of a kind that lie in the years 1 to 9999: readers have no others."""
+    if pa.types.is_date32(kind):
+        return _DAY_MIN, _DAY_MAX
+    if not pa.types.is_timestamp(kind):
+        return None
+    per_day = 86_400 * {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
+    return max(_DAY_MIN * per_day, -(2**63)), min((_DAY_MAX + 1) * per_day - 1, 2**63 - 1)
+
+
+def _not_text(column: pa.Array) -> list[int]:
+    """Rows whose bytes are no UTF-8: what Spark makes of bytes may be so."""
+    try:
+        column.validate(full=True)
+        return []
+    except pa.ArrowInvalid:
+        pass
+    return [row for row, value in enumerate(column.cast(pa.binary()).to_pylist()) if not _is_utf8(value)]
+
+
+def _is_utf8(value: bytes | None) -> bool:
+    try:
+        return value is None or bool(value.decode() or True)
+    except UnicodeDecodeError:
+        return False
+
+
+def _shown(scalar: pa.Scalar) -> str:
+    kind = scalar.type
+    if pa.types.is_date32(kind):
+        return f"the day {scalar.cast(pa.int32()).as_py()} days after 1970, outside the years 1 to 9999,"
+    if pa.types.is_timestamp(kind):
+        return f"the time {scalar.cast(pa.int64()).as_py()} {kind.unit} after 1970, outside the years 1 to 9999,"
+    return "text that is not UTF-8"
+
+
 def split_by_values(rows: pa.RecordBatch, columns: Sequence[pa.Array]) -> Iterator[tuple[Values, pa.RecordBatch]]:
     """The rows of each combination of the columns' values, in their order; one combination may come in pieces."""
     if all(_is_constant(column) for column in columns):
@@ -81,7 +144,7 @@ def partition_folder(values: Mapping[str, str | None]) -> str:
     it reads null, and where only some have it fails: with a value too long for a name, Polars needs `use_pyarrow`.
     """
     parts = [f"{_escaped(name)}={_folder_text(value)}" for name, value in values.items()]
-    if any(len(part) > FOLDER_BYTES_MAX for part in parts):
+    if any(len(part) > FOLDER_BYTES_MAX for part in parts) or sum(map(len, parts)) > FOLDERS_BYTES_MAX:
         return ""
     return "".join(part + "/" for part in parts)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.errors import InvariantError
+from penstock.flow.seen_types import NewFields
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Decoded:
     rows: DecodedRows
     bad: BadRows
     filtered: int
-    new_fields: dict[str, pa.DataType]
+    new_fields: NewFields
 
 
 def bad_rows(kafka: pa.RecordBatch, errors: Mapping[int, str]) -> BadRows:

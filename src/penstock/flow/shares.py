@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.failpoints import Failpoint
 from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile
+from penstock.flow.seen_types import from_json, merged, to_json
 from penstock.job.expressions import Expression
 from penstock.job.spec import DaysSpec, DecodeSpec, MessageName, Policies, RouteSpec
 
@@ -97,8 +98,8 @@ class Share:
     quarantine_files: tuple[StagedFile, ...] = ()
     failed: str = ""
     """Why the type could not be written; its files are then left to vacuum."""
-    new_fields: Mapping[str, str] = field(default_factory=dict)
-    """Fields that its columns lack, packed by `flow.new_fields`."""
+    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    """What fields show that its columns lack, as `flow.seen_types` writes it."""
 
     def __add__(self, other: Share) -> Share:
         return Share(
@@ -110,7 +111,7 @@ class Share:
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
-            new_fields={**other.new_fields, **self.new_fields},
+            new_fields=to_json(merged([from_json(self.new_fields), from_json(other.new_fields)])),
         )
 
 

@@ -20,8 +20,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.errors import UserError
 from penstock.flow.decode import decoder_for
+from penstock.flow.fitting import fit_columns
 from penstock.flow.manifest import PartitionKey
 from penstock.flow.rows import BadRows
+from penstock.flow.seen_types import from_json, to_json
 from penstock.flow.task import (
     Batches,
     Flow,
@@ -29,7 +31,6 @@ from penstock.flow.task import (
     Stage,
     by_partition,
     decode_rows,
-    fit_columns,
     report_batch,
     without_poison,
 )
@@ -77,7 +78,7 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
                     if len(bad.errors):
                         yield fit_columns(_bad(bad), schema)
                 if ready.filtered or ready.new_fields:
-                    note = json.dumps({"filtered": ready.filtered, "new_fields": dict(ready.new_fields)})
+                    note = json.dumps({"filtered": ready.filtered, "new_fields": to_json(ready.new_fields)})
                     yield fit_columns(_note(key, note), schema)
 
     return run
@@ -192,7 +193,7 @@ def _take(writer: SliceWriter, key: PartitionKey, part: pa.RecordBatch) -> None:
     writer.filter(key, good.num_rows - kept.num_rows)
     names = [name for name in kept.schema.names if name.startswith("=") and name != f"={_KEEP}"]
     rows = kept.select(names).rename_columns([name[1:] for name in names])
-    writer.write(key, rows, kept.column("offset"))
+    writer.write(key, rows, kept.select(["topic", "partition", "offset"]))
     bad = part.filter(pc.equal(state, RowState.BAD))
     if bad.num_rows:
         kafka = bad.select(["topic", "partition", "offset", "timestamp", "key", "value", "headers"])
@@ -200,4 +201,4 @@ def _take(writer: SliceWriter, key: PartitionKey, part: pa.RecordBatch) -> None:
     for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
         said = json.loads(note)
         writer.filter(key, said["filtered"])
-        writer.note_fields(said["new_fields"])
+        writer.note_fields(from_json(said["new_fields"]))

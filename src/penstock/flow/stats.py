@@ -1,6 +1,7 @@
 """Delta statistics of a file, taken from the footer that the Parquet writer has made anyway.
 
-A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows.
+A bound that is not certain is left out: readers skip files by these numbers, and a wrong one loses rows. No more than
+that: deltalake's Arrow data set takes a missing bound for one that no row passes, and skips the file.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 STRING_POINTS_MAX = 32
+FOOTER_TEXT_BYTES_MAX = 4096
+"""Of a longer text Parquet's writer tells no bound."""
 _LAST_CODE_POINT = "\U0010ffff"
 _DAY_ZERO = date(1970, 1, 1)
 _DAY_NUMBER_MIN = (date.min - _DAY_ZERO).days
 _DAY_NUMBER_MAX = (date.max - _DAY_ZERO).days
-_DAY_MILLISECONDS = 86_400_000
+_DAY_MICROSECONDS = 86_400_000_000
 
 Path = tuple[str, ...]
 Bound = int | float | str | Decimal
+TextBounds = dict[Path, tuple[str, str]]
+"""The least and the greatest text of leaves that hold one too long for the footer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +56,38 @@ def indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, .
 
 def nan_paths(rows: pa.Table | pa.RecordBatch, leaves: Iterable[Leaf]) -> set[Path]:
     """The float leaves in which these rows hold a NaN: the footer does not tell, and Spark sorts NaN above all."""
-    found: set[Path] = set()
+    floats = [leaf for leaf in leaves if pa.types.is_floating(leaf.kind)]
+    return {leaf.path for leaf in floats if pc.any(pc.is_nan(_leaf_column(rows, leaf))).as_py()}
+
+
+def note_long_texts(known: TextBounds, rows: pa.Table | pa.RecordBatch, leaves: Iterable[Leaf]) -> None:
+    """Add the bounds of those leaves in which these rows hold a text that is too long for the footer."""
     for leaf in leaves:
-        if pa.types.is_floating(leaf.kind):
-            column = rows.column(leaf.path[0])
-            for name in leaf.path[1:]:
-                column = pc.struct_field(column, [name])
-            if pc.any(pc.is_nan(column)).as_py():
-                found.add(leaf.path)
-    return found
+        if not pa.types.is_string(leaf.kind):
+            continue
+        column = _leaf_column(rows, leaf)
+        longest = pc.max(pc.binary_length(column)).as_py()
+        if longest is None or longest <= FOOTER_TEXT_BYTES_MAX:
+            continue
+        ends = pc.min_max(column)
+        least, most = known.get(leaf.path, (None, None))
+        low, high = ends["min"].as_py(), ends["max"].as_py()
+        known[leaf.path] = (low if least is None else min(least, low), high if most is None else max(most, high))
 
 
-def delta_stats(footer: pq.FileMetaData, leaves: Iterable[Leaf], with_nan: frozenset[Path] = frozenset()) -> str:
+def _leaf_column(rows: pa.Table | pa.RecordBatch, leaf: Leaf) -> Any:
+    column = rows.column(leaf.path[0])
+    for name in leaf.path[1:]:
+        column = pc.struct_field(column, [name])
+    return column
+
+
+def delta_stats(
+    footer: pq.FileMetaData,
+    leaves: Iterable[Leaf],
+    with_nan: frozenset[Path] = frozenset(),
+    long_texts: TextBounds | None = None,
+) -> str:
     """The statistics of a file as the JSON text of its add action."""
     minimums: dict[str, Any] = {}
     maximums: dict[str, Any] = {}
@@ -73,7 +98,7 @@ def delta_stats(footer: pq.FileMetaData, leaves: Iterable[Leaf], with_nan: froze
         if any(each is None or not each.has_null_count for each in columns):
             continue
         _place(nulls, leaf.path, sum(each.null_count for each in columns))
-        bounds = _bounds(leaf, columns)
+        bounds = _bounds(leaf, columns, (long_texts or {}).get(leaf.path))
         if bounds is None:
             continue
         low, high = bounds
@@ -98,17 +123,22 @@ def _leaf_count(kind: pa.DataType) -> int:
     return sum(_leaf_count(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _bounds(leaf: Leaf, columns: list[Any]) -> tuple[Bound | None, Bound | None] | None:
-    """The least and the greatest value as JSON wants them, either missing; `None` if the footer cannot tell."""
+def _bounds(
+    leaf: Leaf, columns: list[Any], long_texts: tuple[str, str] | None
+) -> tuple[Bound | None, Bound | None] | None:
+    """The least and the greatest value as JSON wants them, either missing; `None` if they cannot be told."""
     text = _spelling(leaf.kind)
     with_values = [each for each in columns if each.num_values]
-    if text is None or not with_values or not all(each.has_min_max for each in with_values):
+    told = [each for each in with_values if each.has_min_max]
+    # Row groups without bounds hold the long texts, of which the bounds are known.
+    if text is None or not with_values or (len(told) < len(with_values) and long_texts is None):
         return None
     raw = _raw_values if pa.types.is_temporal(leaf.kind) else _values
     try:
-        lows, highs = zip(*map(raw, with_values), strict=True)
+        ends = [*map(raw, told), *([] if long_texts is None else [long_texts])]
     except UnicodeDecodeError:
         return None
+    lows, highs = zip(*ends, strict=True)
     return text(min(lows), False), text(max(highs), True)
 
 
@@ -138,13 +168,14 @@ def _spelling(kind: pa.DataType) -> Callable[[Any, bool], Bound | None] | None:
     return None
 
 
-def _string_bound(value: str, upper: bool) -> str | None:
+def _string_bound(value: str, upper: bool) -> str:
     if len(value) <= STRING_POINTS_MAX:
         return value
     if not upper:
         return value[:STRING_POINTS_MAX]
     # Greater than every string with this beginning, unless the cut falls just before the last code point itself.
-    return None if value[STRING_POINTS_MAX] == _LAST_CODE_POINT else value[:STRING_POINTS_MAX] + _LAST_CODE_POINT
+    behind = value[STRING_POINTS_MAX:].lstrip(_LAST_CODE_POINT)
+    return value[: len(value) - len(behind)] + _LAST_CODE_POINT if behind else value
 
 
 def _date_bound(value: int, upper: bool) -> str | None:
@@ -154,11 +185,13 @@ def _date_bound(value: int, upper: bool) -> str | None:
 
 
 def _timestamp_bound(value: int, upper: bool, zone: str) -> str | None:
-    milliseconds = -(-value // 1_000) if upper else value // 1_000
-    if not _DAY_NUMBER_MIN <= milliseconds // _DAY_MILLISECONDS <= _DAY_NUMBER_MAX:
+    if not _DAY_NUMBER_MIN <= value // _DAY_MICROSECONDS <= _DAY_NUMBER_MAX:
         return None
-    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
-    return instant.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
+    rounded = 1_000 * (-(-value // 1_000) if upper else value // 1_000)
+    # Behind the last millisecond of year 9999 there is none to round to.
+    exact = rounded // _DAY_MICROSECONDS > _DAY_NUMBER_MAX
+    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value if exact else rounded)
+    return instant.replace(tzinfo=None).isoformat(timespec="microseconds" if exact else "milliseconds") + zone
 
 
 def _place(tree: dict[str, Any], path: Path, value: Bound) -> None:
@@ -168,7 +201,10 @@ def _place(tree: dict[str, Any], path: Path, value: Bound) -> None:
 
 
 def _json(value: Any) -> str:
-    """JSON with decimals as exact numbers, which the standard encoder would round or quote."""
+    """JSON with decimals as exact numbers, which the standard encoder would round or quote.
+
+    Text stays UTF-8: Polars and DataFusion misread the escapes of characters beyond the first plane.
+    """
     if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{_json(each)}" for name, each in value.items()) + "}"
-    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
+        return "{" + ",".join(f"{_json(name)}:{_json(each)}" for name, each in value.items()) + "}"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)

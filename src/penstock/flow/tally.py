@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.manifest import Counts
-from penstock.flow.new_fields import merge, pack
 from penstock.flow.route import WRAPPED
+from penstock.flow.seen_types import NewFields, add_fields, to_json
 from penstock.flow.shares import Share
 
 
@@ -28,7 +27,7 @@ class Tally:
         self._size_bytes = 0
         self._event_ms_max: int | None = None
         self._days: Counter[str] = Counter()
-        self._new_fields: dict[str, pa.DataType] = {}
+        self._new_fields: NewFields = {}
 
     def read(self, offsets: pa.Array, lengths: pa.Array) -> None:
         """Count records, whatever becomes of them; each must be counted again for what did."""
@@ -56,9 +55,8 @@ class Tally:
     def seen(self, event_ms: int) -> None:
         self._event_ms_max = event_ms if self._event_ms_max is None else max(self._event_ms_max, event_ms)
 
-    def note_fields(self, fields: Mapping[str, pa.DataType]) -> None:
-        if fields:
-            self._new_fields = merge([self._new_fields, fields])
+    def note_fields(self, fields: NewFields) -> None:
+        add_fields(self._new_fields, fields)
 
     def share(self) -> Share:
         """Without files, which only the writer knows."""
@@ -68,7 +66,7 @@ class Tally:
             size_bytes=self._size_bytes,
             event_ms_max=self._event_ms_max,
             days=dict(sorted(self._days.items())),
-            new_fields=pack(self._new_fields),
+            new_fields=to_json(self._new_fields),
         )
 
     def failed_share(self, reason: str) -> Share:

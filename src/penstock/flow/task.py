@@ -17,13 +17,15 @@ import pyarrow.compute as pc
 from penstock.failpoints import Failpoint
 from penstock.flow.columns import compute
 from penstock.flow.decode import Decoder, decoder_for
+from penstock.flow.fitting import fit_columns
 from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile, TaskReport, encode_report
 from penstock.flow.names import owner_tag, replayed_name, staged_name
-from penstock.flow.new_fields import merge, pack, unpack
+from penstock.flow.partition_values import partition_faults
 from penstock.flow.quarantine import quarantine_rows
 from penstock.flow.ranges import ranges_of
 from penstock.flow.reasons import merged_reasons, reasons_of
-from penstock.flow.rows import BadRows, DecodedRows
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
+from penstock.flow.seen_types import NewFields, add_fields, to_json
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
@@ -79,18 +81,35 @@ class SliceWriter:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._lanes: dict[PartitionKey, _Lane] = {}
-        self._new_fields: dict[str, str] = {}
+        self._new_fields: NewFields = {}
+        self._refused: dict[PartitionKey, dict[int, str]] = {}
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
 
-    def write(self, key: PartitionKey, rows: pa.RecordBatch, offsets: pa.Array) -> None:
+    def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
+        """Write rows that came from the Kafka rows beside them; one whose partition values cannot be written is bad."""
+        fitted = fit_columns(rows, self._flow.table.schema)
+        faults = partition_faults(fitted, self._flow.table.partition_by)
+        if faults:
+            self._refuse(key, kafka, faults)
+            kept = rows_without(fitted.num_rows, faults)
+            fitted, kafka = take(fitted, kept), take(kafka, kept)
         lane = self._lane(key)
-        lane.rows.write(fit_columns(rows, self._flow.table.schema))
-        lane.counts += Counts(read=rows.num_rows, written=rows.num_rows)
+        lane.rows.write(fitted)
+        lane.counts += Counts(read=fitted.num_rows, written=fitted.num_rows)
         if self._flow.replay_run is not None:
-            lane.replayed.update(offsets.to_pylist())
+            lane.replayed.update(kafka.column("offset").to_pylist())
         if self._flow.failpoint is not None:
             self._flow.failpoint.reach("writing")
+
+    def _refuse(self, key: PartitionKey, kafka: pa.RecordBatch, faults: Mapping[int, str]) -> None:
+        """Quarantine rows; behind `sql:` their bytes are gone, so they are named and the batch is run again."""
+        bad = bad_rows(kafka, faults)
+        if "value" in kafka.schema.names:
+            self.quarantine(key, bad)
+            return
+        offsets = bad.kafka.column("offset").to_pylist()
+        self._refused.setdefault(key, {}).update(zip(offsets, bad.errors.to_pylist(), strict=True))
 
     def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
         count = len(bad.errors)
@@ -110,16 +129,16 @@ class SliceWriter:
         if count:
             self._lane(key).counts += Counts(read=count, filtered=count)
 
-    def note_fields(self, fields: Mapping[str, str]) -> None:
-        if fields:
-            self._new_fields = pack(merge([unpack(self._new_fields), unpack(fields)]))
+    def note_fields(self, fields: NewFields) -> None:
+        add_fields(self._new_fields, fields)
 
     def finish(self) -> TaskReport:
         return TaskReport(
             counts={key: lane.counts for key, lane in self._lanes.items()},
             files=self._finished(lane.rows for lane in self._lanes.values()),
             quarantine_files=self._finished(lane.bad for lane in self._lanes.values()),
-            new_fields=self._new_fields,
+            new_fields=to_json(self._new_fields),
+            refused=self._refused,
             first_error=self._first_error,
             reasons=self._reasons,
             replayed={key: ranges_of(lane.replayed) for key, lane in self._lanes.items() if lane.replayed},
@@ -163,7 +182,7 @@ def fused_stage(flow: Flow) -> Stage:
                     part, poisoned = without_poison(part, flow.poison.get(key, {}))
                     writer.quarantine(key, poisoned)
                     ready = decode_rows(decoder, flow.columns, part)
-                    writer.write(key, ready.rows, ready.kafka.column("offset"))
+                    writer.write(key, ready.rows, ready.kafka)
                     for bad in ready.bad:
                         writer.quarantine(key, bad)
                     writer.filter(key, ready.filtered)
@@ -195,7 +214,7 @@ class ReadyRows:
     kafka: pa.RecordBatch
     bad: tuple[BadRows, ...]
     filtered: int
-    new_fields: Mapping[str, str]
+    new_fields: NewFields
 
 
 def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> ReadyRows:
@@ -207,7 +226,7 @@ def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.R
         kafka=computed.rows.kafka,
         bad=(decoded.bad, computed.bad),
         filtered=decoded.filtered,
-        new_fields=pack(decoded.new_fields),
+        new_fields=decoded.new_fields,
     )
 
 
@@ -232,22 +251,6 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.Recor
     for pair in pairs.to_pylist():
         mine = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
         yield (pair["topic"], pair["partition"]), batch.filter(mine)
-
-
-def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Put the columns in the table's order and types; a column that the rows lack is null."""
-    if rows.schema.equals(schema):
-        return rows
-    there = {name: index for index, name in enumerate(rows.schema.names)}
-    arrays = []
-    for column in schema:
-        index = there.get(column.name)
-        if index is None:
-            arrays.append(pa.nulls(rows.num_rows, column.type))
-        else:
-            array = rows.column(index)
-            arrays.append(array if array.type.equals(column.type) else array.cast(column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def report_batch(report: TaskReport) -> pa.RecordBatch:

@@ -13,10 +13,10 @@ from penstock.flow.decode import decoder_for
 from penstock.flow.decode.convert import fit
 from penstock.flow.decode.json_rows import JsonDecoder
 from penstock.flow.new_fields import addable
-from penstock.flow.read_fields import with_read_fields
 from penstock.flow.route import joined_bad
 from penstock.flow.route_field import leaf_type, widened
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
+from penstock.flow.seen_types import NewFields, column_types
 from penstock.flow.shares import FanoutFlow, TypeFlow
 from penstock.job.export_columns import DAY
 from penstock.job.expressions import Field
@@ -36,7 +36,7 @@ class Proved:
     """What became of records that were guessed to be of the type: rows that are, and records that may not be."""
 
     rows: DecodedRows
-    new_fields: dict[str, pa.DataType]
+    new_fields: NewFields
     doubtful: pa.RecordBatch
 
 
@@ -96,16 +96,15 @@ def opened_decode(flow: FanoutFlow) -> DecodeSpec:
     return replace(flow.decode, payload=Payload.PLAIN) if flow.route.by in ("field", "envelope") else flow.decode
 
 
-def looked_at(flow: FanoutFlow, kind: TypeFlow, batch: pa.RecordBatch) -> Decoded:
+def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     """What JSON records of a type without columns show: the fields to infer them from, or why there is none."""
     nothing = pa.schema([(_NO_FIELD, pa.string())])
     decoder = JsonDecoder(nothing, opened_decode(flow).payload, TombstonePolicy.ROW, NewColumnPolicy.ADD)
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
-    if len(addable(decoded.new_fields, [*flow.columns, DAY])):
+    if len(addable(column_types(decoded.new_fields, flow.on.mixed_types), [*flow.columns, DAY])):
         # The records come again once the columns are fixed.
-        fields = with_read_fields(decoded.new_fields, kind.event_time, flow.columns.values())
-        return Decoded(none, bad_rows(batch, {}), 0, fields)
+        return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields)
     empty = decoded.rows.kafka
     return Decoded(none, joined_bad(decoded.bad, BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))), 0, {})
 

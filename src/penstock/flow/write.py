@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from penstock.flow.manifest import StagedFile
 from penstock.flow.parquet_file import ROW_GROUP_ROWS_MAX, ParquetFile
 from penstock.flow.partition_values import Values, check_partition_type, partition_folder, split_by_values
-from penstock.flow.stats import Leaf, Path, delta_stats, indexed_leaves, nan_paths
+from penstock.flow.stats import Leaf, Path, TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
 from penstock.storage import Storage, open_storage
 
 MEBIBYTE = 1024**2
@@ -110,7 +110,7 @@ class StagedWriter:
             rows=footer.num_rows,
             size_bytes=file.size_bytes,
             partition_values=self._named(values),
-            stats=delta_stats(footer, self._leaves, frozenset(file.with_nan)),
+            stats=delta_stats(footer, self._leaves, frozenset(file.with_nan), file.long_texts),
         )
         # Only now: a file that failed to complete is still there to be abandoned.
         del self._open[values]
@@ -130,6 +130,7 @@ class _OpenFile:
         self.pending_bytes = 0
         self.pending_rows = 0
         self.with_nan: set[Path] = set()
+        self.long_texts: TextBounds = {}
         self._pending: list[pa.RecordBatch] = []
         self._rows_max = options.row_group_rows_max
         self._schema = schema
@@ -153,6 +154,7 @@ class _OpenFile:
             return
         rows = pa.Table.from_batches(self._pending, self._schema)
         self.with_nan |= nan_paths(rows, leaves)
+        note_long_texts(self.long_texts, rows, leaves)
         self._file.write(rows, self._rows_max)
         self._pending.clear()
         self.pending_bytes = self.pending_rows = 0

@@ -34,6 +34,7 @@ from penstock.job.spec import (
     BadRecordPolicy,
     Delivery,
     GapPolicy,
+    MixedTypesPolicy,
     NewColumnPolicy,
     Payload,
     RecreatedPolicy,
@@ -174,6 +175,7 @@ class OnSection(Section):
     recreated: Annotated[RecreatedPolicy | None, one_of(RecreatedPolicy)] = None
     tombstone: Annotated[TombstonePolicy | None, one_of(TombstonePolicy)] = None
     new_column: Annotated[NewColumnPolicy | None, one_of(NewColumnPolicy)] = None
+    mixed_types: Annotated[MixedTypesPolicy | None, one_of(MixedTypesPolicy)] = None
 
 
 class LimitsSection(Section):

@@ -61,6 +61,13 @@ class NewColumnPolicy(StrEnum):
     IGNORE = "ignore"
 
 
+class MixedTypesPolicy(StrEnum):
+    """Which type a new column gets whose values are of types that do not fit each other."""
+
+    MAJORITY = "majority"
+    TEXT = "text"
+
+
 class Delivery(StrEnum):
     """What a job promises. A table of ours gives exactly once at no further cost, so at least once is the same."""
 
@@ -301,6 +308,7 @@ class Policies:
     new_column: NewColumnPolicy = NewColumnPolicy.ADD
     bad_share: float = 0.1
     """The share of a batch that may go to quarantine; with more the job stops before the commit. 1: never."""
+    mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.flow.fitting import folded
 from penstock.flow.names import parse_staged_name
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import JobSpec
@@ -38,11 +39,13 @@ QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id")
 
 def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:
     """The columns in which the job keeps partition and offset; None if either is not kept."""
-    passed = _passed_names(job)
+    passed = {folded(name): folded(output) for name, output in _passed_names(job).items()}
+    spelled = {folded(name): name for name in schema.names}
     kept: dict[str, str] = {}
     for name, expression in job.columns.items():
-        if isinstance(expression, KafkaField) and name in passed and passed[name] in schema.names:
-            kept.setdefault(expression.name, passed[name])
+        column = spelled.get(passed.get(folded(name), ""))
+        if isinstance(expression, KafkaField) and column is not None:
+            kept.setdefault(expression.name, column)
     if "partition" not in kept or "offset" not in kept:
         return None
     return OriginColumns(kept["partition"], kept["offset"], kept.get("topic"))

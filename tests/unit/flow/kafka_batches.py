@@ -8,7 +8,8 @@ import pyarrow as pa
 
 from penstock.flow.decode import decoder_for
 from penstock.flow.rows import Decoded
-from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, TombstonePolicy
+from penstock.flow.seen_types import NewFields, column_types
+from penstock.job.spec import DecodeSpec, MixedTypesPolicy, NewColumnPolicy, Payload, Policies, TombstonePolicy
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 WRITTEN_AT_MICROS = 1_714_979_289_000_000
@@ -51,6 +52,11 @@ def decode_json(
     assert decoded.rows.columns.schema.equals(schema)
     decoded.rows.columns.validate(full=True)
     return decoded
+
+
+def types_of(fields: NewFields, mixed: MixedTypesPolicy = MixedTypesPolicy.MAJORITY) -> dict[str, pa.DataType]:
+    """The types of the columns that new fields would get."""
+    return column_types(fields, mixed)
 
 
 def good_offsets(decoded: Decoded) -> list[int]:

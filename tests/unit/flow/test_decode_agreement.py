@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.flow.decode.exact import ExactReader, members_of
 from penstock.flow.decode.misfit import MisfitError
-from penstock.flow.decode.new_types import merged, shown, type_of
+from penstock.flow.decode.new_types import known_fields, note_members
+from penstock.flow.seen_types import NewFields
 from penstock.job.spec import NewColumnPolicy
-from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets
+from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets, types_of
 
 NAMES = ["a", "b", "c", "ü"]
 LEAVES = [
@@ -138,9 +139,10 @@ def check_agreement(schema: pa.Schema, values: list[bytes], policy: NewColumnPol
     expected = ExactReader(schema, known_only=False).batch([row for n in good if (row := exact[n]) is not None])
     assert comparable(decoded.rows.columns) == comparable(expected)
     if policy is NewColumnPolicy.ADD:
-        found = [members_of(values[n]) for n in good]
-        new = [{name: type_of(each) for name, each in row.items() if name not in schema.names} for row in found]
-        assert decoded.new_fields == shown(merged(new))
+        singly: NewFields = {}
+        for n in good:
+            note_members(singly, members_of(values[n]), known_fields(schema))
+        assert types_of(decoded.new_fields) == types_of(singly)
 
 
 @pytest.mark.parametrize("kind", LEAVES, ids=str)

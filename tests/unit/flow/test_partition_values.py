@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from penstock.errors import UserError
 from penstock.flow.partition_values import (
     check_partition_type,
+    partition_faults,
     partition_folder,
     partition_value,
     split_by_values,
@@ -157,3 +158,37 @@ def test_rows_of_one_value_are_passed_on_without_a_copy() -> None:
     assert group["x"].buffers()[1].address == rows["x"].buffers()[1].address
     ((values, group),) = split_by_values(rows, [])
     assert values == () and group is rows
+
+
+def test_values_too_long_together_for_a_path_get_no_folder() -> None:
+    values: dict[str, str | None] = {f"p{number}": "x" * 200 for number in range(5)}
+    assert partition_folder(dict(list(values.items())[:3])).count("/") == 3
+    assert partition_folder(values) == ""
+
+
+YEAR_0 = -719_528
+"""0000-01-01 in days after 1970."""
+
+
+@pytest.mark.parametrize(
+    ("column", "bad"),
+    [
+        (pa.array([0, YEAR_0, None, 2_932_897, 2_932_896], pa.int32()).cast(pa.date32()), [1, 3]),
+        (pa.array([0, 253_402_300_800_000_000, -(2**63), None], pa.timestamp("us", "UTC")), [1, 2]),
+        (pa.array([0, 253_402_300_799_999_999], pa.timestamp("us")), []),
+        (pa.array([b"a", b"\xff", None], pa.binary()).view(pa.string()), [1]),
+        (pa.array(["", "a\0b", "\x1f/..=%", "x" * 10_000, "𠮷"]), []),
+        (pa.array([math.nan, math.inf, -0.0, None]), []),
+        (pa.array([Decimal("1.50"), None], pa.decimal128(38, 2)), []),
+        (pa.array([None, None], pa.date32()), []),
+    ],
+    ids=["day", "time with zone", "time", "bytes", "text", "double", "decimal", "null"],
+)
+def test_a_value_that_no_partition_can_have_is_a_fault_of_its_row(column: pa.Array, bad: list[int]) -> None:
+    rows = pa.RecordBatch.from_arrays([pa.array(range(len(column))), column], names=["id", "p"])
+    faults = partition_faults(rows, ("p",))
+    assert sorted(faults) == bad
+    assert all(reason.startswith("p: ") and reason.endswith("cannot name a partition") for reason in faults.values())
+    good = rows.take(pa.array([row for row in range(len(column)) if row not in faults], pa.int64()))
+    assert sum(group.num_rows for _, group in split_by_values(good, [good.column("p")])) == good.num_rows
+    assert partition_faults(rows, ()) == {}

@@ -14,14 +14,16 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.stats import delta_stats, indexed_leaves, nan_paths
+from penstock.flow.stats import TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
 
 
 def text_of(table: pa.Table, *, indexed_columns_max: int = 32, row_group_rows: int = 1000) -> str:
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=row_group_rows, coerce_timestamps="us", store_schema=False)
     leaves = indexed_leaves(table.schema, indexed_columns_max)
-    return delta_stats(pq.read_metadata(sink), leaves, frozenset(nan_paths(table, leaves)))
+    long_texts: TextBounds = {}
+    note_long_texts(long_texts, table, leaves)
+    return delta_stats(pq.read_metadata(sink), leaves, frozenset(nan_paths(table, leaves)), long_texts)
 
 
 def stats_of(table: pa.Table, **settings: int) -> dict[str, Any]:
@@ -82,12 +84,21 @@ def test_a_long_string_is_cut_and_its_upper_bound_still_sorts_after_it() -> None
     assert bounds_of(["é" * 40], pa.string()) == ("é" * 32, "é" * 32 + "\U0010ffff")
 
 
-def test_an_upper_bound_that_cannot_be_cut_is_left_out() -> None:
-    assert bounds_of(["x" * 32 + "\U0010ffff" * 2], pa.string()) == ("x" * 32, None)
+def test_an_upper_bound_is_not_cut_before_the_last_code_point() -> None:
+    last = "\U0010ffff"
+    assert bounds_of(["x" * 32 + last * 2], pa.string()) == ("x" * 32, "x" * 32 + last * 2)
+    assert bounds_of(["x" * 32 + last * 2 + "y"], pa.string()) == ("x" * 32, "x" * 32 + last * 3)
 
 
-def test_a_string_too_long_for_the_footer_leaves_both_bounds_out() -> None:
-    assert bounds_of(["a", "b", "x" * 5000], pa.string()) == (None, None)
+def test_a_string_too_long_for_the_footer_has_bounds_all_the_same() -> None:
+    assert bounds_of(["a", "b", "x" * 5000], pa.string()) == ("a", "x" * 32 + "\U0010ffff")
+    assert bounds_of(["é" * 5000, "z", None, "a", "b"], pa.string()) == ("a", "é" * 32 + "\U0010ffff")
+    nested = stats_of(pa.table({"a": pa.array([{"t": "x" * 5000}, None, {"t": "b"}])}), row_group_rows=1)
+    assert (nested["minValues"], nested["maxValues"]) == ({"a": {"t": "b"}}, {"a": {"t": "x" * 32 + "\U0010ffff"}})
+
+
+def test_text_and_names_stay_utf8() -> None:
+    assert '"minValues":{"ü𠮷":"𠮷野家"}' in text_of(pa.table({"ü𠮷": ["𠮷野家"]}))
 
 
 def test_bytes_that_are_no_text_leave_both_bounds_out() -> None:
@@ -112,7 +123,10 @@ def test_instants_are_rounded_outwards_to_milliseconds() -> None:
 def test_instants_and_days_that_no_reader_knows_are_left_out() -> None:
     end = 253_402_300_800_000_000  # 10000-01-01T00:00:00Z
     assert bounds_of([0, end], pa.timestamp("us", "UTC")) == ("1970-01-01T00:00:00.000Z", None)
-    assert bounds_of([end - 1], pa.timestamp("us", "UTC")) == ("9999-12-31T23:59:59.999Z", None)
+    assert bounds_of([end - 1], pa.timestamp("us", "UTC")) == (
+        "9999-12-31T23:59:59.999Z",
+        "9999-12-31T23:59:59.999999Z",
+    )
     assert bounds_of_array(pa.array([0, 4_000_000], pa.int32()).cast(pa.date32())) == ("1970-01-01", None)
 
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.flow.decode.convert import fit, read_type
-from penstock.flow.decode.new_types import arrow_inferred
+from penstock.flow.decode.new_types import known_fields, new_in_array, note_array
+from penstock.flow.seen_types import NewFields, SeenTypes
 from penstock.job.spec import NewColumnPolicy
 
 _ROW_OF_ERROR = re.compile(r" in row (\d+)$")
@@ -27,7 +28,7 @@ class Parsed:
     """Rows in the schema's types, and the fields beyond the schema: None if they have to be looked for singly."""
 
     columns: pa.RecordBatch
-    new_types: dict[str, pa.DataType] | None
+    new_fields: NewFields | None
 
 
 class ArrowReader:
@@ -36,6 +37,7 @@ class ArrowReader:
     def __init__(self, schema: pa.Schema, new_column: NewColumnPolicy) -> None:
         self._schema = schema
         self._new_column = new_column
+        self._known = known_fields(schema)
         self._read_schema = pa.schema([(each.name, read_type(each.type)) for each in schema])
 
     def read(self, texts: pa.Array) -> Parsed:
@@ -61,9 +63,17 @@ class ArrowReader:
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
         columns = [fit(_whole(table.column(each.name)), each.type) for each in self._schema]
-        known = frozenset(self._schema.names)
-        new_types = {each.name: arrow_inferred(each.type) for each in table.schema if each.name not in known}
-        return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), new_types)
+        return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._new_fields(table))
+
+    def _new_fields(self, table: pa.Table) -> NewFields:
+        found: NewFields = {}
+        for name, column in zip(table.schema.names, table.columns, strict=True):
+            if name not in self._known:
+                found[name] = SeenTypes()
+                note_array(found[name], _whole(column))
+            elif (inner := new_in_array(_whole(column), self._known[name])) is not None:
+                found[name] = inner
+        return found
 
 
 def row_of(error: pa.ArrowInvalid) -> int | None:

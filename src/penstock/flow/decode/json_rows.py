@@ -5,8 +5,8 @@ records are left or enough work is spent; then the exact path judges each of the
 from the fast path alone, so a record's fate does not depend on its neighbours. Schemas with maps take the exact path
 for every record, at less than a tenth of the speed.
 
-New fields (`on.new_column`): `add` reports those of the top level and ignores those inside known structs, `ignore`
-drops them, `quarantine` makes the record bad, `fail` raises `UserError`; the last two look at every level.
+New fields (`on.new_column`), at every level: `add` reports what their values show, and makes a record bad whose field
+differs from a known one only in case; `ignore` drops them, `quarantine` makes the record bad, `fail` raises an error.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from penstock.flow.decode.exact import ExactReader, members_of
 from penstock.flow.decode.json_text import JsonObject
 from penstock.flow.decode.leaves import Value
 from penstock.flow.decode.misfit import MisfitError, clipped
-from penstock.flow.decode.new_types import merged, shown, type_of
+from penstock.flow.decode.new_types import known_fields, note_members
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.screen import Piece, screened
-from penstock.flow.rows import Decoded
+from penstock.flow.decode.spelling import misspelled, well_spelled
+from penstock.flow.rows import Decoded, take
+from penstock.flow.seen_types import NewFields, merged
 from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
 
 _PIECE_RECORDS = 1024
@@ -48,7 +50,7 @@ class _Harvest:
     errors: dict[int, str]
     columns: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[Sequence[int]] = field(default_factory=list)
-    new_types: list[dict[str, pa.DataType]] = field(default_factory=list)
+    new_fields: list[NewFields] = field(default_factory=list)
 
     def add(self, columns: pa.RecordBatch, rows: Sequence[int]) -> None:
         self.columns.append(columns)
@@ -65,7 +67,7 @@ class JsonDecoder:
         self._payload = payload
         self._tombstone = tombstone
         self._new_column = new_column
-        self._known_names = frozenset(schema.names)
+        self._known = known_fields(schema)
         self._fast = not any(has_map(kind) for kind in schema.types)
         self._arrow = ArrowReader(schema, new_column)
         known_only = new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
@@ -81,7 +83,14 @@ class JsonDecoder:
         else:
             self._read_exactly(Piece(records, opened.rows), harvest)
         columns, rows = _joined(self._schema, harvest)
-        return gathered(batch, columns, rows, harvest.errors, opened.filtered, shown(merged(harvest.new_types)))
+        new_fields = merged(harvest.new_fields)
+        odd = misspelled(Piece(records, opened.rows), new_fields, self._known, rows)
+        if odd:
+            harvest.errors.update(odd)
+            kept = [number for number, row in enumerate(rows) if row not in odd]
+            columns, rows = take(columns, kept), [rows[number] for number in kept]
+        new_fields = well_spelled(new_fields, self._known)
+        return gathered(batch, columns, rows, harvest.errors, opened.filtered, new_fields)
 
     def _read_fast(self, piece: Piece, harvest: _Harvest) -> None:
         if len(piece) > _PIECE_RECORDS and self._read_at_once(piece, harvest) is None:
@@ -114,13 +123,13 @@ class JsonDecoder:
             return None
         try:
             parsed = self._arrow.read(piece.records)
-            new_types = self._new_types_singly(piece) if parsed.new_types is None else parsed.new_types
+            new_fields = self._new_fields_singly(piece) if parsed.new_fields is None else parsed.new_fields
         except pa.ArrowInvalid as error:
             return error
         except MisfitError as misfit:
             return pa.ArrowInvalid(str(misfit))
         harvest.add(parsed.columns, piece.rows)
-        harvest.new_types.append(new_types)
+        harvest.new_fields.append(new_fields)
         return None
 
     def _judge(self, piece: Piece, harvest: _Harvest) -> None:
@@ -152,7 +161,7 @@ class JsonDecoder:
                 continue
             rows.append(row)
             if self._new_column is NewColumnPolicy.ADD:
-                harvest.new_types.append(self._new_types(members))
+                harvest.new_fields.append(self._new_fields(members))
         harvest.add(self._exact.batch(values), rows)
 
     def _refuse(self, row: int, misfit: MisfitError, harvest: _Harvest) -> None:
@@ -165,11 +174,13 @@ class JsonDecoder:
             )
         harvest.errors[row] = str(misfit)
 
-    def _new_types_singly(self, piece: Piece) -> dict[str, pa.DataType]:
-        return merged(self._new_types(members_of(piece.record(number))) for number in range(len(piece)))
+    def _new_fields_singly(self, piece: Piece) -> NewFields:
+        return merged(self._new_fields(members_of(piece.record(number))) for number in range(len(piece)))
 
-    def _new_types(self, members: JsonObject) -> dict[str, pa.DataType]:
-        return {name: type_of(value) for name, value in members.items() if name not in self._known_names}
+    def _new_fields(self, members: JsonObject) -> NewFields:
+        found: NewFields = {}
+        note_members(found, members, self._known)
+        return found
 
 
 def _joined(schema: pa.Schema, harvest: _Harvest) -> tuple[pa.RecordBatch, Sequence[int]]:

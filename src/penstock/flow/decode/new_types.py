@@ -1,4 +1,4 @@
-"""Types for fields that the schema lacks: what their values show, and the type that holds two of them."""
+"""Fields of records that the schema lacks, found in JSON values and in what Arrow's reader inferred."""
 
 from __future__ import annotations
 
@@ -8,88 +8,121 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.flow.decode.json_text import JsonNumber, JsonObject
+from penstock.flow.seen_types import NewFields, SeenTypes
 
 DEPTH_MAX = 32
 """What nests deeper inside a new field counts as text: no column can have it, and the record will say so."""
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _INT64_DIGITS_MAX = 20
-_NUMBERS = (pa.int64(), pa.float64())
+
+Known = Mapping[str, "Known | None"]
+"""Fields that the schema has, with those of structs and of lists of structs below them; None: nothing to look into."""
 
 
-def type_of(value: Any, depth: int = 1) -> pa.DataType:
-    """The type that a JSON value shows; `null` where it shows none."""
+def note_value(into: SeenTypes, value: Any, depth: int = 1) -> None:
+    """Count one JSON value."""
     if value is None:
-        return pa.null()
+        return
     if isinstance(value, bool):
-        return pa.bool_()
-    if isinstance(value, JsonNumber):
-        return pa.int64() if _is_int64(value) else pa.float64()
-    if isinstance(value, str) or depth > DEPTH_MAX:
-        return pa.string()
-    if isinstance(value, JsonObject):
-        return pa.struct([(name, type_of(each, depth + 1)) for name, each in value.items()])
-    item = pa.null()
-    for each in value:
-        item = wider(item, type_of(each, depth + 1))
-    return pa.list_(item)
+        into.flags += 1
+    elif isinstance(value, JsonNumber):
+        if _is_int64(value):
+            into.wholes += 1
+        else:
+            into.fractions += 1
+    elif isinstance(value, str) or depth > DEPTH_MAX:
+        into.texts += 1
+    elif isinstance(value, JsonObject):
+        into.objects += 1
+        for name, each in value.items():
+            note_value(into.members.setdefault(name, SeenTypes()), each, depth + 1)
+    else:
+        into.lists += 1
+        for each in value:
+            note_value(into.of_items(), each, depth + 1)
 
 
-def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type for values of both: structs and lists grow together, int64 and double are double, else string."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if one in _NUMBERS and other in _NUMBERS:
-        return pa.float64()
-    if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(wider(one.value_type, other.value_type))
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return pa.struct(list(merged([_children(one), _children(other)]).items()))
-    return pa.string()
-
-
-def merged(reports: Iterable[Mapping[str, pa.DataType]]) -> dict[str, pa.DataType]:
-    """All fields of the reports, in the order in which they first appear."""
-    types: dict[str, pa.DataType] = {}
-    for report in reports:
-        for name, kind in report.items():
-            types[name] = wider(types[name], kind) if name in types else kind
-    return types
-
-
-def arrow_inferred(kind: pa.DataType, depth: int = 1) -> pa.DataType:
-    """A type that Arrow's reader inferred, in our terms: it takes text that looks like a time for a time."""
-    if pa.types.is_timestamp(kind) or (pa.types.is_nested(kind) and depth > DEPTH_MAX):
-        return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(arrow_inferred(kind.value_type, depth + 1))
-    if pa.types.is_struct(kind):
-        return pa.struct([(name, arrow_inferred(child, depth + 1)) for name, child in _children(kind).items()])
-    return kind
-
-
-def shown(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Without what has shown no type yet: nulls, empty lists and objects, at any depth."""
-    known = {name: _shown(kind) for name, kind in types.items()}
-    return {name: kind for name, kind in known.items() if kind is not None}
-
-
-def _shown(kind: pa.DataType) -> pa.DataType | None:
+def note_array(into: SeenTypes, array: pa.Array, depth: int = 1) -> None:
+    """Count values whose type Arrow's reader inferred: it takes text that looks like a time for a time."""
+    count, kind = len(array) - array.null_count, array.type
     if pa.types.is_null(kind):
+        return
+    if pa.types.is_nested(kind) and depth > DEPTH_MAX:
+        into.texts += count
+    elif pa.types.is_struct(kind):
+        into.objects += count
+        for child, values in zip(kind, array.flatten(), strict=True):
+            note_array(into.members.setdefault(child.name, SeenTypes()), values, depth + 1)
+    elif pa.types.is_list(kind):
+        into.lists += count
+        note_array(into.of_items(), array.flatten(), depth + 1)
+    elif pa.types.is_int64(kind):
+        into.wholes += count
+    elif pa.types.is_floating(kind):
+        into.fractions += count
+    elif pa.types.is_boolean(kind):
+        into.flags += count
+    else:
+        into.texts += count
+
+
+def known_fields(fields: Iterable[pa.Field]) -> Known:
+    return {each.name: _known_below(each.type) for each in fields}
+
+
+def note_members(found: NewFields, members: JsonObject, known: Known) -> None:
+    """Count the members of a record, or of an object in it, that are not known."""
+    for name, value in members.items():
+        if name not in known:
+            note_value(found.setdefault(name, SeenTypes()), value)
+            continue
+        below = known[name]
+        inner = None if below is None else _new_within(value, below)
+        if inner is not None:
+            found.setdefault(name, SeenTypes()).add(inner)
+
+
+def new_in_array(array: pa.Array, known: Known | None) -> SeenTypes | None:
+    """What a known column that Arrow's reader has read shows of new members."""
+    if known is None:
         return None
+    if pa.types.is_list(array.type):
+        inner = new_in_array(array.flatten(), known)
+        return None if inner is None else SeenTypes(lists=len(array) - array.null_count, items=inner)
+    if not pa.types.is_struct(array.type) or all(
+        child.name in known and known[child.name] is None for child in array.type
+    ):
+        return None
+    members: NewFields = {}
+    for child, values in zip(array.type, array.flatten(), strict=True):
+        if child.name not in known:
+            members[child.name] = SeenTypes()
+            note_array(members[child.name], values)
+        elif (inside := new_in_array(values, known[child.name])) is not None:
+            members[child.name] = inside
+    return SeenTypes(objects=len(array) - array.null_count, members=members) if members else None
+
+
+def _known_below(kind: pa.DataType) -> Known | None:
     if pa.types.is_list(kind):
-        item = _shown(kind.value_type)
-        return None if item is None else pa.list_(item)
-    if pa.types.is_struct(kind):
-        children = shown(_children(kind))
-        return pa.struct(list(children.items())) if children else None
-    return kind
+        return _known_below(kind.value_type)
+    return known_fields(kind) if pa.types.is_struct(kind) else None
 
 
-def _children(kind: pa.StructType) -> dict[str, pa.DataType]:
-    return {kind.field(index).name: kind.field(index).type for index in range(kind.num_fields)}
+def _new_within(value: Any, known: Known) -> SeenTypes | None:
+    if isinstance(value, JsonObject):
+        members: NewFields = {}
+        note_members(members, value, known)
+        return SeenTypes(objects=1, members=members) if members else None
+    if not isinstance(value, list):
+        return None
+    items = [each for each in (_new_within(item, known) for item in value) if each is not None]
+    if not items:
+        return None
+    for each in items[1:]:
+        items[0].add(each)
+    return SeenTypes(lists=1, items=items[0])
 
 
 def _is_int64(number: JsonNumber) -> bool:

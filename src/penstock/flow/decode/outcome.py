@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.decode.payload import unwrap
 from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
+from penstock.flow.seen_types import NewFields
 from penstock.job.spec import Payload, TombstonePolicy
 
 TOMBSTONE = "value is null (a tombstone)"
@@ -63,7 +64,7 @@ def gathered(
     rows: Sequence[int],
     errors: Mapping[int, str],
     filtered: int,
-    new_fields: dict[str, pa.DataType],
+    new_fields: NewFields,
 ) -> Decoded:
     """The outcome of a batch: `columns` were decoded from its rows `rows`, `errors` names the bad ones."""
     return Decoded(DecodedRows(columns, take(batch, rows)), bad_rows(batch, errors), filtered, new_fields)

@@ -11,11 +11,13 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.flow.fitting import respelled
 from penstock.flow.manifest import Counts, StagedFile
 from penstock.flow.shares import Share
 from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
 from penstock.log.offsets import Partition, Slice
 from penstock.tables.delta.library import MissingTableError
+from penstock.tables.delta.schema import missing_columns
 from penstock.tables.delta.table import Table, open_or_create, open_table
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.proposal import LedgerPart, RoutedPart, check
@@ -67,6 +69,11 @@ class DeltaTypes(ExportTable):
                 routed[partition] = routed[partition].without(name)
             self.environment.reach("type_landed")
         return super().land(batch_id, tuple(routed.get(part.partition, part) for part in settled))
+
+    def columns_of(self, name: str) -> pa.Schema | None:
+        """Like those of files without a table, in the spelling of the type's table where there is one."""
+        columns, table = super().columns_of(name), self._table(name)
+        return columns if columns is None or table is None else respelled(columns, table.schema)
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         return ()
@@ -136,7 +143,7 @@ class DeltaTypes(ExportTable):
         """The table with all columns of the type; it is created with the first file."""
         wanted = pa.schema([*(self.columns_of(name) or ()), (DAY, pa.date32())])
         table = self._table(name)
-        if table is None or not set(wanted.names) <= set(table.schema.names):
+        if table is None or len(missing_columns(table.schema, wanted)):
             spec = type_table_spec(self.job.table, name)
             table = open_or_create(spec, self.job.name, wanted, NewColumnPolicy.ADD, self.environment)
             self._tables[name] = table

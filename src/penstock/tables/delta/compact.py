@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 from deltalake.transaction import RemoveAction
 
 from penstock.errors import InvariantError
+from penstock.flow.fitting import fit_columns, folded
 from penstock.flow.manifest import StagedFile
 from penstock.flow.names import compacted_name
 from penstock.flow.partition_values import Values
-from penstock.flow.task import fit_columns
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.storage import Storage
 from penstock.tables.delta.active import ActiveFile, active_files, refuse_deletion_vectors
@@ -178,6 +178,7 @@ def _rows(
     storage: Storage, path: str, partition: Mapping[str, pa.Scalar], schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a file in the table's columns; those that it lacks, because they came later, are null."""
+    known = {folded(name) for name in schema.names if name not in partition}
     with storage.open_reader(path) as source:
         try:
             # Without a pre-buffer only the column chunks of one row group are in memory.
@@ -185,7 +186,12 @@ def _rows(
             for number in range(parquet.num_row_groups):
                 count = _batch_rows(parquet.metadata.row_group(number))
                 for batch in parquet.iter_batches(count, row_groups=[number]):
-                    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                    columns = {
+                        name: column
+                        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+                        # Another writer may keep in its files what the log says: no reader sees it there.
+                        if folded(name) in known
+                    }
                     columns |= {name: pa.repeat(value, batch.num_rows) for name, value in partition.items()}
                     yield fit_columns(pa.RecordBatch.from_pydict(columns), schema)
         except pa.ArrowException as error:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
 from penstock.errors import UserError
+from penstock.flow.fitting import by_folded_name, conflict, folded, grown, new_paths
 from penstock.job.schema import job_type_name
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
 
@@ -22,7 +23,7 @@ class SchemaFit:
     """What has to happen before a job with these columns can write to the table."""
 
     missing: pa.Schema
-    """Columns of the job that the table lacks."""
+    """Columns of the job that the table lacks, or that it has with fewer fields."""
 
 
 def arrow_schema(handle: DeltaTable) -> pa.Schema:
@@ -35,27 +36,33 @@ def delta_schema(schema: pa.Schema) -> Schema:
 
 
 def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) -> SchemaFit:
-    """Compare; a column of another type and a column that the policy forbids to add are the user's to settle."""
-    by_name = {field.name.lower(): field for field in table}
-    missing = []
-    for field in job:
-        there = by_name.get(field.name.lower())
-        if there is None:
-            missing.append(field)
-        elif not there.type.equals(field.type):
-            raise UserError(
-                f"column {field.name} is {job_type_name(there.type)} in the table at {path}, "
-                f"the job writes {job_type_name(field.type)}",
-                hint="change the job's schema, or write to a new table",
-            )
-    if missing and policy is not NewColumnPolicy.ADD:
-        names = ", ".join(field.name for field in missing)
+    """Compare; a column of another type and a column that the policy forbids to add are the user's to settle.
+
+    Names are compared without case, as Delta does; those that are ambiguous so are refused.
+    """
+    by_folded_name(table, f"the table at {path}")
+    by_folded_name(job, "the job")
+    found = conflict(table, job)
+    if found is not None:
         raise UserError(
-            f"the table at {path} has no column {names}",
+            f"column {found.path} is {job_type_name(found.one)} in the table at {path}, "
+            f"the job writes {job_type_name(found.other)}",
+            hint="change the job's schema, or write to a new table",
+        )
+    missing = missing_columns(table, job)
+    if len(missing) and policy is not NewColumnPolicy.ADD:
+        raise UserError(
+            f"the table at {path} has no column {', '.join(new_paths(table, job))}",
             detail=f"`on.new_column: {policy}` does not let the job add it",
             hint="set `on.new_column: add`, or add the column to the table",
         )
-    return SchemaFit(pa.schema(missing))
+    return SchemaFit(missing)
+
+
+def missing_columns(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """What the table has to take: columns that it lacks, and those of its own that get further fields, whole."""
+    there = {field.name: field.type for field in table}
+    return pa.schema([field for field in grown(table, wanted) if there.get(field.name) != field.type])
 
 
 def refuse_foreign_demands(handle: DeltaTable, spec: DeltaTableSpec) -> None:
@@ -71,7 +78,7 @@ def refuse_foreign_demands(handle: DeltaTable, spec: DeltaTableSpec) -> None:
 
 def _partition_demands(handle: DeltaTable, spec: DeltaTableSpec) -> list[str]:
     there = tuple(handle.metadata().partition_columns)
-    if there == spec.partition_by:
+    if [*map(folded, there)] == [*map(folded, spec.partition_by)]:
         return []
     return [f"it is partitioned by {list(there)}, the job by {list(spec.partition_by)}"]
 

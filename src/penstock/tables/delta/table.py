@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ from penstock.storage import Storage, open_storage
 from penstock.tables.delta.effect import Effect, effect
 from penstock.tables.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.tables.delta.reading import state_of
-from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, refuse_foreign_demands
+from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
 from penstock.tables.delta.transactions import app_transactions
 from penstock.tables.environment import Environment
 from penstock.tables.proposal import Outcome, Part, Proposal, check
@@ -181,10 +181,10 @@ class Table:
         )
 
     def add_columns(self, columns: pa.Schema) -> None:
-        """Add columns to the table; a rival that adds the same ones first has done our work."""
+        """Add columns, and fields of columns; a rival that adds them first has done our work, its types then stand."""
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             self.refresh()
-            missing = fit(self.schema, columns, NewColumnPolicy.ADD, self.spec.path).missing
+            missing = missing_columns(self.schema, columns)
             if not len(missing):
                 return
             try:
@@ -279,6 +279,8 @@ def open_table(spec: DeltaTableSpec, job: str, environment: Environment | None =
     with library_errors(spec.path):
         handle = DeltaTable(spec.path, storage_options=dict(spec.storage_options))
     refuse_foreign_demands(handle, spec)
+    # Everything that is written from here on has the table's own spelling.
+    spec = replace(spec, partition_by=tuple(handle.metadata().partition_columns))
     return Table(spec, job, handle, environment or Environment())
 
 

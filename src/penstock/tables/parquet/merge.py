@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import InvariantError
+from penstock.flow.fitting import conflict, fit_columns, grown
 from penstock.flow.parquet_file import ParquetFile
-from penstock.flow.task import fit_columns
 from penstock.storage import Storage
 
 BATCH_BYTES_MAX = 16 * 1024**2
@@ -35,11 +35,17 @@ class MergeOptions:
 
 
 def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    """All columns of the files, in the order in which they came up."""
-    try:
-        return pa.unify_schemas(list(schemas))
-    except pa.ArrowException as error:
-        raise InvariantError("files of one type have columns that do not fit together", detail=str(error)) from error
+    """All columns of the files, in the order and the spelling in which they came up."""
+    whole = pa.schema([])
+    for schema in schemas:
+        found = conflict(whole, schema)
+        if found is not None:
+            raise InvariantError(
+                "files of one type have columns that do not fit together",
+                detail=f"{found.path} is {found.one} and {found.other}",
+            )
+        whole = grown(whole, schema.remove_metadata())
+    return whole
 
 
 def merge_files(

@@ -28,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import UserError
+from penstock.flow.fitting import folded, grown
 from penstock.job.spec import JobSpec, StartAt, TypeStart
 from penstock.log.offsets import Bounds, Partition
 from penstock.storage import NotFoundError
@@ -137,7 +138,10 @@ def _look(table: ExportTable) -> Found:
                 doubts.append(each)
             else:
                 witnesses.append(each)
-        schemas[file.type] = max(schemas.get(file.type, footer.schema), footer.schema, key=len)
+        known = schemas.get(file.type, footer.schema)
+        # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
+        youngest = max(known, footer.schema, key=len)
+        schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
     numbers = (_entry_of(each) for each in files if each.name is None)
     return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0))
 
@@ -300,12 +304,13 @@ def _type_schemas(table: ExportTable, found: Found) -> dict[str, str]:
     A type of the job file without a file is entered too; unless it is to begin at the beginning, which it then will.
     """
     schemas = {}
+    computed = {folded(name) for name in table.job.columns}
     for name, spec in table.export.all_types.items():
         if name not in found.schemas and spec.start is not TypeStart.BEGINNING:
             schemas[name] = "" if spec.schema is None else schema_text(spec.schema)
     for name, schema in found.schemas.items():
         spec_schema = table.export.all_types[name].schema if name in table.export.all_types else None
-        decoded = pa.schema([each for each in schema if each.name not in table.job.columns])
+        decoded = pa.schema([each for each in schema if folded(each.name) not in computed])
         schemas[name] = schema_text(_as_decoded(decoded, spec_schema))
     return schemas
 

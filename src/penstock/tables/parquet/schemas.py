@@ -7,6 +7,7 @@ import base64
 import pyarrow as pa
 
 from penstock.errors import UserError
+from penstock.flow.fitting import conflict, grown
 from penstock.tables.parquet.state import LedgerState
 
 
@@ -23,13 +24,11 @@ def schema_text(schema: pa.Schema) -> str:
 
 
 def extended(known: pa.Schema, wanted: pa.Schema, name: str) -> pa.Schema:
-    """The known columns and those that are new; a column never changes its type."""
-    there = {each.name.lower(): each for each in known}
-    for each in wanted:
-        old = there.get(each.name.lower())
-        if old is not None and old.type != each.type:
-            raise UserError(
-                f"type {name}: the column {old.name} is {old.type} in the table and {each.type} in the job",
-                hint="files that are written keep their types: give the field another name",
-            )
-    return pa.schema([*known, *(each for each in wanted if each.name.lower() not in there)])
+    """The known columns and fields and those that are new; a column never changes its type nor its spelling."""
+    found = conflict(known, wanted)
+    if found is not None:
+        raise UserError(
+            f"type {name}: the column {found.path} is {found.one} in the table and {found.other} in the job",
+            hint="files that are written keep their types: give the field another name",
+        )
+    return grown(known, wanted)

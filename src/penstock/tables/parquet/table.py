@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.flow.columns import output_type
+from penstock.flow.fitting import grown, respelled
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
@@ -242,10 +243,15 @@ class ExportTable:
 
     # types
 
+    def decoded_of(self, name: str) -> pa.Schema | None:
+        """The fixed columns of a type under the names that its records have: the job's, where it states them."""
+        fixed, spec = schema_of(self.ledger.known, name), self.export.all_types[name]
+        return fixed if fixed is None or spec.schema is None else respelled(fixed, spec.schema)
+
     def columns_of(self, name: str) -> pa.Schema | None:
         """The columns of a type's files: its fixed ones and those that are computed; None while they are unknown."""
-        decoded = schema_of(self.ledger.known, name)
-        if decoded is None:
+        fixed, decoded = schema_of(self.ledger.known, name), self.decoded_of(name)
+        if fixed is None or decoded is None:
             return None
         stated = name in self.export.types
         computed = [
@@ -254,7 +260,7 @@ class ExportTable:
             # The table of unknown types has no fields to compute from.
             if stated or not any(fields(expression))
         ]
-        return pa.schema([*decoded, *computed])
+        return pa.schema([*fixed, *computed])
 
     def agree_on_types(self) -> LedgerState:
         """Enter the job's types that the table does not know yet, each where the job file says that it begins."""
@@ -283,7 +289,8 @@ class ExportTable:
 
         def decide(state: LedgerState) -> Draft | None:
             known = schema_of(state, name)
-            merged = schema if known is None else extended(known, schema, name)
+            # A rival may have fixed a type first: it stands, and records that do not fit it will say so.
+            merged = schema if known is None else grown(known, schema)
             if known is not None and merged.equals(known):
                 return None
             return Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})

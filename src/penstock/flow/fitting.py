@@ -1,0 +1,165 @@
+"""How the columns of two schemas meet: names are compared as Delta compares them, without case and at every depth.
+
+The table's spelling and order stand. What one side has under another spelling is the same column; it is never filled
+with nulls, and what has no place in the table is an error, never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.errors import InvariantError, UserError
+
+
+class Conflict(NamedTuple):
+    """A field that two schemas have with different types."""
+
+    path: str
+    one: pa.DataType
+    other: pa.DataType
+
+
+def folded(name: str) -> str:
+    """What two names have in common that are one column to Delta."""
+    return name.lower()
+
+
+def by_folded_name(fields: Iterable[pa.Field], where: str) -> dict[str, pa.Field]:
+    """The fields by name without case. Raises `UserError` where that is ambiguous, at any depth."""
+    found: dict[str, pa.Field] = {}
+    for field in fields:
+        clash = found.setdefault(folded(field.name), field)
+        if clash is not field:
+            raise UserError(
+                f"{where} has the columns {clash.name} and {field.name}, whose names differ only in case",
+                hint="readers such as Spark take both for one: rename one of them",
+            )
+        by_folded_name(_struct_fields(field.type), where)
+    return found
+
+
+def conflict(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> Conflict | None:
+    """The first field that both have and of which the types differ; a struct may have fields that the other lacks."""
+    there = {folded(field.name): field for field in one}
+    for field in other:
+        mine = there.get(folded(field.name))
+        found = None if mine is None else _type_conflict(mine.name, mine.type, field.type)
+        if found is not None:
+            return found
+    return None
+
+
+def grown(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> pa.Schema:
+    """The fields of `one`, and those of `other` that it lacks, at any depth; where both have one, `one` stands."""
+    theirs = {folded(field.name): field for field in other}
+    fields = []
+    for field in one:
+        more = theirs.pop(folded(field.name), None)
+        fields.append(field if more is None else field.with_type(_grown_type(field.type, more.type)))
+    return pa.schema([*fields, *theirs.values()])
+
+
+def respelled(fields: Iterable[pa.Field], like: Iterable[pa.Field]) -> pa.Schema:
+    """The fields under the names that `like` has for them, at any depth."""
+    names = {folded(field.name): field for field in like}
+    return pa.schema([_respelled_field(field, names.get(folded(field.name))) for field in fields])
+
+
+def new_paths(before: Iterable[pa.Field], after: Iterable[pa.Field], above: str = "") -> list[str]:
+    """The fields of `after` that `before` lacks, as dotted paths."""
+    there = {folded(field.name): field for field in before}
+    found: list[str] = []
+    for field in after:
+        old = there.get(folded(field.name))
+        if old is None:
+            found.append(above + field.name)
+        else:
+            found += new_paths(_struct_fields(old.type), _struct_fields(field.type), f"{above}{field.name}.")
+    return found
+
+
+def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Put the columns in the table's order, spelling and types.
+
+    Every column of the rows finds its place, or this raises `InvariantError`; so one that is filled with nulls is one
+    that the rows do not have under any spelling.
+    """
+    if rows.schema.equals(schema):
+        return rows
+    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
+    if len(columns) < rows.num_columns:
+        raise InvariantError(f"rows have a column twice: {rows.schema.names}")
+    return pa.RecordBatch.from_arrays(_fitted(columns, list(schema), rows.num_rows), schema=schema)
+
+
+def _fitted(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field], count: int) -> list[pa.Array]:
+    there = {folded(name): array for name, array in columns.items()}
+    if len(there) < len(columns):
+        raise InvariantError(f"columns differ only in case: {list(columns)}")
+    arrays = []
+    for field in fields:
+        array = there.pop(folded(field.name), None)
+        arrays.append(pa.nulls(count, field.type) if array is None else fit_array(array, field.type))
+    if there:
+        lost = [name for name in columns if folded(name) in there]
+        raise InvariantError(f"the table has no column for {', '.join(lost)}: its values would be lost")
+    return arrays
+
+
+def fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The values as `kind`, whose structs may have their fields in another order, spelling or number."""
+    if array.type.equals(kind):
+        return array
+    if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
+        children = {field.name: array.field(index) for index, field in enumerate(array.type)}
+        fields = list(kind)
+        return pa.StructArray.from_arrays(
+            _fitted(children, fields, len(array)), fields=fields, mask=array.is_null() if array.null_count else None
+        )
+    if pa.types.is_list(kind) and pa.types.is_list(array.type) and pa.types.is_nested(kind.value_type):
+        if array.offset:
+            # Arrow takes no mask beside offsets that begin elsewhere.
+            array = array.take(pa.array(range(len(array)), pa.int64()))
+        items = fit_array(array.values, kind.value_type)
+        mask = array.is_null() if array.null_count else None
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=mask)
+    return array.cast(kind)
+
+
+def _struct_fields(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a struct, or of the structs in a list; a map's are not ours to change: not all readers bear it."""
+    if pa.types.is_list(kind):
+        return _struct_fields(kind.value_type)
+    return list(kind) if pa.types.is_struct(kind) else []
+
+
+def _type_conflict(path: str, one: pa.DataType, other: pa.DataType) -> Conflict | None:
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        inner = conflict(one, other)
+        return None if inner is None else inner._replace(path=f"{path}.{inner.path}")
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return _type_conflict(path, one.value_type, other.value_type)
+    return None if one.equals(other) else Conflict(path, one, other)
+
+
+def _grown_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        return pa.struct(list(grown(one, other)))
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        return pa.list_(_grown_type(one.value_type, other.value_type))
+    return one
+
+
+def _respelled_field(field: pa.Field, like: pa.Field | None) -> pa.Field:
+    return field if like is None else field.with_name(like.name).with_type(_respelled_type(field.type, like.type))
+
+
+def _respelled_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind) and pa.types.is_struct(like):
+        return pa.struct(list(respelled(kind, like)))
+    if pa.types.is_list(kind) and pa.types.is_list(like):
+        return pa.list_(_respelled_type(kind.value_type, like.value_type))
+    return kind

@@ -1,0 +1,86 @@
+"""A job whose names differ from the table's only in case writes to the table's columns, from Kafka to every reader."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+
+from penstock.tables.delta.compact import compact
+from penstock.tables.delta.table import open_table
+from tests.exports import ExportPipe, type_of
+from tests.kafka import Produce, Topics
+from tests.pipes import Pipe
+
+
+def test_columns_fields_and_partitions_keep_the_spelling_of_the_table(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ['{"id": 1, "userid": 7, "meta": {"at": "x", "n": 1}, "DAY": "d1"}'])
+    pipe.describe(name, schema="id: long, userid: long, meta: {at: string, n: long}, DAY: string", partition_by="DAY")
+    pipe.run_to_end()
+    produce(name, ['{"id": 2, "userId": 8, "meta": {"N": 2, "At": "y", "more": true}, "Day": "d2"}'])
+    pipe.describe(
+        name,
+        schema="Day: string, id: long, userId: long, meta: {N: long, At: string}",
+        partition_by="Day",
+        columns="Tag: concat(meta.At)",
+    )
+    pipe.run_to_end()
+    compact(open_table(pipe.job.table, pipe.job.name), 1024**2)
+    wanted = [
+        {"id": 1, "userid": 7, "meta": {"at": "x", "n": 1, "more": None}, "DAY": "d1", "Tag": None},
+        {"id": 2, "userid": 8, "meta": {"at": "y", "n": 2, "more": True}, "DAY": "d2", "Tag": "y"},
+    ]
+    names = list(wanted[0])
+    assert pl.read_delta(pipe.table).sort("id").select(names).to_dicts() == wanted
+    spark = pipe.spark.read.format("delta").load(pipe.table).orderBy("id").select(*names).collect()
+    assert [row.asDict(recursive=True) for row in spark] == wanted
+    assert DeltaTable(pipe.table).metadata().partition_columns == ["DAY"]
+    assert pipe.totals().quarantined == 0
+    assert pipe.verified()
+
+
+def test_an_sql_projection_and_offset_columns_may_spell_names_otherwise(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ['{"id": 1, "userid": 7}'])
+    pipe.describe(name, schema="id: long, userid: long")
+    pipe.run_to_end()
+    produce(name, ['{"id": 2, "userid": 8}'])
+    select = "[id, userid + 0 as userId, partition as Partition, offset as OFFSET]"
+    pipe.describe(name, schema="id: long, userid: long", sql=f"select: {select}")
+    pipe.run_to_end()
+    assert pipe.rows("id", "userid", "offset") == [(1, 7, 0), (2, 8, 1)]
+    assert pipe.verified()
+
+
+@pytest.mark.parametrize("form", ["parquet", "delta"])
+def test_the_types_of_an_export_keep_the_spelling_of_their_tables(
+    export: ExportPipe, topic: Topics, produce: Produce, form: str
+) -> None:
+    name = topic()
+    day = "2026-03-01T00:00:00Z"
+    fields = {"type": "A", "at": day}
+    produce(name, [json.dumps({**fields, "n": 1, "userid": 7, "meta": {"x": 1}})])
+    schema = "{type: string, at: string, n: long, userid: long, meta: {x: long}}"
+    export.describe(
+        name, types=[type_of("A", schema=schema)], export=f"format: {form}", more="columns: {Tag: lower(type)}"
+    )
+    export.run_to_end()
+    produce(name, [json.dumps({**fields, "n": 2, "userId": 8, "meta": {"X": 2}})])
+    schema = "{type: string, at: string, n: long, userId: long, meta: {X: long}}"
+    tag = "Tag" if form == "parquet" else "TAG"
+    more = f"columns: {{{tag}: lower(type)}}"
+    export.describe(name, types=[type_of("A", schema=schema)], export=f"format: {form}", more=more)
+    export.run_to_end()
+    files = f"{export.root}/A/day=*/*.parquet"
+    frame = pl.read_parquet(files) if form == "parquet" else pl.read_delta(f"{export.root}/A")
+    assert frame.sort("n").select("n", "userid", "meta", "Tag").rows() == [
+        (1, 7, {"x": 1}, "a"),
+        (2, 8, {"x": 2}, "a"),
+    ]
