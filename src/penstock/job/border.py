@@ -135,6 +135,7 @@ class DeltaSection(Section):
     quarantine: Text = None
     storage: Settings = None
     properties: Settings = None
+    shared: Flag = None
 
 
 class TableSection(Section):
