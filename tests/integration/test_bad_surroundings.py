@@ -194,7 +194,7 @@ def test_a_certificate_that_is_missing_on_an_executor_is_the_clusters_fault_too(
     produce(name, ids(range(50)))
     pipe.describe(name)
     with pipe.opened() as pipeline:
-        security = KafkaSecurity(protocol="ssl", ssl_ca_path="/nowhere/ca.pem")
+        security = KafkaSecurity(protocol="SSL", ssl_ca_path="/nowhere/ca.pem")
         pipeline.writer.job = replace(pipe.job, log=replace(pipe.job.log, security=security))
         with pytest.raises(TransientError) as raised:
             pipeline.round(flush_now=True)

@@ -74,7 +74,7 @@ class Pipeline(JobRounds[Written]):
             )
             for piece in batch.slices
         )
-        outcome = self.table.commit(Proposal(self.job.name, batch.id, parts, written.staged_at), written.schema)
+        outcome = self.table.commit(Proposal(self.job.name, batch.id, parts), written.schema)
         self.reach("committed")
         if outcome.version is not None:
             self._learn(written)

@@ -87,7 +87,7 @@ def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, o
     claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
 
     def pipeline() -> Rounds:
-        environment = Environment(reach=reach, stage_age_seconds_max=job.limits.stage_age_seconds_max)
+        environment = Environment(reach=reach)
         return open_rounds(
             job, spark.current(), Surroundings(environment, listener, claims, options.failpoint, lambda: bool(stop))
         )
