@@ -184,9 +184,9 @@ table:
         return frame.sort("offset").select("day", "offset").rows()
 
 
-def commit(table: Table, *parts: Part, staged_at: float = 0.0) -> Outcome:
+def commit(table: Table, *parts: Part) -> Outcome:
     """Commit parts as one batch, with the columns that the lake's files have."""
-    return table.commit(Proposal(JOB, new_batch_id(), parts, staged_at), SCHEMA)
+    return table.commit(Proposal(JOB, new_batch_id(), parts), SCHEMA)
 
 
 def with_token(part: SlicePart, token: int) -> SlicePart:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from penstock.errors import OutcomeUnknownError
@@ -53,6 +53,9 @@ class WatchedStorage:
     def exists(self, path: str) -> bool:
         self._tell("exists", path)
         return self._behind.exists(path)
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        return self._behind.sizes(paths)
 
     def put(self, path: str, data: bytes) -> None:
         self._tell("put", path)

@@ -336,3 +336,13 @@ def test_a_missing_bucket_is_the_users_to_fix(s3_options: dict[str, str]) -> Non
 def test_a_url_or_option_that_cannot_work_is_refused_at_once(url: str, options: dict[str, str]) -> None:
     with pytest.raises(UserError):
         open_storage(url, options)
+
+
+def test_the_sizes_of_many_objects_are_known_and_those_that_are_not_there_are_left_out(storage: Storage) -> None:
+    there = {"s.b.2.pq": 2, "s.a.1.pq": 1, "day=a b%/s.c.pq": 3, "day=ü/s.d.pq": 4, "z/y/s.e.pq": 0, "a.pq": 5}
+    for path, size_bytes in there.items():
+        storage.put(path, b"x" * size_bytes)
+    assert storage.sizes(there) == there
+    wanted = ["s.b.2.pq", "day=ü/s.d.pq", "s.a.2.pq", "day=ü", "nowhere/s.a.1.pq", "z/y"]
+    assert storage.sizes(wanted) == {"s.b.2.pq": 2, "day=ü/s.d.pq": 4}
+    assert storage.sizes([]) == {}

@@ -7,6 +7,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,15 +16,20 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.embedded.layout import new_brokers
+from penstock.engine.export import ExportPipeline
+from penstock.engine.isolate import UnhealthyTasksError
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
+from penstock.engine.rounds import Surroundings
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
+from penstock.job.spec import KafkaSecurity
 from penstock.log.kafka import KafkaLog
 from penstock.verify import verify
+from tests.exports import ExportPipe
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
-from tests.pipes import Recorder, once_at
+from tests.pipes import Pipe, Recorder, ids, once_at
 from tests.processes import penstock
 from tests.quarantined import run_once
 
@@ -62,9 +68,7 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
     job = load_job(numbered_job(tmp_path, nobody_listens, "any"))
 
     def impatient() -> Pipeline:
-        pipeline = Pipeline(job, spark)
-        pipeline.log = KafkaLog(job.log, call_seconds_max=0.5)
-        return pipeline
+        return Pipeline(job, spark, open_log=lambda spec: KafkaLog(spec, call_seconds_max=0.5))
 
     heard = Recorder()
     with pytest.raises(TransientError) as raised:
@@ -72,6 +76,16 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
     assert [name for name, _ in heard.events] == ["retrying", "retrying"]
     assert nobody_listens in raised.value.primary
     assert "Connection refused" in raised.value.detail
+    assert not (tmp_path / "table").exists(), "nothing is made for a log that cannot be read"
+
+
+def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, nobody_listens: str) -> None:
+    export.describe("any")
+    export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
+    around = Surroundings(open_log=lambda spec: KafkaLog(spec, call_seconds_max=0.5))
+    with pytest.raises(TransientError):
+        ExportPipeline(export.job, export.spark, around)
+    assert [each.name for each in export.folder.iterdir()] == [export.path.name]
 
 
 def test_a_table_path_below_a_file_is_the_users_error(
@@ -111,6 +125,7 @@ def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is
     }
     assert "permission" in failed["closed"]["reason"]
     assert "permission" in failed["sealed"]["reason"]
+    assert not (away.parent / "table").exists()
     for folder in forbidden:
         folder.chmod(0o700)
     with penstock("run", str(closed), str(sealed), "--once", "--json") as process:
@@ -150,6 +165,44 @@ def test_a_disk_that_is_full_at_the_commit_is_told_as_that_and_later_everything_
     run_once(job, spark)
     assert_every_record_once(tmp_path / "table", places)
     assert verify(job).ok
+
+
+def test_workers_that_cannot_start_are_the_clusters_fault_and_no_record_pays_for_it(
+    pipe: Pipe, topic: Topics, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    produce(name, ids(range(50)))
+    pipe.describe(name)
+    with monkeypatch.context() as broken:
+        broken.setattr(pipe.spark.sparkContext, "pythonExec", "/nowhere/python")
+        heard = Recorder()
+        with pytest.raises(UnhealthyTasksError) as raised:
+            pipe.run_to_end(heard=heard)
+    assert "/nowhere/python" in raised.value.detail
+    assert "PYSPARK_PYTHON" in raised.value.hint
+    assert not heard.named("record isolated")
+    assert pipe.rows("id") == []
+    pipe.run_to_end()
+    assert pipe.column("id") == list(range(50))
+    assert pipe.totals().quarantined == 0
+
+
+def test_a_certificate_that_is_missing_on_an_executor_is_the_clusters_fault_too(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ids(range(50)))
+    pipe.describe(name)
+    with pipe.opened() as pipeline:
+        security = KafkaSecurity(protocol="SSL", ssl_ca_path="/nowhere/ca.pem")
+        pipeline.writer.job = replace(pipe.job, log=replace(pipe.job.log, security=security))
+        with pytest.raises(TransientError) as raised:
+            pipeline.round(flush_now=True)
+    assert raised.value.primary == "Kafka's client failed in a Spark task"
+    assert "ssl.ca.location failed" in raised.value.detail
+    pipe.run_to_end()
+    assert pipe.column("id") == list(range(50))
+    assert pipe.totals().quarantined == 0
 
 
 def job_file(folder: Path, bootstrap: str, topic: str, retries: int = 10) -> Path:

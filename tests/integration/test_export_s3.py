@@ -81,7 +81,7 @@ def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
     places += produce(name, [event("ABC"[number % 3], number, day=9) for number in range(30, 60)])
     run_to_end(job, spark)
     assert offsets(root, s3) == Counter(places)
-    table = ExportTable(job, job.export, Environment(stage_age_seconds_max=0.0))
+    table = ExportTable(job, job.export, Environment())
     report = compact(table)
     assert report.files_removed > report.files_added > 0
     vacuum(table)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from penstock.cli.maintenance import environment
 from penstock.errors import InvariantError, UserError
 from penstock.job.spec import JobSpec
@@ -19,8 +17,7 @@ def export_table(job: JobSpec) -> ExportTable:
             f"the job {job.name} keeps its types in Delta tables",
             hint="this command is for exports in the format parquet",
         )
-    around = replace(environment(), stage_age_seconds_max=job.limits.stage_age_seconds_max)
-    return ExportTable(job, job.export, around)
+    return ExportTable(job, job.export, environment())
 
 
 def existing_export(job: JobSpec) -> ExportTable:

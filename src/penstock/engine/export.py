@@ -9,10 +9,11 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
 from penstock.engine.failing import FailingTypes
-from penstock.engine.rounds import JobRounds, Surroundings
+from penstock.engine.rounds import JobRounds, Surroundings, answering_log
 from penstock.engine.starting import StartedTable
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts
+from penstock.job.spark_checks import refuse_unshared
 from penstock.job.spec import JobSpec
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
 from penstock.plan import Wait
@@ -53,22 +54,24 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if job.export is None:
             raise InvariantError(f"{job.name} is no routed job")
         self.export = job.export
-        self.table = open_export(job, job.export, around.environment)
-        refuse_earlier_life(job, self.table.life, open_quarantine(job, around.environment))
-        self.table.agree_on_types()
-        super().__init__(job, around)
-        life = self.table.life
-        assert life is not None
-        self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, around.failpoint)
-        self.quarantine = QuarantineTable(job, self.environment, life)
-        self.failing = FailingTypes(job.export.retry_seconds)
-        self._flushing = False
-        self._ends: dict[Partition, int] = {}
-        self._vanished = self._vanished_now()
-        self._marked_number = 0
-        self._idle_since: dict[Partition, float] = {}
-        self._named_topics: set[str] = set()
-        self._mark_last_days()
+        refuse_unshared(job, spark.sparkContext.master)
+        with answering_log(job, around) as log:
+            self.table = open_export(job, job.export, around.environment)
+            refuse_earlier_life(job, self.table.life, open_quarantine(job, around.environment))
+            self.table.agree_on_types()
+            super().__init__(job, around, log)
+            self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, around.failpoint)
+            life = self.table.life
+            assert life is not None
+            self.quarantine = QuarantineTable(job, self.environment, life)
+            self.failing = FailingTypes(job.export.retry_seconds)
+            self._flushing = False
+            self._ends: dict[Partition, int] = {}
+            self._vanished = self._vanished_now()
+            self._marked_number = 0
+            self._idle_since: dict[Partition, float] = {}
+            self._named_topics: set[str] = set()
+            self._mark_last_days()
 
     @property
     def stateful(self) -> StartedTable:

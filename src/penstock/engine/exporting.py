@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
 from penstock.engine.read_checks import ReadChecks
-from penstock.engine.task_errors import task_error
-from penstock.engine.writing import BatchFailedError, last_cause
-from penstock.errors import PenstockError
+from penstock.engine.spark_failures import spark_errors
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
@@ -30,7 +26,6 @@ from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
-from penstock.log.source import source_error
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import ExportTable
 
@@ -87,16 +82,15 @@ class ExportWriter:
         """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again."""
         started_at = self._table.environment.now()
         state = self._table.state()
-        tasks_min = self._spark.sparkContext.defaultParallelism
-        reader = PieceReader.of(self._job.log, batch.slices, tasks_min, self._job.limits.arrow_batch_bytes_max)
-        flow = self._flow(batch, state, roles, main, reader)
-        count = len(reader.pieces)
-        source = Source(self._spark.range(0, count, 1, max(1, count)), reader)
-        try:
-            rows = source.map(fanout_stage(flow), REPORT_SCHEMA).collect()
-        except (PySparkException, Py4JError) as error:
-            raise _failure(error) from error
-        reports = [decode_fanout(row["report"]) for row in rows]
+        with spark_errors(self._spark):
+            tasks_min = self._spark.sparkContext.defaultParallelism
+            reader = PieceReader.of(self._job.log, batch.slices, tasks_min, self._job.limits.arrow_batch_bytes_max)
+            flow = self._flow(batch, state, roles, main, reader)
+            count = len(reader.pieces)
+            source = Source(self._spark.range(0, count, 1, max(1, count)), reader, tasks=count)
+            reports = [
+                decode_fanout(report) for report in source.reports(source.map(fanout_stage(flow), REPORT_SCHEMA))
+            ]
         written = WrittenShares(_gathered(reports), roles, main, started_at)
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
@@ -198,13 +192,3 @@ def _gathered(reports: list[FanoutReport]) -> dict[PartitionKey, dict[str, Share
             for name, share in named.items():
                 into[name] = into[name] + share if name in into else share
     return gathered
-
-
-def _failure(error: Exception) -> PenstockError:
-    return (
-        source_error(error)
-        or task_error(error)
-        or BatchFailedError(
-            "the Spark job of a batch failed", detail=last_cause(error), hint="the batch will be planned again"
-        )
-    )

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from penstock.engine.events import Listener
 from penstock.engine.rounds import Round
+from penstock.engine.spark_failures import SparkGoneError, SparkStoppedError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.log.offsets import Partition
 from penstock.plan import BeyondEndError
@@ -87,17 +88,26 @@ class Loop:
         try:
             self._turn_until_stopped()
         finally:
-            if self._rounds is not None:
-                self._rounds.close()
+            self._close_rounds()
+
+    def _close_rounds(self) -> None:
+        rounds, self._rounds = self._rounds, None
+        if rounds is not None:
+            rounds.close()
 
     def _turn_until_stopped(self) -> None:
         while not self._stop:
             try:
                 finished, pause = self._turn()
                 self._retries.succeed()
+            except SparkGoneError:
+                raise
             except (TransientError, OutcomeUnknownError, BeyondEndError) as error:
                 if self._stop:
                     return
+                if isinstance(error, SparkStoppedError):
+                    # The next ones are opened on another session; nothing is kept between rounds but caches.
+                    self._close_rounds()
                 finished, pause = False, self._retries.pause_seconds(error)
                 self._listener.event(
                     "retrying", reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)

@@ -9,13 +9,16 @@ from pyspark.sql import SparkSession
 from penstock.claims import Claims, StaticClaims
 from penstock.engine.events import Listener, Silence
 from penstock.engine.reports import Written
-from penstock.engine.rounds import JobRounds, Surroundings
+from penstock.engine.rounds import JobRounds, Surroundings, answering_log
+from penstock.engine.spark_failures import spark_errors
 from penstock.engine.starting import StartedTable
 from penstock.engine.writing import BatchWriter
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spark_checks import refuse_unshared
+from penstock.job.spec import JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition
 from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment
@@ -36,17 +39,20 @@ class Pipeline(JobRounds[Written]):
         failpoint: Failpoint | None = None,
         claims: Claims | None = None,
         stopping: Callable[[], bool] = lambda: False,
+        open_log: Callable[[KafkaLogSpec], KafkaLog] = KafkaLog,
     ) -> None:
         around = Surroundings(
-            environment or Environment(), listener or Silence(), claims or StaticClaims(), failpoint, stopping
+            environment or Environment(), listener or Silence(), claims or StaticClaims(), failpoint, stopping, open_log
         )
+        refuse_unshared(job, spark.sparkContext.master)
         self.spark = spark
-        self.table = _open_table(job, spark, around.environment)
-        super().__init__(job, around)
-        self.writer = BatchWriter(job, spark, self.table, self.log, self.listener, failpoint, stopping)
-        self.quarantine = Quarantine(job, self.table, self.environment)
-        self.quarantine.finish_replay()
-        self._learn_record_bytes()
+        with answering_log(job, around) as log:
+            self.table = _open_table(job, spark, around.environment)
+            super().__init__(job, around, log)
+            self.writer = BatchWriter(job, spark, self.table, self.log, self.listener, failpoint, stopping)
+            self.quarantine = Quarantine(job, self.table, self.environment)
+            self.quarantine.finish_replay()
+            self._learn_record_bytes()
 
     @property
     def stateful(self) -> StartedTable:
@@ -68,7 +74,7 @@ class Pipeline(JobRounds[Written]):
             )
             for piece in batch.slices
         )
-        outcome = self.table.commit(Proposal(self.job.name, batch.id, parts, written.staged_at), written.schema)
+        outcome = self.table.commit(Proposal(self.job.name, batch.id, parts), written.schema)
         self.reach("committed")
         if outcome.version is not None:
             self._learn(written)
@@ -112,7 +118,8 @@ class Pipeline(JobRounds[Written]):
 
 def _open_table(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:
     visible = visible_schema(job, job.schema)
-    schema = output_schema(spark, visible, job.sql) if job.sql else visible
+    with spark_errors(spark):
+        schema = output_schema(spark, visible, job.sql) if job.sql else visible
     policy = job.on.new_column
     if job.sql and job.sql.select:
         policy = NewColumnPolicy.ADD

@@ -14,12 +14,15 @@ from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
 from penstock.engine.events import Listener
 from penstock.engine.export import ExportPipeline
+from penstock.engine.gateway import jvm_exit_code
 from penstock.engine.loop import Loop, Retries, Rounds, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.rounds import Surroundings
-from penstock.engine.session import open_spark
+from penstock.engine.session import SharedSession, open_spark
+from penstock.engine.spark_failures import SparkGoneError
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, nowhere
+from penstock.job.spark_checks import merged_spark
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
 
@@ -46,19 +49,27 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
     One job's failure does not stop the others.
     """
+    spec = merged_spark(jobs)
     light = all(job.sql is None and job.log.reader == "librdkafka" for job in jobs)
-    spark = open_spark(jobs[0].spark, name="penstock " + " ".join(job.name for job in jobs), light=light)
+    name = "penstock " + " ".join(job.name for job in jobs)
+    spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
     stop = Stop()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
     shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
+    gone: int | None = None
     try:
         with shutdown.on_signals():
             while any(each.thread.is_alive() for each in threads):
                 for each in threads:
                     each.thread.join(_JOIN_SECONDS)
+                gone = jvm_exit_code()
+                if gone is not None:
+                    stop.request()
     finally:
         shutdown.cancel_timer()
         spark.stop()
+    if gone is not None:
+        raise SparkGoneError(f"its exit code is {gone}")
     for each in threads:
         if each.error:
             raise each.error[0]
@@ -71,14 +82,14 @@ def open_rounds(job: JobSpec, spark: SparkSession, around: Surroundings) -> Roun
     return Pipeline(job, spark, around.environment, around.listener, around.failpoint, around.claims, around.stopping)
 
 
-def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
+def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else nowhere
     claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
 
     def pipeline() -> Rounds:
-        environment = Environment(reach=reach, stage_age_seconds_max=job.limits.stage_age_seconds_max)
+        environment = Environment(reach=reach)
         return open_rounds(
-            job, spark, Surroundings(environment, listener, claims, options.failpoint, lambda: bool(stop))
+            job, spark.current(), Surroundings(environment, listener, claims, options.failpoint, lambda: bool(stop))
         )
 
     loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
@@ -107,7 +118,7 @@ def _start(job: JobSpec, spark: SparkSession, listener: Listener, stop: Stop, op
 class _Shutdown:
     """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it."""
 
-    def __init__(self, stop: Stop, spark: SparkSession, seconds_max: float) -> None:
+    def __init__(self, stop: Stop, spark: SharedSession, seconds_max: float) -> None:
         self._stop = stop
         self._spark = spark
         self._timer = threading.Timer(seconds_max, self._abandon)
@@ -137,4 +148,4 @@ class _Shutdown:
 
     def _abandon(self) -> None:
         """Nothing of the batch is committed or only all of it: staged files wait for vacuum."""
-        self._spark.sparkContext.cancelAllJobs()
+        self._spark.cancel_jobs()

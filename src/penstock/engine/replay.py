@@ -36,6 +36,7 @@ from penstock.tables.delta.table import Change, SchemaMovedError, Table
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.quarantine_rows import count_rows, own_files, own_rows, partitions_of
 from penstock.tables.replayed import ReplayRun, find_run, finish_replay, remove_run, run_number, run_record
+from penstock.tables.staged import check_staged
 
 PASSES_MAX = 20
 """How often a pass over the quarantine begins anew because a rival or a new column came between."""
@@ -259,6 +260,7 @@ class _Replay:
             if run_number(self._data) != run.number - 1:
                 return None
             self._check_schema(written.schema)
+            check_staged(self._data.storage(), written.files)
             return Change(
                 actions=[self._data.add_action(each) for each in written.files],
                 transactions={replay_key(self._data.job): run.number, **self._totals(run)},

@@ -6,7 +6,8 @@ Nothing is kept between rounds but caches.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from penstock.engine.sharing import Hands, RangeWork
 from penstock.engine.starting import StartedTable, Starter
 from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.failpoints import Failpoint
-from penstock.job.spec import Delivery, JobSpec
+from penstock.job.spec import Delivery, JobSpec, KafkaLogSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
 from penstock.log.offsets import Batch, Bounds, Partition
@@ -41,6 +42,19 @@ class Surroundings:
     claims: Claims = field(default_factory=StaticClaims)
     failpoint: Failpoint | None = None
     stopping: Callable[[], bool] = lambda: False
+    open_log: Callable[[KafkaLogSpec], KafkaLog] = KafkaLog
+
+
+@contextmanager
+def answering_log(job: JobSpec, around: Surroundings) -> Iterator[KafkaLog]:
+    """A log that has answered once: for one that cannot be read no table is made. Closed if the block fails."""
+    log = around.open_log(job.log)
+    try:
+        log.partitions()
+        yield log
+    except BaseException:
+        log.close()
+        raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +104,9 @@ class LandedPart(Protocol):
 class JobRounds(ABC, Generic[W]):
     """The five steps of one job over its log and a table of some kind."""
 
-    def __init__(self, job: JobSpec, surroundings: Surroundings) -> None:
+    def __init__(self, job: JobSpec, surroundings: Surroundings, log: KafkaLog) -> None:
         self.job = job
-        self.log = KafkaLog(job.log)
+        self.log = log
         self.environment = surroundings.environment
         self.listener = surroundings.listener
         self.claims = surroundings.claims

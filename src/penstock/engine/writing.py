@@ -6,18 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.engine.events import Listener
-from penstock.engine.isolate import POISON_PER_BATCH_MAX, find_poison
+from penstock.engine.isolate import Poison, Probe, find_poison
 from penstock.engine.read_checks import ReadChecks
 from penstock.engine.reports import Written, gather
-from penstock.engine.task_errors import task_error
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.engine.spark_failures import BatchFailedError, spark_errors
+from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
-from penstock.flow.compile import Source, probe_batch, visible_schema, write_batch
+from penstock.flow.compile import NoRecords, Source, probe_batch, visible_schema, write_batch
 from penstock.flow.fitting import folded, grown, new_paths
 from penstock.flow.manifest import PartitionKey, TaskReport
 from penstock.flow.new_fields import addable, left_out
@@ -27,19 +25,15 @@ from penstock.flow.task import Flow, NamedSlice
 from penstock.flow.write import WriteOptions
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Batch, Partition, Slice
+from penstock.log.offsets import Batch, Slice
 from penstock.log.reader import PieceReader
 from penstock.log.sizes import sample_sizes
-from penstock.log.source import read_batch, source_error
+from penstock.log.source import read_batch
 from penstock.tables.delta.table import Table
 
 BYTES_UNBOUNDED = str(2**31 - 1)
 """With this very number Spark does not measure batches at all."""
 CAREFUL_ROWS_MAX = 10_000
-
-
-class BatchFailedError(TransientError):
-    """The Spark job of a batch failed for a reason that is not the log's."""
 
 
 Records = Callable[[Sequence[Slice]], Source]
@@ -68,62 +62,62 @@ class BatchWriter:
         self.stopping = stopping
         self._checks = ReadChecks(job, log)
         # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
-        self._session = spark.newSession()
+        with spark_errors(spark):
+            self._session = spark.newSession()
 
     def write(self, batch: Batch) -> Written | None:
         """Run the batch's Spark job. None if the table first had to take new columns: the batch is planned again."""
         started_at = self.table.environment.now()
         decoded, visible, target = self.schemas()
         flow = self.flow(batch, decoded, target)
-        self._cut_batches(batch)
+        with spark_errors(self.spark):
+            self._cut_batches(batch)
         reports = self.run_flow(batch, flow, visible, self._records)
         written = gather(batch, reports, started_at, target)
         self._check_reports(batch, written)
         return None if self.added_columns(written) else written
 
     def run_flow(self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records) -> Sequence[TaskReport]:
-        """Run the Spark job; a record that breaks it is found and sent to quarantine, the rest runs again."""
-        reason = ""
-        for attempt in range(POISON_PER_BATCH_MAX):
-            try:
-                return write_batch(records(batch.slices), flow, self.job.sql, visible)
-            except (PySparkException, Py4JError) as error:
-                failure = self._spark_error(error)
-            if attempt == 0 and isinstance(failure, BatchFailedError) and not self.stopping():
-                self._cut_batches_carefully()
-                continue
-            found = self._find_poison(batch, flow, visible, records, failure)
-            partition, offset, reason = found
+        """Run the Spark job; records that break it are found and sent to quarantine, the rest runs again."""
+        try:
+            return self._run_job(batch, flow, visible, records)
+        except BatchFailedError:
+            if self.stopping():
+                raise
+        with spark_errors(self.spark):
+            self._cut_batches_carefully()
+        try:
+            return self._run_job(batch, flow, visible, records)
+        except BatchFailedError:
+            poison = {} if self.stopping() else find_poison(batch.slices, self._probe(flow, visible, records))
+            if not poison:
+                raise
+        for (partition, offset), reason in poison.items():
             self.listener.event("record isolated", partition=str(partition), offset=offset, reason=reason)
-            key = (partition.topic, partition.number)
-            flow = replace(flow, poison={**flow.poison, key: {**flow.poison.get(key, {}), offset: reason}})
-        raise UserError(
-            f"more than {POISON_PER_BATCH_MAX} records of one batch break its Spark job",
-            detail=reason,
-            hint="use functions that return null instead of failing, such as try_cast and try_divide",
-        )
+        return self._run_job(batch, _without(flow, poison), visible, records)
 
-    def _find_poison(
-        self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records, error: PenstockError
-    ) -> tuple[Partition, int, str]:
-        """The record that broke the job; if it was none, the job's own error is raised."""
+    def _run_job(self, batch: Batch, flow: Flow, visible: pa.Schema, records: Records) -> Sequence[TaskReport]:
+        with spark_errors(self.spark):
+            return write_batch(records(batch.slices), flow, self.job.sql, visible)
 
-        def probe(slices: Sequence[Slice]) -> str | None:
+    def _probe(self, flow: Flow, visible: pa.Schema, records: Records) -> Probe:
+        def probe(slices: Sequence[Slice], poison: Poison) -> str | None:
+            if self.stopping():
+                raise TransientError("the search for the record that breaks a batch was interrupted by a stop")
             try:
-                probe_batch(records(slices), flow, self.job.sql, visible)
-            except (PySparkException, Py4JError) as failure:
-                source = source_error(failure)
-                if source is not None:
-                    raise source from failure
-                return last_cause(failure)
+                with spark_errors(self.spark):
+                    source = records(slices) if slices else self._no_records()
+                    probe_batch(source, _without(flow, poison), self.job.sql, visible)
+            except BatchFailedError as failure:
+                return failure.detail
             return None
 
-        if not isinstance(error, BatchFailedError) or self.stopping():
-            raise error
-        found = find_poison(batch.slices, probe)
-        if found is None:
-            raise error
-        return found
+        return probe
+
+    def _no_records(self) -> Source:
+        """A task for every core, none of which gets a record."""
+        count = max(1, self.spark.sparkContext.defaultParallelism)
+        return Source(self._session.range(0, count, 1, count), NoRecords(write_options(self.job, self.table.schema)))
 
     def _records(self, slices: Sequence[Slice]) -> Source:
         tasks_min = self.spark.sparkContext.defaultParallelism
@@ -131,7 +125,7 @@ class BatchWriter:
             return Source(read_batch(self._session, self.job.log, slices, tasks_min, True))
         reader = PieceReader.of(self.job.log, slices, tasks_min, self.job.limits.arrow_batch_bytes_max)
         count = len(reader.pieces)
-        return Source(self._session.range(0, count, 1, max(1, count)), reader)
+        return Source(self._session.range(0, count, 1, max(1, count)), reader, tasks=count)
 
     def _cut_batches(self, batch: Batch) -> None:
         """Where Spark cuts Arrow batches: by rows, from the size of records; by bytes, slower, if none can be seen."""
@@ -180,15 +174,6 @@ class BatchWriter:
             failpoint=self.failpoint,
         )
 
-    def _spark_error(self, error: Exception) -> PenstockError:
-        return (
-            source_error(error)
-            or task_error(error)
-            or BatchFailedError(
-                "the Spark job of a batch failed", detail=last_cause(error), hint="the batch will be planned again"
-            )
-        )
-
     def added_columns(self, written: Written) -> bool:
         """Give the table the fields that records brought; those that cannot be columns are told and left out."""
         if self.job.on.new_column is not NewColumnPolicy.ADD or not written.new_fields:
@@ -229,8 +214,9 @@ def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:
     }
 
 
-def last_cause(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    causes = [line for line in lines if "Error" in line or "Exception" in line]
-    # Python's traceback ends with its error; Spark's message begins with it and goes on with the place in the query.
-    return (causes[-1] if causes else lines[0] if lines else "no message")[:500]
+def _without(flow: Flow, poison: Poison) -> Flow:
+    """The flow with these records set aside unseen, into quarantine."""
+    found: dict[PartitionKey, dict[int, str]] = {}
+    for (partition, offset), reason in poison.items():
+        found.setdefault((partition.topic, partition.number), {})[offset] = reason
+    return replace(flow, poison=found)

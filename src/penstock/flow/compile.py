@@ -9,11 +9,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from penstock.errors import TransientError
 from penstock.flow.columns import output_type
 from penstock.flow.manifest import TaskReport, decode_report
 from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
 from penstock.flow.task import REPORT_SCHEMA, Flow, Stage, fused_stage
+from penstock.flow.write import WriteOptions
 from penstock.job.spec import JobSpec, SqlSpec
+from penstock.storage import open_storage
 
 
 def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:
@@ -28,12 +31,33 @@ class Source:
 
     frame: DataFrame
     read: Stage | None = None
+    tasks: int = 0
+    """How many tasks there are at least, each of which reports once."""
 
     def map(self, stage: Stage, schema: pa.Schema) -> DataFrame:
         """One `mapInArrow` for reading and the stage together."""
         return self.frame.mapInArrow(
             stage if self.read is None else _Fused(self.read, stage), from_arrow_schema(schema)
         )
+
+    def reports(self, frame: DataFrame) -> list[str]:
+        """The report of every task. A JVM that dies while it hands them over ends the stream without an error."""
+        found = [str(row["report"]) for row in frame.collect()]
+        if len(found) < self.tasks:
+            raise TransientError(f"Spark handed over the reports of {len(found)} of {self.tasks} tasks")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class NoRecords:
+    """Reads nothing, so that a task only starts, loads its modules and reaches the table's storage."""
+
+    table: WriteOptions
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in numbers:
+            open_storage(self.table.table_url, self.table.storage_options).exists("_delta_log/_last_checkpoint")
+        yield from ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +87,7 @@ def _run(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -
     else:
         decoded = records.map(decode_stage(flow, visible), pa.schema([*HIDDEN, *visible]))
         written = project(decoded, sql).mapInArrow(write_stage(flow), from_arrow_schema(REPORT_SCHEMA))
-    return [decode_report(row["report"]) for row in written.collect()]
+    return [decode_report(report) for report in records.reports(written)]
 
 
 def probe_batch(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> None:

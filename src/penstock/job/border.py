@@ -137,6 +137,7 @@ class DeltaSection(Section):
     quarantine: Text = None
     storage: Settings = None
     properties: Settings = None
+    shared: Flag = None
 
 
 class TableSection(Section):

@@ -12,7 +12,7 @@ from pydantic import Field, PlainValidator
 
 from penstock.job import expressions
 from penstock.job.faults import kind_of, nearest, shown
-from penstock.job.scalars import Duration, Positive, Settings, Size, Text, ValueRefusedError, one_of, text
+from penstock.job.scalars import Duration, Flag, Positive, Settings, Size, Text, ValueRefusedError, one_of, text
 from penstock.job.section import Section
 from penstock.job.spec import MessageName, OutsidePolicy, Secret, TypeStart, UnknownTypePolicy
 
@@ -163,3 +163,4 @@ class ExportSection(Section):
     compression: Annotated[Compression | None, one_of(COMPRESSIONS)] = None
     compact_size: Size = None
     retry: Duration = None
+    shared: Flag = None

@@ -29,6 +29,7 @@ from penstock.job.expressions import Expression
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
 from penstock.job.kafka_checks import kafka_findings, start_offsets
 from penstock.job.section import stated
+from penstock.job.spark_checks import spark_findings, unshared_findings
 from penstock.job.spec import (
     ClaimsSpec,
     DecodeSpec,
@@ -171,9 +172,11 @@ def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
         yield Finding(("flush", "min_bytes_per_file"), "more than max_bytes_per_batch: no batch could fill a file")
     if file.limits is not None and (file.limits.arrow_batch_bytes or 0) > ARROW_BATCH_BYTES_MAX:
         yield Finding(("limits", "arrow_batch_bytes"), "more than 1GiB: Spark cannot hand that over in one piece")
-    for name in (file.spark.conf if file.spark is not None else None) or {}:
-        if not name.startswith("spark."):
-            yield Finding(("spark", "conf", name), "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
+    yield from spark_findings(file.spark)
+    for kind in ("delta", "export") if file.table is not None else ():
+        section = getattr(file.table, kind)
+        if section is not None:
+            yield from unshared_findings(file.spark, section, ("table", kind))
 
 
 def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
@@ -206,6 +209,7 @@ def _table(table: TableSection, folder: Path) -> DeltaTableSpec:
         path=table_path(section.path, folder),
         quarantine_path=quarantine_path(section, folder),
         storage_options=_hiding(section.storage),
+        shared=section.shared or False,
     )
     if table.delta is None:
         return spec

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from penstock.job.faults import Fault, JobFileError
 from penstock.job.loader import load_job
+from penstock.job.spark_checks import UNSHARED, UNSHARED_HINT, contradiction, contradiction_text, is_unshared
 from penstock.job.spec import JobSpec
 
 
@@ -49,6 +50,9 @@ def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault 
     if (job.name, job.table.path) == (other.name, other.table.path):
         message = f"the same job name and table as in {other_path}: both would move the same positions"
         return Fault(str(path), 1, 1, "job", message, "give one of them another name")
+    spark = _spark_clash(path, job, other_path, other)
+    if spark is not None:
+        return spark
     if job.export is None and other.export is None:
         return None
     if _lies_in(job, other) or _lies_in(other, job):
@@ -60,6 +64,20 @@ def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault 
     if job.table.path == other.table.path and _same_names(job, other):
         message = f"the same root as in {other_path}, under the same file names"
         return Fault(str(path), 1, 1, "table.export", message, "give each cluster a name, or each job its own root")
+    return None
+
+
+def _spark_clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault | None:
+    """What the two cannot share of the one Spark that their process has."""
+    found = contradiction(job.spark, other.spark)
+    if found is not None:
+        message = f"{contradiction_text(job.name, other.name, found[1:])} ({other_path})"
+        return Fault(str(path), 1, 1, found[0], message, "state the same, or run the jobs in processes of their own")
+    for each, master in ((job, other.spark.master), (other, job.spark.master)):
+        if master is not None and is_unshared(each, master):
+            key = "table.delta" if each.export is None else "table.export"
+            message = f"job {each.name} has {UNSHARED}, as the other job of the process states ({other_path})"
+            return Fault(str(path), 1, 1, f"{key}.path", message, UNSHARED_HINT.format(key=f"{key}.shared"))
     return None
 
 

@@ -175,6 +175,8 @@ class DeltaTableSpec:
     quarantine_path: str = ""
     storage_options: Mapping[str, str] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
+    shared: bool = False
+    """Of local paths: whether every executor sees the same folder."""
 
 
 class UnknownTypePolicy(StrEnum):
@@ -325,7 +327,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class SparkSpec:
-    master: str = "local[*,4]"
+    master: str | None = None
+    """None: the one that Spark is started with, or `local[*,4]`."""
     conf: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, Any, cast
@@ -16,7 +16,7 @@ from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, 
 from penstock.storage.files import RangeReader
 from penstock.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours, is_clear
 from penstock.storage.hdfs_files import HdfsRanges, HdfsWriter
-from penstock.storage.port import Entry, NotFoundError
+from penstock.storage.port import Entry, NotFoundError, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
@@ -83,6 +83,15 @@ class HdfsStorage:
         except NotFoundError:
             return False
         return True
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for folder, wanted in by_folder(paths).items():
+            for status in self._children(self._key(folder) if folder else self._root or "/"):
+                entry = self._entry(status)
+                if entry.path in wanted and not status.isdir:
+                    found[entry.path] = entry.size_bytes
+        return found
 
     def put(self, path: str, data: bytes) -> None:
         aside = self._write_aside(path, data)

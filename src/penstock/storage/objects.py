@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, cast
 
 import obstore
@@ -12,7 +13,7 @@ from obstore.store import LocalStore, MemoryStore
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.storage.failures import failure_of, told_as_ours
 from penstock.storage.files import ObjectWriter, RangeReader, open_local_writer, open_remote_writer
-from penstock.storage.port import Entry, NotFoundError
+from penstock.storage.port import Entry, NotFoundError, by_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -72,6 +73,35 @@ class ObjectStorage:
         except NotFoundError:
             return False
         return True
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        wanted = set(paths)
+        found: dict[str, int] = {}
+        if not self._is_local:
+            for folder, inside in by_folder(wanted).items():
+                found |= self._sizes_in(folder, inside)
+        # On a disk asking for each is cheapest; elsewhere this is for names that a listing spells in another way.
+        for path in wanted - found.keys():
+            with suppress(NotFoundError):
+                found[path] = self.size_bytes(path)
+        return found
+
+    def _sizes_in(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
+        """From one listing, begun right before the first of the names and ended with the last that is missing."""
+        left = set(paths)
+        found: dict[str, int] = {}
+        before = self._key(min(left))[:-1]
+        within = self._key(folder) if folder else self._prefix.rstrip("/")
+        with told_as_ours(self._shown(folder)):
+            for chunk in obstore.list(self._store, within or None, offset=before):
+                for meta in chunk:
+                    path = meta["path"].removeprefix(self._prefix)
+                    if path in left:
+                        left.discard(path)
+                        found[path] = meta["size"]
+                if not left:
+                    break
+        return found
 
     def put(self, path: str, data: bytes) -> None:
         with told_as_ours(self._shown(path)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import IO, Any, Protocol
@@ -21,6 +21,14 @@ class Entry:
     path: str
     size_bytes: int
     modified_at: datetime
+
+
+def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
+    """The paths sorted by the folder that they lie in; "" is the root."""
+    found: dict[str, set[str]] = {}
+    for path in paths:
+        found.setdefault(path.rpartition("/")[0], set()).add(path)
+    return found
 
 
 class Writer(Protocol):
@@ -63,6 +71,9 @@ class Storage(Protocol):
     def size_bytes(self, path: str) -> int: ...
 
     def exists(self, path: str) -> bool: ...
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        """The sizes of those of these objects that are there; a remote store is asked once per folder, not for each."""
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace, all or nothing."""

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 from penstock.failpoints import Reach, nowhere
 
-STAGE_AGE_SECONDS_MAX = 3600.0
-
 
 @dataclass(slots=True)
 class Environment:
@@ -21,8 +19,6 @@ class Environment:
     sleep: Callable[[float], None] = time.sleep
     chance: random.Random = field(default_factory=random.Random)
     reach: Reach = nowhere
-    stage_age_seconds_max: float = STAGE_AGE_SECONDS_MAX
-    """Files staged longer ago than this are looked for before a commit names them (RULES C7)."""
 
 
 def new_batch_id() -> str:

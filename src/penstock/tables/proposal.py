@@ -64,7 +64,6 @@ class Proposal:
     job: str
     batch_id: str
     parts: tuple[Part, ...]
-    staged_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,8 @@ from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
 from penstock.tables.delta.transactions import app_transactions
 from penstock.tables.environment import Environment
-from penstock.tables.proposal import Outcome, Part, Proposal, check
+from penstock.tables.proposal import Outcome, Part, Proposal, SlicePart, check
+from penstock.tables.staged import check_quarantine, check_staged
 from penstock.tables.state import TableState
 
 COMMIT_ATTEMPTS_MAX = 20
@@ -33,10 +34,6 @@ _BACKOFF_SECONDS_MAX = 2.0
 
 class SchemaMovedError(TransientError):
     """The table's columns changed so that staged files no longer fit: the batch has to be written again."""
-
-
-class StagedFileGoneError(TransientError):
-    """A staged file disappeared before its commit: the batch has to be written again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +110,7 @@ class Table:
             if not checked.accepted:
                 return Outcome(None, (), checked.refused)
             self.environment.reach("checked")
-            self._check_staged(proposal, checked.accepted)
+            self._check_staged(checked.accepted)
             wanted = effect(proposal, checked.accepted, state)
             failure = self._land(proposal.batch_id, wanted)
             if failure is None:
@@ -259,15 +256,11 @@ class Table:
         if any(there.get(each.name) != each.type for each in written_with):
             raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
 
-    def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
-        """A batch that waited long may have lost files to somebody's vacuum (RULES C7)."""
-        age_seconds = self.environment.now() - proposal.staged_at
-        if not proposal.staged_at or age_seconds < self.environment.stage_age_seconds_max:
-            return
-        storage = self.storage()
-        for file in (file for part in accepted for file in getattr(part, "files", ())):
-            if not storage.exists(file.path):
-                raise StagedFileGoneError(f"staged file {file.path} is gone from {self.spec.path}")
+    def _check_staged(self, accepted: tuple[Part, ...]) -> None:
+        """Executors may have disks of their own, and a batch that waited may have lost files to somebody's vacuum."""
+        parts = [part for part in accepted if isinstance(part, SlicePart)]
+        check_staged(self.storage(), [file for part in parts for file in part.files])
+        check_quarantine(self.spec, [file for part in parts for file in part.quarantine_files])
 
     def _back_off(self, attempt: int) -> None:
         longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)

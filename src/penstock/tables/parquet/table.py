@@ -10,6 +10,7 @@ import pyarrow as pa
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.flow.columns import output_type
 from penstock.flow.fitting import grown, respelled
+from penstock.flow.manifest import StagedFile
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
@@ -39,6 +40,7 @@ from penstock.tables.parquet.proposal import (
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
+from penstock.tables.staged import check_quarantine, check_staged
 
 COMMIT_ATTEMPTS_MAX = 50
 _BACKOFF_SECONDS = 0.02
@@ -131,12 +133,18 @@ class ExportTable:
                 return None
             self.environment.reach("checked")
             routed = [part for part in accepted if isinstance(part, RoutedPart)]
+            check_staged(self.storage, self.files_to_move(routed))
+            check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
             return Draft(_kind(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
         self._carry_leftover()
         return LedgerOutcome(number, accepted if number is not None else (), refused)
+
+    def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
+        """The staged files that become visible with the entry itself."""
+        return [file for part in parts for file in part.files]
 
     def _carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""

@@ -1,0 +1,115 @@
+"""Spark dies, is stopped, or is sent a signal with its process: nothing is lost, and a supervisor knows what to do."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import psutil
+
+from penstock.errors import TransientError
+from tests.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
+from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
+from tests.processes import command_json, penstock
+
+_STOPPING = """
+import sys
+from pathlib import Path
+from pyspark import SparkContext
+from penstock.engine.process import RunOptions, run_jobs
+from penstock.job.several import load_jobs
+from penstock.watch.lines import JsonLines
+
+class StopsSpark(JsonLines):
+    left = 1
+
+    def event(self, name, **fields):
+        super().event(name, **fields)
+        if name == "batch planned" and StopsSpark.left:
+            StopsSpark.left -= 1
+            SparkContext._active_spark_context._jsc.sc().stop()
+
+run_jobs(load_jobs([Path(each) for each in sys.argv[1:]]), lambda job: StopsSpark(job.name), RunOptions(once=True))
+"""
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """The JVM of a process, and the Python workers that it started."""
+    return psutil.Process(pid).children(recursive=True)
+
+
+def jvm_of(pid: int) -> psutil.Process:
+    [jvm] = [each for each in family_of(pid) if each.name() == "java"]
+    return jvm
+
+
+def test_a_jvm_that_is_killed_ends_the_process_in_clear_words_and_a_process_that_is_killed_its_jvm(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    job = numbered_job(tmp_path, bootstrap, name)
+    places = produce(name, numbered(range(500)))
+    with penstock("run", str(job), "--json", failpoint="writing:stop") as process:
+        process.wait_stopped()
+        jvm_of(process.pid).kill()
+        process.send(signal.SIGCONT)
+        assert process.exit_code() == TransientError.exit_code
+        assert "Spark's JVM ended" in process.errors
+        assert "Traceback" not in process.errors
+    assert not offsets_in(tmp_path / "table")
+    with penstock("run", str(job), "--json") as process:
+        process.wait_for("batch committed")
+        family = family_of(process.pid)
+        assert len(family) > 1
+        process.send(signal.SIGKILL)
+        assert process.exit_code() == KILLED
+        wait_until(lambda: not any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in family))
+    assert_every_record_once(tmp_path / "table", places)
+    assert command_json("verify", str(job))["ok"]
+
+
+def test_a_signal_to_the_whole_group_ends_a_process_as_one_to_the_process_does(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """As `timeout` sends it to a group, and a service manager to every process of a service."""
+    name = topic()
+    job = numbered_job(tmp_path, bootstrap, name)
+    places = produce(name, numbered(range(500)))
+    with penstock("run", str(job), "--json", failpoint="writing:stop", through=("setsid",)) as process:
+        process.wait_stopped()
+        os.killpg(process.pid, signal.SIGTERM)
+        for each in family_of(process.pid):
+            each.send_signal(signal.SIGTERM)
+        process.send(signal.SIGCONT)
+        assert process.exit_code() == 0, process.last_words
+        assert "Traceback" not in process.errors
+        assert process.heard[-1]["event"] == "job stopped"
+    assert_every_record_once(tmp_path / "table", places)
+
+
+def test_a_stopped_context_is_opened_again_and_costs_no_record(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """Two jobs of one process: one finds the context stopped under its batch, and both go on with the next one."""
+    names = [topic(2), topic(2)]
+    jobs = []
+    for number, name in enumerate(names):
+        produce(name, [b'{"number": %d, "day": "d"}' % each for each in range(300)])
+        folder = tmp_path / f"job{number}"
+        folder.mkdir()
+        path = numbered_job(folder, bootstrap, name)
+        path.write_text(path.read_text().replace("job: numbered", f"job: job{number}"))
+        jobs.append(path)
+    done = subprocess.run(
+        [sys.executable, "-c", _STOPPING, *map(str, jobs)], capture_output=True, text=True, check=False, timeout=240
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the SparkContext was stopped" in done.stdout
+    assert "record isolated" not in done.stdout
+    for job in jobs:
+        assert pl.read_delta(str(job.parent / "table")).height == 300

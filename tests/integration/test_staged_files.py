@@ -1,0 +1,68 @@
+"""What tasks staged is looked at before its commit: rows that nobody has are never committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.tables.staged import StagedFileGoneError
+from tests.exports import ExportPipe
+from tests.kafka import Produce, Topics
+from tests.pipes import Pipe, ids, once_at
+from tests.processes import penstock
+
+
+def lose(folder: Path) -> None:
+    """Take away what the tasks of a batch have staged, as if they had written it to another machine's disk."""
+    found = list(folder.rglob("s.*.pq"))
+    assert found
+    for each in found:
+        each.unlink()
+
+
+@pytest.mark.parametrize("lost", ["table", "table_quarantine"])
+def test_a_batch_whose_files_are_not_there_is_not_committed_and_written_again(
+    pipe: Pipe, topic: Topics, produce: Produce, lost: str
+) -> None:
+    name = topic()
+    produce(name, [*ids(range(20)), "no JSON"])
+    pipe.describe(name)
+    with pytest.raises(StagedFileGoneError) as raised:
+        pipe.run_to_end(reach=once_at("staged", lambda: lose(pipe.folder / lost)))
+    assert "folder that all of them share" in raised.value.hint
+    assert pipe.positions() == [0]
+    heard = pipe.run_to_end(reach=once_at("staged", lambda: lose(pipe.folder / lost)), retries=1)
+    assert len(heard.named("retrying")) == 1
+    assert pipe.column("id") == list(range(20))
+    assert pipe.quarantined("offset") == [(20,)]
+    assert pipe.verified()
+
+
+def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_them_again(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name)
+    produce(name, ['{"type": "A", "id": 1, "at": "2024-05-01T00:00:00Z"}'])
+    heard = export.run_to_end(reach=once_at("staged", lambda: lose(export.root)), retries=1)
+    assert [each["reason"].split(":")[0] for each in heard.named("retrying")] == [
+        "a staged file is not as its task wrote it"
+    ]
+    assert export.offsets("A") == [0]
+
+
+def test_an_executor_of_its_own_writes_to_the_path_of_the_job_file(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """A real executor, a process with a working directory of its own; the path is relative to the job file."""
+    name = topic(2)
+    produce(name, ids(range(40)))
+    pipe = Pipe(tmp_path, bootstrap, None)  # type: ignore[arg-type]
+    pipe.describe(name)
+    text = pipe.path.read_text().replace(pipe.table, "./table")
+    pipe.path.write_text(text + 'spark: {master: "local-cluster[1,1,1024]"}\n')
+    with penstock("run", str(pipe.path), "--once", "--json") as process:
+        assert process.exit_code() == 0, process.last_words
+    assert sorted(pipe.column("id")) == list(range(40))
+    assert pipe.verified()

@@ -1,0 +1,134 @@
+"""What Spark raises is sorted by who can have caused it, and a stopped session is opened once for all jobs."""
+
+from __future__ import annotations
+
+import random
+import threading
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.engine.events import Silence
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.session import SharedSession, chosen_master
+from penstock.engine.spark_failures import (
+    BatchFailedError,
+    SparkGoneError,
+    SparkStoppedError,
+    spark_errors,
+    spark_failure,
+)
+from penstock.errors import TransientError, UserError
+from tests.unit.engine.test_loop import CAUGHT_UP, Patient, Script
+
+CA_MISSING = """\
+An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "reader.py", line 128, in _read
+    consumer = Consumer(dict(self.settings))
+cimpl.KafkaException: KafkaError{code=_INVALID_ARG,val=-186,str="Failed to create consumer: ssl.ca.location failed"}
+"""
+LOST = "Job aborted: ExecutorLostFailure (executor 1 exited caused by one of the running tasks) Reason: Command exited"
+
+
+@dataclass(slots=True)
+class Context:
+    """A SparkContext as far as one asks whether it lives."""
+
+    stopped: bool = False
+    gone: bool = False
+
+    @property
+    def _jsc(self) -> Context:
+        return self
+
+    def sc(self) -> Context:
+        if self.gone:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return self
+
+    def isStopped(self) -> bool:  # noqa: N802, Java's name
+        return self.stopped
+
+
+@dataclass(slots=True)
+class Session:
+    sparkContext: Context = field(default_factory=Context)  # noqa: N815, Spark's name
+
+    def stop(self) -> None:
+        self.sparkContext.stopped = True
+
+
+def session(**state: Any) -> SparkSession:
+    return cast(SparkSession, Session(Context(**state)))
+
+
+@pytest.mark.parametrize(
+    "error", [ConnectionRefusedError(111, "refused"), Py4JNetworkError("Answer is empty"), EOFError()]
+)
+def test_a_jvm_that_is_gone_ends_the_process_with_a_code_for_its_supervisor(error: Exception) -> None:
+    found = spark_failure(error, session(gone=True))
+    assert isinstance(found, SparkGoneError)
+    assert found.exit_code == 75
+
+
+def test_a_context_that_was_stopped_is_opened_again_whatever_else_went_wrong() -> None:
+    assert isinstance(spark_failure(PySparkException(CA_MISSING), session(stopped=True)), SparkStoppedError)
+
+
+@pytest.mark.parametrize("text", [CA_MISSING, LOST])
+def test_what_no_record_can_cause_is_never_searched(text: str) -> None:
+    found = spark_failure(PySparkException(text), session())
+    assert isinstance(found, TransientError)
+    assert not isinstance(found, BatchFailedError)
+    assert found.detail and found.detail in text
+
+
+def test_what_a_record_may_have_caused_is_searched() -> None:
+    with pytest.raises(BatchFailedError), spark_errors(session()):
+        raise PySparkException("Python worker exited unexpectedly (crashed)")
+
+
+def test_a_loop_opens_its_rounds_again_on_another_session() -> None:
+    scripts = [Script(SparkStoppedError("stopped")), Script(CAUGHT_UP)]
+    opened = list(scripts)
+    Loop(lambda: opened.pop(0), True, Patient(), Retries(3, random.Random(7)), Silence()).run()
+    assert [each.closed for each in scripts] == [True, True]
+
+
+def test_a_loop_does_not_try_again_without_a_jvm() -> None:
+    with pytest.raises(SparkGoneError):
+        Loop(lambda: Script(SparkGoneError("killed")), True, Stop(), Retries(3), Silence()).run()
+
+
+def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None:
+    opened: list[SparkSession] = []
+
+    def open_session() -> SparkSession:
+        opened.append(session())
+        return opened[-1]
+
+    shared = SharedSession(open_session)
+    opened[0].stop()
+    found: list[SparkSession] = []
+    threads = [threading.Thread(target=lambda: found.append(shared.current())) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert len(opened) == 2
+    assert all(each is opened[1] for each in found)
+
+
+def test_the_master_of_spark_submit_is_obeyed_and_a_contradiction_is_an_error() -> None:
+    assert chosen_master(None, None) == "local[*,4]"
+    assert chosen_master(None, "yarn") == "yarn"
+    assert chosen_master("local[2]", None) == "local[2]"
+    assert chosen_master("yarn", "yarn") == "yarn"
+    with pytest.raises(UserError) as raised:
+        chosen_master("local[2]", "yarn")
+    assert "local[2]" in raised.value.primary and "yarn" in raised.value.primary

@@ -1,0 +1,178 @@
+"""One Spark per process: a master that there is, settings that hold, jobs that agree, paths that executors share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import UserError
+from penstock.job.faults import JobFileError
+from penstock.job.several import check_jobs
+from penstock.job.spark_checks import is_local, merged_spark, refuse_unshared
+from penstock.job.spec import JobSpec
+from tests.unit.job.conftest import Load
+
+JOB = """\
+job: {name}
+log:
+  kafka: {{bootstrap: "127.0.0.1:9", topics: [web]}}
+decode: json
+schema: {{id: long}}
+table:
+  delta: {{path: {table}}}
+{spark}
+"""
+EXPORT = """\
+job: shop
+log:
+  kafka: {{bootstrap: "127.0.0.1:9", topics: [shop]}}
+decode: json
+route: {{by: field(type)}}
+event_time: kafka.timestamp
+types:
+  order: {{schema: {{id: long}}}}
+table:
+  export: {{path: {table}}}
+{spark}
+"""
+
+
+def job_text(spark: str = "", table: str = "./lake/web", name: str = "web") -> str:
+    return JOB.format(name=name, table=table, spark=f"spark: {spark}" if spark else "")
+
+
+def faults(load: Load, text: str) -> list[tuple[str, str]]:
+    with pytest.raises(JobFileError) as raised:
+        load(text)
+    return [(fault.key, fault.message) for fault in raised.value.faults]
+
+
+@pytest.mark.parametrize("master", ["local", "local[*]", "local[2,4]", "local[*, 4]", "local-cluster[2,1,1024]"])
+def test_masters_on_this_machine(load: Load, master: str) -> None:
+    assert is_local(master)
+    assert load(job_text(f'{{master: "{master}"}}')).spark.master == master
+
+
+@pytest.mark.parametrize("master", ["spark://one:7077", "spark://one:7077,two:7077", "yarn", "k8s://https://host:6443"])
+def test_masters_elsewhere(load: Load, master: str) -> None:
+    assert not is_local(master)
+    assert load(job_text(f'{{master: "{master}"}}', table="s3://lake/web")).spark.master == master
+
+
+@pytest.mark.parametrize("master", ["spark//one", "spark://one", "sparc://one:1", "localhost", "local[", "mesos://a:1"])
+def test_a_master_that_there_is_none_of(load: Load, master: str) -> None:
+    [(key, message)] = faults(load, job_text(f'{{master: "{master}"}}', table="s3://lake/web"))
+    assert key == "spark.master"
+    assert "no Spark master" in message
+
+
+@pytest.mark.parametrize("text", [JOB, EXPORT])
+@pytest.mark.parametrize("table", ["./lake/web", "/lake/web", "file:///lake/web"])
+def test_a_local_path_on_a_cluster_is_refused_unless_it_is_shared(load: Load, text: str, table: str) -> None:
+    kind = "delta" if text is JOB else "export"
+    cluster = "spark: {master: 'spark://one:7077'}"
+    [(key, message)] = faults(load, text.format(name="web", table=table, spark=cluster))
+    assert key == f"table.{kind}.path"
+    assert "disks of their own" in message
+    assert load(text.format(name="web", table=f"{table}, shared: true", spark=cluster)).table.shared
+    assert not load(text.format(name="web", table=table, spark="")).table.shared
+
+
+def test_a_local_quarantine_of_a_remote_table_is_refused_too(load: Load) -> None:
+    [(key, _)] = faults(load, job_text("{master: yarn}", table="s3://lake/web, quarantine: /lake/bad"))
+    assert key == "table.delta.quarantine"
+
+
+def test_the_master_that_runs_counts_whoever_stated_it(load: Load) -> None:
+    job = load(job_text())
+    refuse_unshared(job, "local[*,4]")
+    with pytest.raises(UserError) as raised:
+        refuse_unshared(job, "spark://one:7077")
+    assert "table.delta.shared: true" in raised.value.hint
+    refuse_unshared(replace(job, table=replace(job.table, shared=True)), "spark://one:7077")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.master", "yarn"),
+        ("spark.sql.session.timeZone", "Europe/Paris"),
+        ("spark.sql.execution.arrow.maxRecordsPerBatch", "7"),
+        ("driver.memory", "1g"),
+    ],
+)
+def test_settings_that_could_not_hold_are_refused(load: Load, setting: str, value: str) -> None:
+    [(key, _)] = faults(load, job_text(f'{{conf: {{{setting}: "{value}"}}}}'))
+    assert key == f"spark.conf.{setting}"
+
+
+def test_settings_that_hold_are_obeyed(load: Load) -> None:
+    conf = '{spark.speculation: "true", spark.python.worker.reuse: "false", spark.sql.session.timeZone: UTC}'
+    assert load(job_text(f"{{conf: {conf}}}")).spark.conf["spark.speculation"] == "true"
+
+
+def jobs_of(folder: Path, first: str, second: str, table: str = "s3://lake") -> list[Path]:
+    paths = [folder / "a.yaml", folder / "b.yaml"]
+    for path, spark in zip(paths, (first, second), strict=True):
+        path.write_text(job_text(spark, table=f"{table}/{path.stem}", name=path.stem))
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "key", "values"),
+    [
+        ("{master: 'local[2]'}", "{master: yarn}", "spark.master", ("yarn", "local[2]")),
+        (
+            "{conf: {spark.driver.memory: 1g}}",
+            "{conf: {spark.driver.memory: 2g}}",
+            "spark.conf.spark.driver.memory",
+            ("2g", "1g"),
+        ),
+    ],
+)
+def test_jobs_of_one_process_that_contradict_each_other_are_refused(
+    tmp_path: Path, first: str, second: str, key: str, values: tuple[str, str]
+) -> None:
+    one, two = check_jobs(jobs_of(tmp_path, first, second))
+    assert not one.faults
+    [fault] = two.faults
+    assert fault.key == key
+    assert f"{values[0]} in job b and {values[1]} in job a" in fault.message
+    specs = [each.spec for each in (one, two) if each.spec is not None]
+    with pytest.raises(UserError) as raised:
+        merged_spark(specs)
+    assert key in raised.value.primary
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("", ""), ("{master: yarn}", ""), ("", "{master: yarn}"), ("{master: yarn}", "{master: yarn}")],
+)
+def test_jobs_that_agree_or_are_silent_share_what_is_stated(tmp_path: Path, first: str, second: str) -> None:
+    checked = check_jobs(jobs_of(tmp_path, first, second))
+    assert not any(each.faults for each in checked)
+    specs: list[JobSpec] = [each.spec for each in checked if each.spec is not None]
+    assert merged_spark(specs).master == ("yarn" if first or second else None)
+
+
+def test_settings_of_all_jobs_hold(tmp_path: Path) -> None:
+    first, second = "{conf: {spark.driver.memory: 1g}}", "{conf: {spark.executor.memory: 2g}}"
+    specs = [each.spec for each in check_jobs(jobs_of(tmp_path, first, second)) if each.spec is not None]
+    assert merged_spark(specs).conf == {"spark.driver.memory": "1g", "spark.executor.memory": "2g"}
+
+
+def test_a_local_path_is_refused_if_another_job_of_the_process_brings_the_cluster(tmp_path: Path) -> None:
+    paths = jobs_of(tmp_path, "", "", table="./lake")
+    paths[0].write_text(job_text("{master: yarn}", table="s3://lake/a", name="a"))
+    [fault] = check_jobs(paths)[1].faults
+    assert fault.key == "table.delta.path"
+    assert "job b" in fault.message
+
+
+def test_secrets_stay_unsaid(tmp_path: Path) -> None:
+    key = "spark.hadoop.fs.s3a.secret.key"
+    [fault] = check_jobs(jobs_of(tmp_path, f"{{conf: {{{key}: one}}}}", f"{{conf: {{{key}: two}}}}"))[1].faults
+    assert "one" not in fault.message.replace("one Spark", "").replace("one process", "")
+    assert "two" not in fault.message
