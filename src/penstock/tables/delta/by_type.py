@@ -18,7 +18,7 @@ from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPoli
 from penstock.log.offsets import Partition, Slice
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.schema import missing_columns
-from penstock.tables.delta.table import Table, open_or_create, open_table
+from penstock.tables.delta.table import SchemaMovedError, Table, open_or_create, open_table
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.proposal import LedgerPart, RoutedPart, check
 from penstock.tables.parquet.state import LedgerState, Rename
@@ -55,6 +55,8 @@ class DeltaTypes(ExportTable):
     def __init__(self, job: JobSpec, export: ExportSpec, environment: Environment) -> None:
         super().__init__(job, export, environment)
         self._tables: dict[str, Table] = {}
+        self._unread: set[str] = set()
+        """Types whose tables could not be read when their columns were asked for."""
 
     def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> LedgerOutcome:
         """Bring the rows into the tables of their types, then let the ledger say so."""
@@ -72,7 +74,14 @@ class DeltaTypes(ExportTable):
 
     def columns_of(self, name: str) -> pa.Schema | None:
         """Like those of files without a table, in the spelling of the type's table where there is one."""
-        columns, table = super().columns_of(name), self._table(name)
+        columns = super().columns_of(name)
+        try:
+            table = self._table(name)
+        except PenstockError:
+            # It fails its type alone, when its files are to land.
+            self._unread.add(name)
+            return columns
+        self._unread.discard(name)
         return columns if columns is None or table is None else respelled(columns, table.schema)
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
@@ -107,7 +116,10 @@ class DeltaTypes(ExportTable):
         """Commit the files of one type; the partitions that its table did not take, with the reason."""
         mine = [part for part in parts if name in part.written and part.written[name].files]
         try:
+            unread = name in self._unread
             table = self._opened(name)
+            if unread and self.columns_of(name) != super().columns_of(name):
+                raise SchemaMovedError(f"the files of type {name} were written before its table could be read")
             self._start(table, mine)
             state = table.state([part.partition for part in mine])
             slices = [self._slice(part, part.written[name], state.of(part.partition).position or 0) for part in mine]
