@@ -62,8 +62,8 @@ def test_a_row_without_a_time_says_so_and_its_neighbours_keep_theirs() -> None:
     [
         (pa.string(), "then", "the schema has no field then"),
         (pa.string(), "at.then", "the schema has no field at.then"),
-        (pa.bool_(), "at", "at is of type bool"),
-        (pa.int64(), "at", "at is of type int64"),
+        (pa.bool_(), "at", "at is of type boolean"),
+        (pa.int64(), "at", "at is of type long"),
         (pa.string(), "timestamp_millis(at)", "timestamp_millis takes whole numbers, not string"),
     ],
 )
