@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 
 from penstock.errors import InvariantError
 from penstock.job.spec import ExportSpec, JobSpec
+from penstock.storage import open_storage
+from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.keys import position_key
+from penstock.tables.delta.table import Table, open_table
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.entry import Entry, EntryKind
 from penstock.tables.parquet.opening import open_export
@@ -16,6 +19,7 @@ from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import QuarantineTable
 from penstock.verify.chain import Chain
+from penstock.verify.files import Examined, examine
 from penstock.verify.findings import Check
 from penstock.verify.lives import Lives, find_lives
 from penstock.verify.owners import QUARANTINE_COLUMNS
@@ -33,9 +37,9 @@ class LedgerFacts:
     state: LedgerState
     chain: Chain
     slices: Check
-    quarantined: tuple[DataFile, ...]
+    quarantined: Examined
     """The files of the quarantine table."""
-    pending: tuple[DataFile, ...]
+    pending: Examined
     """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
     lives: Lives
 
@@ -75,9 +79,22 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
         state=state,
         chain=reading.chain,
         slices=reading.chain.close(state, reading.missing),
-        quarantined=tuple(active_files(quarantine, QUARANTINE_COLUMNS)) if quarantine else (),
-        pending=tuple(reading.pending),
+        quarantined=_examined(quarantine),
+        pending=examine(
+            open_storage(job.table.quarantine_path, job.table.storage_options), reading.pending, QUARANTINE_COLUMNS
+        ),
         lives=_lives(state, find_lives(marks, job.name).others),
+    )
+
+
+def _examined(quarantine: Table | None) -> Examined:
+    if quarantine is None:
+        return Examined(())
+    return examine(
+        quarantine.storage(),
+        active_files(quarantine),
+        QUARANTINE_COLUMNS,
+        lambda: active_paths(open_table(quarantine.spec, quarantine.job).handle),
     )
 
 
@@ -95,7 +112,7 @@ def _read(table: ExportTable, marks: Mapping[str, int], last: int) -> _Reading:
         reading.chain.add(entry)
         for piece in entry.slices:
             if piece.quarantine and number > marks.get(position_key(table.job.name, piece.partition), 0):
-                reading.pending += [DataFile(each.path, each.rows) for each in piece.quarantine]
+                reading.pending += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
     beyond = sorted(number for number in numbers if number > last)
     # Entries that came while we looked go on at the next number; others lie behind one that is gone.
     if beyond and beyond[0] != last + 1:

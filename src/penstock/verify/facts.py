@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import position_key, replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
@@ -17,6 +16,7 @@ from penstock.tables.quarantine import quarantine_spec
 from penstock.tables.state import PartitionState
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
+from penstock.verify.log_port import LogAnswers
 from penstock.verify.table_offsets import DataFile
 
 
@@ -69,7 +69,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
     )
 
 
-def read_log(log: KafkaLog, lives: Lives) -> LogFacts:
+def read_log(log: LogAnswers, lives: Lives) -> LogFacts:
     """Ask the log about the partitions of topics that are still the ones which the table has read."""
     ids = log.topic_ids(lives.fingerprints)
     known = set(lives.current)
@@ -96,5 +96,5 @@ def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None) -
         for piece in ours.get("slices", ()):
             key = position_key(ours["job"], Partition(piece["topic"], piece["topic_id"], piece["partition"]))
             if key not in positions or piece["end"] > positions[key]:
-                found += [DataFile(each["path"], each["rows"]) for each in piece["quarantine"]]
+                found += [DataFile(each["path"], each["rows"], each["size_bytes"]) for each in piece["quarantine"]]
     return tuple(found)
