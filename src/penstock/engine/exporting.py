@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -100,45 +100,12 @@ class ExportWriter:
     def _flow(
         self, batch: Batch, state: LedgerState, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader
     ) -> FanoutFlow:
-        export, job = self._export, self._job
-        return FanoutFlow(
-            batch_id=batch.id,
-            decode=job.decode,
-            on=job.on,
-            route=export.route,
-            types={name: self._type_flow(spec, state) for name, spec in export.all_types.items()},
-            columns=job.columns,
-            days=export.days,
-            now_ms=int(self._table.environment.now() * 1000),
-            root_url=job.table.path,
-            staged_folder="" if export.format == "delta" else self._table.places.staged,
-            quarantine_url=job.table.quarantine_path,
-            slices={
-                (piece.partition.topic, piece.partition.number): _routed(piece, roles[piece.partition], main, reader)
-                for piece in batch.slices
-            },
-            storage_options=dict(job.table.storage_options),
-            compression=export.compression,
-            statistics=export.format == "delta",
-            open_writers_max=job.limits.open_writers_max,
-            row_group_bytes_max=job.limits.row_group_bytes_max,
-            failpoint=self._failpoint,
-        )
-
-    def _type_flow(self, spec: TypeSpec, state: LedgerState) -> TypeFlow:
-        fixed = schema_of(state, spec.name)
-        raw = spec.name not in self._export.types
-        # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
-        decoded = fixed if self._job.decode.format == "json" and not raw else spec.schema
-        return TypeFlow(
-            name=spec.name,
-            values=spec.values,
-            decoded=decoded,
-            target=self._table.columns_of(spec.name),
-            event_time=spec.event_time,
-            message=spec.message,
-            raw=raw,
-        )
+        slices = {
+            (piece.partition.topic, piece.partition.number): _routed(piece, roles[piece.partition], main, reader)
+            for piece in batch.slices
+        }
+        flow = fanout_flow(self._job, self._export, self._table, state, batch.id, slices)
+        return replace(flow, failpoint=self._failpoint)
 
     def _check(self, batch: Batch, written: WrittenShares, reports: list[FanoutReport]) -> None:
         self.checks.refuse_bad_record(next((report.first_error for report in reports if report.first_error), ""))
@@ -165,6 +132,52 @@ class ExportWriter:
                 self._listener.event("columns added", type=name, columns=columns.names)
                 added = True
         return added
+
+
+def fanout_flow(
+    job: JobSpec,
+    export: ExportSpec,
+    table: ExportTable,
+    state: LedgerState,
+    batch_id: str,
+    slices: Mapping[PartitionKey, RoutedSlice],
+) -> FanoutFlow:
+    """What the tasks of a batch must know."""
+    return FanoutFlow(
+        batch_id=batch_id,
+        decode=job.decode,
+        on=job.on,
+        route=export.route,
+        types={name: _type_flow(job, export, table, spec, state) for name, spec in export.all_types.items()},
+        columns=job.columns,
+        days=export.days,
+        now_ms=int(table.environment.now() * 1000),
+        root_url=job.table.path,
+        staged_folder="" if export.format == "delta" else table.places.staged,
+        quarantine_url=job.table.quarantine_path,
+        slices=slices,
+        storage_options=dict(job.table.storage_options),
+        compression=export.compression,
+        statistics=export.format == "delta",
+        open_writers_max=job.limits.open_writers_max,
+        row_group_bytes_max=job.limits.row_group_bytes_max,
+    )
+
+
+def _type_flow(job: JobSpec, export: ExportSpec, table: ExportTable, spec: TypeSpec, state: LedgerState) -> TypeFlow:
+    fixed = schema_of(state, spec.name)
+    raw = spec.name not in export.types
+    # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
+    decoded = fixed if job.decode.format == "json" and not raw else spec.schema
+    return TypeFlow(
+        name=spec.name,
+        values=spec.values,
+        decoded=decoded,
+        target=table.columns_of(spec.name),
+        event_time=spec.event_time,
+        message=spec.message,
+        raw=raw,
+    )
 
 
 def _routed(piece: Slice, roles: Roles, main: bool, reader: PieceReader) -> RoutedSlice:

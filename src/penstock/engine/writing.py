@@ -156,25 +156,11 @@ class BatchWriter:
     def schemas(self) -> tuple[pa.Schema, pa.Schema, pa.Schema]:
         """What is decoded, what stands before `sql:`, and the table's columns, which others may have extended."""
         target = self.table.schema
-        decoded = self.job.schema
-        if self.job.sql is None or not self.job.sql.select:
-            known = {name.lower() for name in [*decoded.names, *self.job.columns]}
-            if self.job.decode.format == "json":
-                decoded = pa.schema([*decoded, *(each for each in target if each.name.lower() not in known)])
+        decoded = decoded_schema(self.job, target)
         return decoded, visible_schema(self.job, decoded), target
 
     def flow(self, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
-        return Flow(
-            batch_id=batch.id,
-            decode=self.job.decode,
-            decoded=decoded,
-            columns=self.job.columns,
-            on=self.job.on,
-            table=write_options(self.job, target),
-            quarantine=quarantine_options(self.job),
-            slices=named_slices(batch.slices),
-            failpoint=self.failpoint,
-        )
+        return replace(flow_of(self.job, batch, decoded, target), failpoint=self.failpoint)
 
     def _spark_error(self, error: Exception) -> PenstockError:
         return (
@@ -198,6 +184,28 @@ class BatchWriter:
         self.table.add_columns(columns)
         self.listener.event("columns added", columns=columns.names)
         return True
+
+
+def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:
+    """What is decoded: the job's fields, and those of the table's columns that a JSON record may have."""
+    if job.decode.format != "json" or (job.sql is not None and job.sql.select):
+        return job.schema
+    known = {name.lower() for name in [*job.schema.names, *job.columns]}
+    return pa.schema([*job.schema, *(each for each in target if each.name.lower() not in known)])
+
+
+def flow_of(job: JobSpec, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
+    """What the tasks of a batch must know."""
+    return Flow(
+        batch_id=batch.id,
+        decode=job.decode,
+        decoded=decoded,
+        columns=job.columns,
+        on=job.on,
+        table=write_options(job, target),
+        quarantine=quarantine_options(job),
+        slices=named_slices(batch.slices),
+    )
 
 
 def write_options(job: JobSpec, schema: pa.Schema) -> WriteOptions:

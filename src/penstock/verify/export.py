@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-import pyarrow as pa
-
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.log.offsets import Bounds, Partition
 from penstock.storage import Storage, open_storage
@@ -19,13 +17,14 @@ from penstock.tables.parquet.state import RoutedPartition
 from penstock.tables.state import TOTAL_NAMES
 from penstock.verify.export_facts import BrokenLedger, LedgerFacts, read_ledger
 from penstock.verify.export_files import FindFiles, Landed, delta_files, parquet_files
+from penstock.verify.export_values import check_export_values
 from penstock.verify.facts import read_log
 from penstock.verify.findings import NO_TABLE, Check, Proof
 from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
 from penstock.verify.lives import Lives
 from penstock.verify.log_port import OpenLog, ReadableLog
-from penstock.verify.owners import OriginColumns, kept_columns
+from penstock.verify.owners import named_columns
 from penstock.verify.sources import Depth, Sources, Subject
 from penstock.verify.sweep import Sweep
 
@@ -46,20 +45,17 @@ def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenL
         checks = [
             *own_checks(facts, landed, sweep),
             check_log(facts.state.partitions, facts.lives.fingerprints, log_facts),
+            *([sweep.check_records()] if depth.deep else []),
+            *check_export_values(
+                job, export, facts, landed, _subject(facts, landed), log, log_facts.bounds, depth.values
+            ),
         ]
-        if depth.deep:
-            checks.append(sweep.check_records())
     return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
 
 
 def find_landed(job: JobSpec, export: ExportSpec, facts: LedgerFacts) -> Landed:
     """The files of all types in the job's format."""
-    return FILES[export.format](facts.table, facts.state, facts.chain, origin_columns(job))
-
-
-def origin_columns(job: JobSpec) -> OriginColumns | None:
-    """The columns stand for every type, so their names are enough."""
-    return kept_columns(job, pa.schema([(name, pa.null()) for name in job.columns]))
+    return FILES[export.format](facts.table, facts.state, facts.chain, named_columns(job))
 
 
 def swept(
@@ -76,7 +72,7 @@ def swept(
         types=list(landed.types.values()),
         quarantine_storage=_quarantine_storage(job),
         quarantine_files=[*facts.quarantined.files, *facts.pending.files],
-        columns=origin_columns(job),
+        columns=named_columns(job),
         log=log,
         log_bounds=(bounds or {}) if depth.deep else {},
     )

@@ -50,6 +50,11 @@ def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:
     return OriginColumns(kept["partition"], kept["offset"], kept.get("topic"))
 
 
+def named_columns(job: JobSpec) -> OriginColumns | None:
+    """Those of an export: the columns stand for every type, so their names are enough."""
+    return kept_columns(job, pa.schema([(name, pa.null()) for name in job.columns]))
+
+
 def _passed_names(job: JobSpec) -> Mapping[str, str]:
     """Computed columns that reach the table as they are, with the names that they have there."""
     own = {name: name for name in job.columns}

@@ -45,3 +45,52 @@ def shared_topics(jobs: Sequence[str], partitions: Iterable[Partition]) -> Unpro
         "give each job a table of its own",
         frozenset(partitions),
     )
+
+
+def values_of_earlier_life(partition: Partition) -> Unproven:
+    """Rows of a topic that is gone."""
+    return Unproven(
+        f"the values of rows from an earlier life of the topic ({partition.topic_id}): their log is gone",
+        "compare values before a topic is deleted",
+        frozenset({partition}),
+    )
+
+
+def values_below(partition: Partition, first: int) -> Unproven:
+    """Rows whose records retention has taken."""
+    return Unproven(
+        f"the values of rows below offset {first}: the log no longer has their records",
+        "compare values within the topic's retention",
+        frozenset({partition}),
+    )
+
+
+def values_without_place(rows: int) -> Unproven:
+    """Rows for which no record can be looked up."""
+    return Unproven(
+        f"the values of {rows} rows that tell no partition and offset of one life of a topic",
+        f"{KEEP_PLACES}; verify between recreating a topic and the next compaction",
+    )
+
+
+def values_gone_meanwhile(partitions: Iterable[Partition]) -> Unproven:
+    """Retention was faster."""
+    return Unproven(
+        "the values of rows whose records retention took while they were read", "verify again", frozenset(partitions)
+    )
+
+
+def values_of_mixed_files(files: int) -> Unproven:
+    """Compacted or replayed rows without places, together with rows that cannot be compared."""
+    return Unproven(
+        f"the values of rows in {files} compacted or replayed files: not all of their records are in the log",
+        f"{KEEP_PLACES}, or compare values before compacting",
+    )
+
+
+def values_of_sql() -> Unproven:
+    """A projection that only Spark can make."""
+    return Unproven(
+        "the values of a job with `sql:`: its columns are computed by Spark",
+        "compare a query of the table with the same query of the topic in Spark",
+    )

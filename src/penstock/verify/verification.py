@@ -28,6 +28,7 @@ from penstock.verify.sources import Depth, Progress, Sample, Sources, Subject, T
 from penstock.verify.sweep import Sweep
 from penstock.verify.table_files import TableFiles
 from penstock.verify.table_offsets import GoneError
+from penstock.verify.table_values import check_table_values
 from penstock.verify.windows import OFFSETS_PER_PASS_MAX
 
 ATTEMPTS_MAX = 5
@@ -75,17 +76,20 @@ def _prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
     files = TableFiles.of(job, facts)
     with closing(open_log(job)) as log:
         log_facts = read_log(log, facts.lives)
-        sweep = Sweep(job, _subject(facts), _sources(files, log, log_facts, depth.deep), depth.progress)
+        subject = _subject(facts)
+        sweep = Sweep(job, subject, _sources(files, log, log_facts, depth.deep), depth.progress)
         sweep.run(depth.offsets_per_pass_max)
+        values = check_table_values(job, facts, files, subject, log, log_facts.bounds, depth.values)
+        by_values = files.columns is None and depth.values is not None and depth.values.records is None
         checks = [
             check_totals(facts.states),
             check_slices(facts.states, facts.committed.slices),
             check_rows(files.counts(facts), files.faults(facts)),
-            sweep.check_offsets(),
+            sweep.check_offsets(by_values and all(each.ok for each in values)),
             check_log(facts.states, facts.lives.fingerprints, log_facts),
+            *([sweep.check_records()] if depth.deep else []),
+            *values,
         ]
-        if depth.deep:
-            checks.append(sweep.check_records())
     return Proof(facts.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 
