@@ -77,9 +77,9 @@ def print_report(report: VerifyReport, console: Console) -> None:
             console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
         for warning in check.warnings:
             console.print(Text(f"    ! {warning}", style="yellow"))
+    console.print(Text(f"judged: {report.scope}", style="dim"))
     if report.first_offence is not None:
         console.print(Text(f"first offending offset: {report.first_offence}", style="bold red"))
-    console.print(Text(f"judged: {report.scope}", style="dim"))
     text, style = VERDICTS[report.verdict]
     console.print(Text(text, style=style))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing
 from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
+from confluent_kafka import Consumer
 
 from penstock.job.spec import JobSpec
 from penstock.log.kafka import KafkaLog
@@ -53,6 +53,7 @@ class KafkaRecords:
     def __init__(self, job: JobSpec) -> None:
         self._job = job
         self._log = KafkaLog(job.log)
+        self._consumer: Consumer | None = None
 
     def partitions(self) -> tuple[Partition, ...]:
         return self._log.partitions()
@@ -67,8 +68,9 @@ class KafkaRecords:
         return self._log.compacted(topic)
 
     def offsets(self, partition: Partition, start: int, end: int, told: Told) -> pl.Series:
-        with closing(open_consumer(self._job.log)) as consumer:
-            return record_offsets(consumer, self._job.log.bootstrap, partition, start, end, told)
+        if self._consumer is None:
+            self._consumer = open_consumer(self._job.log)
+        return record_offsets(self._consumer, self._job.log.bootstrap, partition, start, end, told)
 
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         piece = Slice(partition, start, end, start)
@@ -77,4 +79,6 @@ class KafkaRecords:
         return reader([numbers])
 
     def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
         self._log.close()
