@@ -306,6 +306,28 @@ def test_a_listing_that_the_quarantine_took_while_we_looked_is_not_missed(tmp_pa
     assert "2 quarantined rows wait" in checks["rows"].warnings[0]
 
 
+def test_a_quarantine_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    root = bad_root(tmp_path)
+    append_bad(root)
+    [path] = Path(root.job.table.quarantine_path).glob("*.pq")
+    path.unlink()
+    checks = judged(root.job)
+    assert failed(checks) == ["rows", "offsets"]
+    assert f"quarantine: 1 files that the table names are gone: {path.name}" in checks["rows"].detail
+
+
+def test_a_row_that_lost_its_place_is_found_and_hides_nothing_elsewhere(root: ExportRoot) -> None:
+    folder = root.lake / "order" / f"day={MONDAY}"
+    rewrite_rows(folder / "1.25.parquet", lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]])
+    checks = judged(root.job)
+    assert failed(checks) == ["offsets"]
+    found = first_offence(checks)
+    assert found is not None
+    assert (found.partition, found.kind) == (1, OffenceKind.NO_PLACE)
+    (root.lake / "click" / f"day={MONDAY}" / "0.19.parquet").unlink()
+    assert first_offence(judged(root.job)) == at(0, 16, OffenceKind.MISSING)
+
+
 def test_a_row_that_was_deleted_from_quarantine_is_found(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     append_bad(root)
