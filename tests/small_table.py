@@ -61,8 +61,13 @@ class SmallTable:
     quarantine: Quarantine = field(init=False)
 
     def __post_init__(self) -> None:
-        self.table = open_or_create(self.job.table, self.job.name, SCHEMA, NewColumnPolicy.FAIL)
+        self.table = open_or_create(self.job.table, self.job.name, self.schema, NewColumnPolicy.FAIL)
         self.quarantine = Quarantine(self.job, self.table, Environment())
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Without the places of rows if the job keeps none."""
+        return SCHEMA if self.job.columns else pa.schema([SCHEMA.field("id")])
 
     def start(self, partition: Partition, offset: int = 0) -> None:
         self.table.commit(Proposal(self.job.name, new_batch_id(), (StartPart(partition, offset, TOKEN),)))
@@ -92,8 +97,8 @@ class SmallTable:
                 pa.array(offsets, pa.int64()),
             ],
             schema=SCHEMA,
-        )
-        return self._write(partition, load, rows, WriteOptions(self.job.table.path, SCHEMA))
+        ).select(self.schema.names)
+        return self._write(partition, load, rows, WriteOptions(self.job.table.path, self.schema))
 
     def _stage_bad(self, partition: Partition, load: Load) -> tuple[StagedFile, ...]:
         rows = pa.RecordBatch.from_pylist(

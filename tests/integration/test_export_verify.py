@@ -13,7 +13,7 @@ from penstock.cli.verify import verify as verify_command
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.compact import compact
 from penstock.tables.parquet.table import ExportTable
-from penstock.verify import Check, Offence, OffenceKind, VerifyReport, verify
+from penstock.verify import Check, Offence, OffenceKind, Sample, VerifyReport, verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
 from tests.unit.verify.damaged import edit_json, rewrite_rows
@@ -59,9 +59,24 @@ def test_every_record_is_proved_to_be_in_one_file_or_in_quarantine_or_counted(
     # Of 60 records 6 are bad, of 40 there are 4. Unknown are 10, 21, 32, 43 and 54; of the first 40 only three.
     assert check_of(report, "rows").facts == {"rows": 100 - 10 - 8, "quarantine": 10}
     assert check_of(report, "offsets").facts == {"offsets": 100 - 8}
-    assert check_of(report, "records").facts == {"records": 100}
+    assert check_of(report, "records").facts == {"records": 100, "offsets_gone": 0}
     assert [each.lag_records for each in report.partitions] == [0, 0]
     assert failed(verify(export.job, offsets_per_pass_max=7)) == []
+
+
+def test_values_types_and_days_are_compared_with_the_log(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+    name = topic(partitions=2)
+    export.describe(name, route="unknown: drop")
+    produce(name, mixed(60), partition=0)
+    produce(name, mixed(40), partition=1)
+    export.run_to_end()
+    report = verify(export.job, values=Sample(None))
+    assert report.ok
+    assert check_of(report, "values").facts == {"compared": 100, "of_offsets": 100, "seed": 0}
+    path = sorted(export.root.glob("[!_]*/day=*/*.parquet"))[0]
+    rewrite_rows(path, lambda rows: [{**rows[0], "id": rows[0]["id"] + 1}, *rows[1:]])
+    assert failed(verify(export.job)) == []
+    assert failed(verify(export.job, values=Sample(None))) == ["values"]
 
 
 def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topic: Topics, produce: Produce) -> None:
@@ -111,7 +126,7 @@ def test_a_job_that_died_at_any_step_is_proved_before_and_after_it_came_back(
     export.run_to_end()
     report = verify(export.job)
     assert failed(report) == []
-    assert check_of(report, "records").facts == {"records": 60}
+    assert check_of(report, "records").facts == {"records": 60, "offsets_gone": 0}
 
 
 def test_what_waits_for_its_rotation_is_counted_as_deferred(

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import typer
 from confluent_kafka import TopicPartition
@@ -24,7 +25,7 @@ from penstock.flow.manifest import Counts
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.log.kafka import KafkaLog
 from penstock.tables.delta.compact import compact
-from penstock.verify import Check, Offence, OffenceKind, VerifyReport, verify
+from penstock.verify import Check, Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.kafka import Produce, Topics
 from tests.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
 
@@ -62,7 +63,7 @@ def check_of(report: VerifyReport, name: str) -> Check:
 
 
 def failed(report: VerifyReport) -> list[str]:
-    return [each.name for each in report.checks if not each.ok]
+    return [each.name for each in report.checks if each.verdict is Verdict.VIOLATED]
 
 
 def offence(job: JobSpec, partition: int, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
@@ -76,7 +77,7 @@ def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
     assert [each.name for each in report.checks] == CHECKS
     assert check_of(report, "rows").facts == {"rows": 17, "quarantine": 1}
     assert check_of(report, "offsets").facts == {"offsets": 18}
-    assert check_of(report, "records").facts == {"records": 18}
+    assert check_of(report, "records").facts == {"records": 18, "offsets_gone": 0}
     assert check_of(report, "log").facts == {"lag_records": 2}
     assert [(each.position, each.lag_records) for each in report.partitions] == [(10, 0), (8, 2)]
 
@@ -193,7 +194,7 @@ def test_counts_that_are_off_by_one_are_found_where_no_offsets_are_kept(job: Job
     table.start(zero)
     table.commit(zero, Load(0, 10, range(9)), counts=Counts(read=9, written=9))
     report = verify(without_offsets(job))
-    assert not check_of(report, "offsets").checked
+    assert check_of(report, "offsets").verdict is Verdict.NOT_PROVEN
     assert report.first_offence == offence(job, 0, 0, OffenceKind.NOT_COUNTED, end=10)
 
 
@@ -212,7 +213,7 @@ def test_a_recorded_gap_and_what_retention_took_are_no_offence(job: JobSpec, boo
     table.commit(zero, Load(2, 10, range(5, 10), gap=3))
     report = verify(job)
     assert failed(report) == []
-    assert check_of(report, "records").facts == {"records": 5}
+    assert check_of(report, "records").facts == {"records": 5, "offsets_gone": 5}
 
 
 def test_quarantine_files_that_are_listed_and_not_yet_appended_count(job: JobSpec) -> None:
@@ -298,7 +299,73 @@ def test_both_lives_of_a_recreated_topic_may_have_the_same_offsets(
     assert failed(report) == []
     assert len(report.partitions) == 4
     compact(table.table, 1 << 20)
+    after = verify(job)
+    assert failed(after) == []
+    assert not after.ok, "nothing tells the lives of compacted rows apart"
+
+
+def test_rows_lost_and_doubled_are_found_after_a_recreated_topic_and_a_compaction(
+    job: JobSpec, topic: Topics, produce: Produce
+) -> None:
+    """As many rows as were written, of which nothing tells the life: offset 3 is gone from both, 4 is there twice."""
+    table = filled(job)
+    recreated(job, topic, produce)
+    zero, one = partitions_of(job)
+    table.start(zero)
+    table.start(one)
+    table.commit(zero, Load(0, 10, range(10)))
+    compact(table.table, 1 << 20)
+    DeltaTable(job.table.path).delete('"partition" = 0 AND "offset" = 3')
+    append(job, 0, [4, 4])
+    report = verify(job)
+    assert not report.ok
+    assert report.first_offence == offence(job, 0, 3, OffenceKind.MISSING)
+
+
+def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: JobSpec) -> None:
+    filled(job)
+    columns = [[99], [None], [None]]
+    rows = pa.table([pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+    write_deltalake(job.table.path, rows, mode="append")
+    DeltaTable(job.table.path).delete('"partition" = 1 AND "offset" IN (2, 6)')
+    report = verify(job)
+    assert "offsets" in failed(report)
+    assert report.first_offence == offence(job, 1, 2, OffenceKind.MISSING)
+
+
+def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_found(job: JobSpec) -> None:
+    zero, _ = partitions_of(job)
+    plain = without_offsets(job)
+    table = SmallTable(plain)
+    table.start(zero)
+    table.commit(zero, Load(0, 6, range(6)))
+    table.commit(zero, Load(6, 10, range(6, 10)))
+    first, last = (Path(each) for each in sorted(DeltaTable(plain.table.path).file_uris()))
+    whole = verify(plain)
+    assert [(each.name, each.verdict) for each in whole.checks if not each.ok] == [("offsets", Verdict.NOT_PROVEN)]
+    assert verify(plain, values=Sample(None)).ok
+    kept = pq.read_table(last)
+    pq.write_table(kept.slice(1), last)
+    assert failed(verify(plain)) == ["rows"]
+    pq.write_table(pa.concat_tables([kept.slice(1), kept.slice(1, 1)]), last, compression="snappy")
+    assert "values" in failed(verify(plain, values=Sample(None))), "one row stands for another"
+    first.unlink()
+    assert "files that the table names are gone" in check_of(verify(plain), "rows").detail
+
+
+def test_an_altered_value_is_found_where_its_offset_was_kept(job: JobSpec) -> None:
+    zero, one = partitions_of(job)
+    table = started(job)
+    table.commit(zero, Load(0, 10, range(10)))
+    table.commit(one, Load(0, 10, range(10)))
+    sampled = verify(job, values=Sample(10, seed=3))
+    assert sampled.ok
+    assert check_of(sampled, "values").facts == {"compared": 10, "of_offsets": 20, "seed": 3}
+    DeltaTable(job.table.path).update({"id": "700"}, predicate='"partition" = 1 AND "offset" = 4')
     assert failed(verify(job)) == []
+    report = verify(job, values=Sample(None))
+    assert failed(report) == ["values"]
+    assert report.first_offence == offence(job, 1, 4, OffenceKind.ALTERED)
 
 
 def test_rows_of_two_jobs_in_one_table_are_told_apart(
@@ -352,6 +419,32 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
     told = json.loads(capsys.readouterr().out)
     assert told["first_offence"]["kind"] == "twice"
     assert (told["first_offence"]["partition"], told["first_offence"]["offset"]) == (0, 2)
+
+
+def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_would_prove_it(
+    job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = without_offsets(job)
+    started(plain)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\ntable:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    with pytest.raises(typer.Exit) as exit_info:
+        verify_command(file, json=True)
+    assert exit_info.value.exit_code == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["ok"], told["verdict"]) == (False, "not_proven")
+    [check] = [each for each in told["checks"] if each["verdict"] == "not_proven"]
+    assert "kafka.offset" in check["not_proven"][0]["remedy"]
+    assert told["partitions"][0]["laws"]["offsets"] == "not_proven"
+    with pytest.raises(typer.Exit):
+        verify_command(file)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.strip().startswith("to prove it: ") for line in lines)
+    assert lines[-1] == "not proven"
 
 
 def test_the_text_has_a_line_per_check_and_the_first_offending_offset(job: JobSpec) -> None:

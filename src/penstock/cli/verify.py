@@ -12,11 +12,20 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.rebuild import rebuild as rebuild_ledger
+from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.verify import Check, VerifyReport
+from penstock.verify import Check, Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
 EXIT_FAILED = 1
+EXIT_NOT_PROVEN = 3
+EXIT_CODES = {Verdict.PROVEN: 0, Verdict.VIOLATED: EXIT_FAILED, Verdict.NOT_PROVEN: EXIT_NOT_PROVEN}
+MARKS = {Verdict.PROVEN: ("✓", "green"), Verdict.VIOLATED: ("✗", "bold red"), Verdict.NOT_PROVEN: ("?", "bold yellow")}
+VERDICTS = {
+    Verdict.PROVEN: ("ok", "bold green"),
+    Verdict.VIOLATED: ("failed", "bold red"),
+    Verdict.NOT_PROVEN: ("not proven", "bold yellow"),
+}
 PROGRESS_STEPS = 20
 
 
@@ -27,43 +36,56 @@ def verify(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Of an export: make a lost ledger again from the files, if they prove it.")
     ] = False,
+    values: Annotated[
+        bool, typer.Option("--values", help="Decode records of the log again and compare their values: a sample.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --values: every record that the log still has.")] = False,
+    seed: Annotated[int, typer.Option("--seed", help="With --values: draws the same sample again.")] = 0,
 ) -> None:
-    """Reconcile log and table: contiguous, unique, conserved. Exits with 1 if a check fails."""
+    """Reconcile log and table: contiguous, unique, conserved.
+
+    Exits with 0 if everything was judged and holds, with 1 if a law is violated, and with 3 if something could not be
+    judged: it then says what, and what would prove it.
+    """
     spec = load_job(job)
     if rebuild:
         if not rebuild_ledger(spec, json):
             raise typer.Exit(EXIT_FAILED)
         return
+    if every and not values:
+        raise UserError("--all goes with --values", hint="penstock verify JOB --values --all")
+    sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
-    report = verify_job(spec, deep=not shallow, progress=progress)
+    report = verify_job(spec, deep=not shallow, progress=progress, values=sample)
     if json:
         typer.echo(json_text.dumps(report.as_json()))
     else:
         print_report(report, Console(soft_wrap=True, highlight=False))
     if not report.ok:
-        raise typer.Exit(EXIT_FAILED)
+        raise typer.Exit(EXIT_CODES[report.verdict])
 
 
 def print_report(report: VerifyReport, console: Console) -> None:
-    """One line per check, then the first offending offset and the verdict."""
+    """One line per check with what it leaves open, the first offending offset, what was judged, and the verdict."""
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     for check in report.checks:
         console.print(_line(check))
+        for unproven in check.unproven:
+            places = ", ".join(str(each) for each in sorted(unproven.partitions or ()))
+            console.print(Text(f"    ? {f'{places}: ' if places else ''}{unproven.what}", style="yellow"))
+            console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
         for warning in check.warnings:
             console.print(Text(f"    ! {warning}", style="yellow"))
+    console.print(Text(f"judged: {report.scope}", style="dim"))
     if report.first_offence is not None:
         console.print(Text(f"first offending offset: {report.first_offence}", style="bold red"))
-    console.print(Text("ok", style="bold green") if report.ok else Text("failed", style="bold red"))
+    text, style = VERDICTS[report.verdict]
+    console.print(Text(text, style=style))
 
 
 def _line(check: Check) -> Text:
-    if not check.ok:
-        mark = ("✗", "bold red")
-    elif check.checked:
-        mark = ("✓", "green")
-    else:
-        mark = ("-", "dim")
+    mark = MARKS[check.verdict]
     return Text.assemble("  ", mark, f" {check.name:<8} {check.detail}")
 
 

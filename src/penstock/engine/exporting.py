@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
-from penstock.tables.parquet.state import Cause, LedgerState
+from penstock.tables.parquet.state import Cause
 from penstock.tables.parquet.table import ExportTable
 
 DAY_COLUMN = "day"
@@ -81,11 +81,11 @@ class ExportWriter:
     def write(self, batch: Batch, roles: Mapping[Partition, Roles], main: bool) -> WrittenShares | None:
         """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again."""
         started_at = self._table.environment.now()
-        state = self._table.state()
+        self._table.ledger.refresh()
         with spark_errors(self._spark):
             tasks_min = self._spark.sparkContext.defaultParallelism
             reader = PieceReader.of(self._job.log, batch.slices, tasks_min, self._job.limits.arrow_batch_bytes_max)
-            flow = self._flow(batch, state, roles, main, reader)
+            flow = self._flow(batch, roles, main, reader)
             count = len(reader.pieces)
             source = Source(self._spark.range(0, count, 1, max(1, count)), reader, tasks=count)
             reports = [
@@ -95,49 +95,13 @@ class ExportWriter:
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
 
-    def _flow(
-        self, batch: Batch, state: LedgerState, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader
-    ) -> FanoutFlow:
-        export, job = self._export, self._job
-        return FanoutFlow(
-            job=job.name,
-            batch_id=batch.id,
-            decode=job.decode,
-            on=job.on,
-            route=export.route,
-            types={name: self._type_flow(spec) for name, spec in export.all_types.items()},
-            columns=job.columns,
-            days=export.days,
-            now_ms=int(self._table.environment.now() * 1000),
-            root_url=job.table.path,
-            staged_folder="" if export.format == "delta" else self._table.places.staged,
-            quarantine_url=job.table.quarantine_path,
-            slices={
-                (piece.partition.topic, piece.partition.number): _routed(piece, roles[piece.partition], main, reader)
-                for piece in batch.slices
-            },
-            storage_options=dict(job.table.storage_options),
-            compression=export.compression,
-            statistics=export.format == "delta",
-            open_writers_max=job.limits.open_writers_max,
-            row_group_bytes_max=job.limits.row_group_bytes_max,
-            failpoint=self._failpoint,
-        )
-
-    def _type_flow(self, spec: TypeSpec) -> TypeFlow:
-        raw = spec.name not in self._export.types
-        # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
-        is_json = self._job.decode.format == "json"
-        decoded = self._table.decoded_of(spec.name) if is_json and not raw else spec.schema
-        return TypeFlow(
-            name=spec.name,
-            values=spec.values,
-            decoded=decoded,
-            target=self._table.columns_of(spec.name),
-            event_time=spec.event_time,
-            message=spec.message,
-            raw=raw,
-        )
+    def _flow(self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader) -> FanoutFlow:
+        slices = {
+            (piece.partition.topic, piece.partition.number): _routed(piece, roles[piece.partition], main, reader)
+            for piece in batch.slices
+        }
+        flow = fanout_flow(self._job, self._export, self._table, batch.id, slices)
+        return replace(flow, failpoint=self._failpoint)
 
     def _check(self, batch: Batch, written: WrittenShares, reports: list[FanoutReport]) -> None:
         self.checks.refuse_bad_record(next((report.first_error for report in reports if report.first_error), ""))
@@ -175,6 +139,51 @@ class ExportWriter:
                 self._listener.event("columns added", type=name, columns=new_paths(before, columns))
                 added = True
         return added
+
+
+def fanout_flow(
+    job: JobSpec,
+    export: ExportSpec,
+    table: ExportTable,
+    batch_id: str,
+    slices: Mapping[PartitionKey, RoutedSlice],
+) -> FanoutFlow:
+    """What the tasks of a batch must know."""
+    return FanoutFlow(
+        job=job.name,
+        batch_id=batch_id,
+        decode=job.decode,
+        on=job.on,
+        route=export.route,
+        types={name: _type_flow(job, export, table, spec) for name, spec in export.all_types.items()},
+        columns=job.columns,
+        days=export.days,
+        now_ms=int(table.environment.now() * 1000),
+        root_url=job.table.path,
+        staged_folder="" if export.format == "delta" else table.places.staged,
+        quarantine_url=job.table.quarantine_path,
+        slices=slices,
+        storage_options=dict(job.table.storage_options),
+        compression=export.compression,
+        statistics=export.format == "delta",
+        open_writers_max=job.limits.open_writers_max,
+        row_group_bytes_max=job.limits.row_group_bytes_max,
+    )
+
+
+def _type_flow(job: JobSpec, export: ExportSpec, table: ExportTable, spec: TypeSpec) -> TypeFlow:
+    raw = spec.name not in export.types
+    # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
+    decoded = table.decoded_of(spec.name) if job.decode.format == "json" and not raw else spec.schema
+    return TypeFlow(
+        name=spec.name,
+        values=spec.values,
+        decoded=decoded,
+        target=table.columns_of(spec.name),
+        event_time=spec.event_time,
+        message=spec.message,
+        raw=raw,
+    )
 
 
 def _routed(piece: Slice, roles: Roles, main: bool, reader: PieceReader) -> RoutedSlice:

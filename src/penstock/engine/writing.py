@@ -153,25 +153,12 @@ class BatchWriter:
     def schemas(self) -> tuple[pa.Schema, pa.Schema, pa.Schema]:
         """What is decoded, what stands before `sql:`, and the table's columns, which others may have extended."""
         target = self.table.schema
-        decoded = self.job.schema
-        if self.job.decode.format == "json" and (self.job.sql is None or not self.job.sql.select):
-            computed = {folded(name) for name in self.job.columns}
-            # Records have fields under the names of the job; what others added, under the table's.
-            decoded = grown(decoded, [each for each in target if folded(each.name) not in computed])
+        decoded = decoded_schema(self.job, target)
         return decoded, visible_schema(self.job, decoded), target
 
     def flow(self, batch: Batch, decoded: pa.Schema, target: pa.Schema) -> Flow:
-        return Flow(
-            job=self.job.name,
-            batch_id=batch.id,
-            decode=self.job.decode,
-            decoded=decoded,
-            columns=self.job.columns,
-            on=self.job.on,
-            table=write_options(self.job, target, self.table.spec.partition_by),
-            quarantine=quarantine_options(self.job),
-            slices=named_slices(batch.slices),
-            failpoint=self.failpoint,
+        return replace(
+            flow_of(self.job, batch, decoded, target, self.table.spec.partition_by), failpoint=self.failpoint
         )
 
     def added_columns(self, written: Written) -> bool:
@@ -189,6 +176,30 @@ class BatchWriter:
         self.table.add_columns(columns)
         self.listener.event("columns added", columns=new_paths(before, columns))
         return True
+
+
+def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:
+    """What is decoded: the job's fields, and those of the table's columns that a JSON record may have."""
+    if job.decode.format != "json" or (job.sql is not None and job.sql.select):
+        return job.schema
+    computed = {folded(name) for name in job.columns}
+    # Records have fields under the names of the job; what others added, under the table's.
+    return grown(job.schema, [each for each in target if folded(each.name) not in computed])
+
+
+def flow_of(job: JobSpec, batch: Batch, decoded: pa.Schema, target: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
+    """What the tasks of a batch must know."""
+    return Flow(
+        job=job.name,
+        batch_id=batch.id,
+        decode=job.decode,
+        decoded=decoded,
+        columns=job.columns,
+        on=job.on,
+        table=write_options(job, target, partition_by),
+        quarantine=quarantine_options(job),
+        slices=named_slices(batch.slices),
+    )
 
 
 def write_options(job: JobSpec, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> WriteOptions:

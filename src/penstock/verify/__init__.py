@@ -1,6 +1,17 @@
 """Reconciliation of log and tables."""
 
-from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, VerifyReport
+from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, Verdict, VerifyReport
+from penstock.verify.sources import Sample
 from penstock.verify.verification import verify
 
-__all__ = ["Check", "Offence", "OffenceKind", "PartitionFacts", "VerifyReport", "verify"]
+__all__ = [
+    "Check",
+    "Offence",
+    "OffenceKind",
+    "PartitionFacts",
+    "Sample",
+    "Unproven",
+    "Verdict",
+    "VerifyReport",
+    "verify",
+]

@@ -15,7 +15,7 @@ from penstock.log.offsets import Partition
 from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord
 from penstock.tables.parquet.state import LedgerState, RoutedPartition
 from penstock.tables.state import Totals
-from penstock.verify.findings import Check, Offence, OffenceKind, earliest, offence_at
+from penstock.verify.findings import Check, Offence, OffenceKind, conclude, offence_at
 from penstock.verify.laws import Span
 
 SPANS_MAX = 100_000
@@ -179,7 +179,7 @@ class Chain:
     def check(self, number: int) -> Check:
         detail = "; ".join(self.texts) or f"{self.slices} slices of {number} entries touch and add up"
         facts = {"slices": self.slices, "whole_history": int(not self.rebuilt)}
-        return Check("slices", not self.texts, detail, earliest(self.offences), facts=facts)
+        return conclude("slices", detail, bool(self.texts), offences=self.offences, facts=facts, partitions=self.tracks)
 
     def spans(self, partition: Partition, here: RoutedPartition) -> tuple[Span, ...]:
         """What must lie where; of a chain that is broken there only the totals are believed."""

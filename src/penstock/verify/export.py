@@ -10,68 +10,51 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
-import pyarrow as pa
-
 from penstock.job.spec import ExportSpec, JobSpec
-from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Bounds, Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.parquet.state import RoutedPartition
 from penstock.tables.state import TOTAL_NAMES
 from penstock.verify.export_facts import BrokenLedger, LedgerFacts, read_ledger
 from penstock.verify.export_files import FindFiles, Landed, delta_files, parquet_files
+from penstock.verify.export_values import check_export_values
 from penstock.verify.facts import read_log
 from penstock.verify.findings import NO_TABLE, Check, Proof
 from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
-from penstock.verify.owners import OriginColumns, kept_columns
-from penstock.verify.sweep import Depth, Sources, Subject, Sweep
-from penstock.verify.table_offsets import GoneError, count_rows
-
-ATTEMPTS_MAX = 5
-"""How often a verification begins anew because files were compacted meanwhile."""
+from penstock.verify.log_port import OpenLog, ReadableLog
+from penstock.verify.owners import named_columns
+from penstock.verify.sources import Depth, Sources, Subject
+from penstock.verify.sweep import Sweep
 
 FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
 
 
-def prove_export(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
+def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenLog) -> Proof:
     """Check the ledger, the files and the log of a routed job."""
-    for attempt in range(ATTEMPTS_MAX):
-        try:
-            return _prove(job, export, depth)
-        except GoneError:
-            if attempt == ATTEMPTS_MAX - 1:
-                raise
-    raise AssertionError("the last attempt returns or raises")
-
-
-def _prove(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
     facts = read_ledger(job, export)
     if facts is None:
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
         return Proof(None, (facts.slices,))
     landed = find_landed(job, export, facts)
-    with closing(KafkaLog(job.log)) as log:
+    with closing(open_log(job)) as log:
         log_facts = read_log(log, facts.lives)
         sweep = swept(job, facts, landed, depth, log, log_facts.bounds)
         checks = [
-            *own_checks(job, facts, landed, sweep),
+            *own_checks(facts, landed, sweep),
             check_log(facts.state.partitions, facts.lives.fingerprints, log_facts),
+            *([sweep.check_records()] if depth.deep else []),
+            *check_export_values(
+                job, export, facts, landed, _subject(facts, landed), log, log_facts.bounds, depth.values
+            ),
         ]
-        if depth.deep:
-            checks.append(sweep.check_records())
     return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
 
 
 def find_landed(job: JobSpec, export: ExportSpec, facts: LedgerFacts) -> Landed:
     """The files of all types in the job's format."""
-    return FILES[export.format](facts.table, facts.state, facts.chain, origin_columns(job))
-
-
-def origin_columns(job: JobSpec) -> OriginColumns | None:
-    """The columns stand for every type, so their names are enough."""
-    return kept_columns(job, pa.schema([(name, pa.null()) for name in job.columns]))
+    return FILES[export.format](facts.table, facts.state, facts.chain, named_columns(job))
 
 
 def swept(
@@ -79,7 +62,7 @@ def swept(
     facts: LedgerFacts,
     landed: Landed,
     depth: Depth,
-    log: KafkaLog | None = None,
+    log: ReadableLog | None = None,
     bounds: Mapping[Partition, Bounds] | None = None,
 ) -> Sweep:
     """All offsets of the files and of the quarantine, read and judged; with the log's if they are wanted."""
@@ -87,8 +70,8 @@ def swept(
         storage=facts.table.storage,
         types=list(landed.types.values()),
         quarantine_storage=_quarantine_storage(job),
-        quarantine_files=[*facts.quarantined, *facts.pending],
-        columns=origin_columns(job),
+        quarantine_files=[*facts.quarantined.files, *facts.pending.files],
+        columns=named_columns(job),
         log=log,
         log_bounds=(bounds or {}) if depth.deep else {},
     )
@@ -97,7 +80,7 @@ def swept(
     return sweep
 
 
-def own_checks(job: JobSpec, facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check, ...]:
+def own_checks(facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check, ...]:
     """What needs no log."""
     partitions = facts.state.partitions
     ahead = dict(zip(landed.types, sweep.ahead, strict=True))
@@ -105,7 +88,7 @@ def own_checks(job: JobSpec, facts: LedgerFacts, landed: Landed, sweep: Sweep) -
         check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
         facts.slices,
         check_rows(
-            _row_counts(job, facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_doubts(facts, landed, ahead))
+            _row_counts(facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_doubts(facts, landed, ahead))
         ),
         sweep.check_offsets(),
     )
@@ -118,6 +101,7 @@ def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
         lives=replace(facts.lives, others=others),
         leaves={each: Leave(twice_below=_twice_below(facts, each)) for each in partitions},
+        replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )
 
 
@@ -138,11 +122,11 @@ def _lanes_fault(here: RoutedPartition) -> str:
     return f"{', '.join(negative)} below zero" if negative else ""
 
 
-def _row_counts(job: JobSpec, facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> RowCounts:
+def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> RowCounts:
     totals = [here.totals for here in facts.state.partitions.values()]
-    pending = sum(each.rows or 0 for each in facts.pending)
+    pending = facts.pending.rows
     quarantined = sum(each.quarantined - each.replayed for each in totals)
-    there = count_rows(_quarantine_storage(job), facts.quarantined)
+    there = facts.quarantined.rows
     if facts.chain.rebuilt and there + pending > quarantined:
         there = quarantined - pending
     return RowCounts(
@@ -161,6 +145,7 @@ def _quarantine_storage(job: JobSpec) -> Storage:
 def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
     yield from landed.faults
     yield from facts.life_faults
+    yield from (f"quarantine: {each}" for each in (*facts.quarantined.faults, *facts.pending.faults))
     for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
         found = landed.rows.get(name, 0)
         if found != state.rows:

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from penstock.errors import InvariantError
 from penstock.job.spec import ExportSpec, JobSpec
+from penstock.storage import open_storage
+from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.life import appended_up_to
-from penstock.tables.delta.table import Table
+from penstock.tables.delta.table import Table, open_table
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.entry import Entry, EntryKind
 from penstock.tables.parquet.opening import open_export
@@ -18,8 +20,10 @@ from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import open_quarantine
 from penstock.verify.chain import Chain
 from penstock.verify.facts import life_faults, quarantine_files
+from penstock.verify.files import Examined, examine
 from penstock.verify.findings import Check
 from penstock.verify.lives import Lives
+from penstock.verify.owners import QUARANTINE_COLUMNS
 from penstock.verify.table_offsets import DataFile
 
 ENTRIES_AT_ONCE = 16
@@ -34,9 +38,9 @@ class LedgerFacts:
     state: LedgerState
     chain: Chain
     slices: Check
-    quarantined: tuple[DataFile, ...]
+    quarantined: Examined
     """The files of the quarantine table with rows of the job."""
-    pending: tuple[DataFile, ...]
+    pending: Examined
     """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
     lives: Lives
     life_faults: tuple[str, ...] = ()
@@ -77,10 +81,23 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
         state=state,
         chain=reading.chain,
         slices=reading.chain.close(state, reading.missing),
-        quarantined=tuple(quarantine_files(quarantine)),
-        pending=tuple(reading.pending),
+        quarantined=_examined(quarantine),
+        pending=examine(
+            open_storage(job.table.quarantine_path, job.table.storage_options), reading.pending, QUARANTINE_COLUMNS
+        ),
         lives=_lives(state),
         life_faults=life_faults(quarantine, job.name, table.life),
+    )
+
+
+def _examined(quarantine: Table | None) -> Examined:
+    if quarantine is None:
+        return Examined(())
+    return examine(
+        quarantine.storage(),
+        quarantine_files(quarantine),
+        QUARANTINE_COLUMNS,
+        lambda: active_paths(open_table(quarantine.spec, quarantine.job).handle),
     )
 
 
@@ -99,7 +116,7 @@ def _read(table: ExportTable, quarantine: Table | None, last: int) -> _Reading:
         reading.chain.add(entry)
         for piece in entry.slices:
             if piece.quarantine and number > appended_up_to(quarantine, table.job.name, life, piece.partition):
-                reading.pending += [DataFile(each.path, each.rows) for each in piece.quarantine]
+                reading.pending += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
     beyond = sorted(number for number in numbers if number > last)
     # Entries that came while we looked go on at the next number; others lie behind one that is gone.
     if beyond and beyond[0] != last + 1:

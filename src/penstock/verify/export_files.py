@@ -6,7 +6,7 @@ lies; a compaction that came in between has taken files away, and the verificati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.storage import NotFoundError, Storage
+from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.by_type import type_table_spec
 from penstock.tables.delta.library import MissingTableError
-from penstock.tables.delta.table import open_table
-from penstock.tables.parquet.data_files import FOOTERS_AT_ONCE
+from penstock.tables.delta.table import Table, open_table
 from penstock.tables.parquet.names import SUFFIX, is_compacted, parse_final_name, type_and_day
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.verify.chain import Chain
+from penstock.verify.files import FOOTERS_AT_ONCE, examine, extent, told
 from penstock.verify.lives import find_lives
 from penstock.verify.owners import OriginColumns
-from penstock.verify.sweep import TypeFiles
-from penstock.verify.table_offsets import DataFile, GoneError, active_files, count_rows
+from penstock.verify.sources import TypeFiles
+from penstock.verify.table_offsets import DataFile, GoneError, active_files
 
-NAMES_SHOWN_MAX = 5
 _NAMES_FOLDER = "_penstock/names"
 _NO_SPACE = "-"
 
@@ -58,15 +58,15 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
     waiting = {each.target: each for each in state.unfinished.renames if each.target not in seen}
     ours = {path for path in seen if owned.is_ours(path)} - named_later - _to_be_removed(table.storage, state, seen)
     faults = [
-        _told("files that the ledger names are gone", chain.files - ours - waiting.keys()),
-        _told("files are not in the ledger", set() if chain.rebuilt or chain.texts else ours - chain.files),
-        _told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
+        told("files that the ledger names are gone", chain.files - ours - waiting.keys()),
+        told("files are not in the ledger", set() if chain.rebuilt or chain.texts else ours - chain.files),
+        told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
     ]
     places = [*((path, path) for path in sorted(ours)), *((each.source, each.target) for each in waiting.values())]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
         found = list(pool.map(lambda place: _described(table.storage, place, columns, owned), places))
     unreadable = [final for (_, final), each in zip(places, found, strict=True) if each is None]
-    faults.append(_told("files cannot be read", unreadable))
+    faults.append(told("files cannot be read", unreadable))
     files = [each for each in found if each is not None]
     types: dict[str, list[DataFile]] = {name: [] for name in state.types}
     for each in files:
@@ -84,22 +84,28 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
     types: dict[str, TypeFiles] = {}
     rows: dict[str, int] = {}
     others: dict[str, frozenset[str]] = {}
+    faults: list[str] = []
     for name in state.types:
         try:
             opened = open_table(type_table_spec(table.job.table, name), table.job.name)
         except MissingTableError:
             types[name], rows[name] = TypeFiles(()), 0
             continue
-        files = active_files(opened, columns)
+        seen = examine(opened.storage(), active_files(opened), columns, _named_now(opened))
+        faults += [f"type {name}: {each}" for each in seen.faults]
         lives = find_lives(opened.transactions(), table.job.name)
         own = opened.state(state.partitions).partitions.values()
         of_others = lives.rows_written - sum(each.totals.written + each.totals.replayed for each in own)
-        rows[name] = count_rows(opened.storage(), files) - of_others
+        rows[name] = seen.rows - of_others
         ends = {each: end for each in state.partitions if (end := state.position_of(each, name)) is not None}
-        types[name] = TypeFiles([replace(each, path=f"{name}/{each.path}") for each in files], ends)
+        types[name] = TypeFiles([replace(each, path=f"{name}/{each.path}") for each in seen.files], ends)
         for job, ids in lives.others.items():
             others[job] = others.get(job, frozenset()) | ids
-    return Landed(types, rows, per_type=False, others=others)
+    return Landed(types, rows, tuple(faults), per_type=False, others=others)
+
+
+def _named_now(table: Table) -> Callable[[], Collection[str]]:
+    return lambda: active_paths(open_table(table.spec, table.job).handle)
 
 
 def _visible(storage: Storage, name: str) -> list[str]:
@@ -193,9 +199,10 @@ def _described(
         return DataFile(
             path=path,
             rows=footer.num_rows,
-            offsets=_extent(footer, columns.offset) if columns else None,
-            numbers=_extent(footer, columns.partition) if columns else None,
+            offsets=extent(footer, columns.offset) if columns else None,
+            numbers=extent(footer, columns.partition) if columns else None,
             topic_id=owned.topic_id(final),
+            number=parsed.partition if (parsed := parse_final_name(final)) is not None else None,
             moves_to=final if path != final else None,
         )
     if now == final:
@@ -203,28 +210,7 @@ def _described(
     return None
 
 
-def _extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
-    """The least and the greatest value of a column; None where the footer does not tell, or there are nulls."""
-    lows, highs = [], []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        chunks = (group.column(index) for index in range(group.num_columns))
-        statistics = next((each.statistics for each in chunks if each.path_in_schema == column), None)
-        if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
-            return None
-        lows.append(int(statistics.min))
-        highs.append(int(statistics.max))
-    return (min(lows), max(highs)) if lows else None
-
-
 def _waiting(files: Sequence[DataFile]) -> Iterator[str]:
     if files:
         rows = sum(each.rows or 0 for each in files)
         yield f"{rows} rows in {len(files)} files wait to be moved to their place: counted where they are staged"
-
-
-def _told(what: str, paths: Iterable[str] | Collection[str]) -> str:
-    found = sorted(paths)
-    shown = ", ".join(found[:NAMES_SHOWN_MAX])
-    more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
-    return f"{len(found)} {what}: {shown}{more}" if found else ""

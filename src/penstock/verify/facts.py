@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import replay_key, topic_fingerprint
 from penstock.tables.delta.library import MissingTableError, library_errors
@@ -19,7 +18,7 @@ from penstock.tables.quarantine_rows import count_rows, own_files
 from penstock.tables.state import PartitionState
 from penstock.verify.laws import LogFacts
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
-from penstock.verify.owners import QUARANTINE_COLUMNS
+from penstock.verify.log_port import LogAnswers
 from penstock.verify.table_offsets import DataFile, active_files
 
 
@@ -72,7 +71,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
     )
 
 
-def read_log(log: KafkaLog, lives: Lives) -> LogFacts:
+def read_log(log: LogAnswers, lives: Lives) -> LogFacts:
     """Ask the log about the partitions of topics that are still the ones which the table has read."""
     ids = log.topic_ids(lives.fingerprints)
     known = set(lives.current)
@@ -86,7 +85,7 @@ def quarantine_files(quarantine: Table | None) -> list[DataFile]:
     if quarantine is None:
         return []
     own = {file.path for file in own_files(quarantine)}
-    return [file for file in active_files(quarantine, QUARANTINE_COLUMNS) if file.path in own]
+    return [file for file in active_files(quarantine) if file.path in own]
 
 
 def life_faults(quarantine: Table | None, job: str, life: int | None) -> tuple[str, ...]:
@@ -107,5 +106,5 @@ def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, t
         for piece in ours.get("slices", ()):
             partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
             if piece["end"] > appended_up_to(quarantine, table.job, life, partition):
-                found += [DataFile(each["path"], each["rows"]) for each in piece["quarantine"]]
+                found += [DataFile(each["path"], each["rows"], each["size_bytes"]) for each in piece["quarantine"]]
     return tuple(found)

@@ -1,8 +1,8 @@
-"""What a verification found, as values: checks that hold or fail, and the first offset that offends."""
+"""What a verification found, as values: laws that are proven, violated or not proven, and the first wrong offset."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -11,11 +11,36 @@ from penstock.log.offsets import Partition
 from penstock.tables.state import Totals
 
 
+class Verdict(StrEnum):
+    """What became of a law. Only what was judged in full is proven."""
+
+    PROVEN = "proven"
+    VIOLATED = "violated"
+    NOT_PROVEN = "not proven"
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """A violation outweighs a missing proof, which outweighs a proof."""
+    found = set(verdicts)
+    return next((each for each in (Verdict.VIOLATED, Verdict.NOT_PROVEN) if each in found), Verdict.PROVEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """Something that was not judged, and what would prove it; of all partitions unless it names some."""
+
+    what: str
+    remedy: str
+    partitions: frozenset[Partition] | None = None
+
+
 class OffenceKind(StrEnum):
     """What is wrong with an offset; the value is the text that a person reads."""
 
     TWICE = "twice in the table"
     TWICE_IN_QUARANTINE = "twice in quarantine"
+    MISSING_IN_QUARANTINE = "missing in quarantine"
+    TOO_MANY_QUARANTINED = "more rows in quarantine than were quarantined"
     BOTH = "in both table and quarantine"
     MISSING = "missing"
     BEYOND_POSITION = "beyond position"
@@ -26,6 +51,8 @@ class OffenceKind(StrEnum):
     NOT_COUNTED = "counts do not add up"
     HOLE = "no slice holds it"
     OVERLAP = "in two slices"
+    NO_PLACE = "a row without its partition and offset"
+    ALTERED = "not what the record in the log gives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +80,53 @@ class Offence:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One named law and whether it holds. `checked` is False where the table does not keep what the law needs."""
+    """One named law and what became of it, as a whole and per partition where it is a law of partitions."""
 
     name: str
-    ok: bool
+    verdict: Verdict
     detail: str
     offence: Offence | None = None
-    checked: bool = True
+    """The first of all."""
+    unproven: tuple[Unproven, ...] = ()
     warnings: tuple[str, ...] = ()
     facts: Mapping[str, int] = field(default_factory=dict)
+    partitions: Mapping[Partition, Verdict] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return self.verdict is Verdict.PROVEN
+
+
+def conclude(
+    name: str,
+    detail: str,
+    violated: bool,
+    *,
+    offences: Collection[Offence] = (),
+    unproven: Collection[Unproven] = (),
+    warnings: Iterable[str] = (),
+    facts: Mapping[str, int] | None = None,
+    partitions: Iterable[Partition] = (),
+) -> Check:
+    """The verdict of a law, from what was found and from what was not judged."""
+    verdict = Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if unproven else Verdict.PROVEN
+    return Check(
+        name,
+        verdict,
+        detail,
+        earliest(offences),
+        tuple(unproven),
+        tuple(warnings),
+        facts or {},
+        {each: _verdict_of(each, offences, unproven) for each in partitions},
+    )
+
+
+def _verdict_of(partition: Partition, offences: Iterable[Offence], unproven: Iterable[Unproven]) -> Verdict:
+    if any((each.topic, each.partition) == (partition.topic, partition.number) for each in offences):
+        return Verdict.VIOLATED
+    open_here = any(each.partitions is None or partition in each.partitions for each in unproven)
+    return Verdict.NOT_PROVEN if open_here else Verdict.PROVEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +167,30 @@ class VerifyReport:
     partitions: tuple[PartitionFacts, ...] = ()
 
     @property
+    def verdict(self) -> Verdict:
+        return worst(check.verdict for check in self.checks)
+
+    @property
     def ok(self) -> bool:
-        return all(check.ok for check in self.checks)
+        """Whether every law was judged in full and holds."""
+        return self.verdict is Verdict.PROVEN
+
+    @property
+    def scope(self) -> str:
+        """What a verification of this depth is about, in words."""
+        names = {check.name for check in self.checks}
+        records = "against the records of the log" if self.deep else "not against the records of the log (--shallow)"
+        values = "values compared with the log" if "values" in names else "values not compared (--values)"
+        return f"rows and offsets contiguous, unique, conserved; {records}; {values}"
+
+    def verdicts_of(self, partition: Partition) -> dict[str, Verdict]:
+        """What became of each law in one partition; laws of the table as a whole are not among them."""
+        return {check.name: check.partitions[partition] for check in self.checks if partition in check.partitions}
 
     @property
     def first_offence(self) -> Offence | None:
         """The first offending offset of all failed checks."""
-        return earliest(check.offence for check in self.checks if not check.ok)
+        return earliest(check.offence for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values for `--json`."""
@@ -116,12 +198,14 @@ class VerifyReport:
         return {
             "job": self.job,
             "ok": self.ok,
+            "verdict": self.verdict.name.lower(),
+            "scope": self.scope,
             "table": self.table,
             "version": self.version,
             "deep": self.deep,
             "checks": [_check_json(check) for check in self.checks],
             "first_offence": None if offence is None else _offence_json(offence),
-            "partitions": [_partition_json(each) for each in self.partitions],
+            "partitions": [_partition_json(each, self.verdicts_of(each.partition)) for each in self.partitions],
         }
 
 
@@ -133,7 +217,7 @@ def earliest(offences: Iterable[Offence | None]) -> Offence | None:
     return min(exact + ranges, key=lambda each: (each.topic, each.partition, each.offset), default=None)
 
 
-NO_TABLE = Proof(None, (Check("table", False, "there is no table yet: the job has not started"),))
+NO_TABLE = Proof(None, (Check("table", Verdict.VIOLATED, "there is no table yet: the job has not started"),))
 
 
 def offence_at(partition: Partition, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
@@ -144,8 +228,9 @@ def _check_json(check: Check) -> dict[str, Any]:
     return {
         "name": check.name,
         "ok": check.ok,
-        "checked": check.checked,
+        "verdict": check.verdict.name.lower(),
         "detail": check.detail,
+        "not_proven": [_unproven_json(each) for each in check.unproven],
         "warnings": list(check.warnings),
         "offence": None if check.offence is None else _offence_json(check.offence),
         **check.facts,
@@ -156,7 +241,13 @@ def _offence_json(offence: Offence) -> dict[str, Any]:
     return {**asdict(offence), "kind": offence.kind.name.lower(), "text": str(offence.kind)}
 
 
-def _partition_json(facts: PartitionFacts) -> dict[str, Any]:
+def _unproven_json(unproven: Unproven) -> dict[str, Any]:
+    named = sorted(unproven.partitions or ())
+    places = [{"topic": each.topic, "topic_id": each.topic_id, "partition": each.number} for each in named]
+    return {"what": unproven.what, "remedy": unproven.remedy, "partitions": places or None}
+
+
+def _partition_json(facts: PartitionFacts, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
     return {
         "topic": facts.partition.topic,
         "topic_id": facts.partition.topic_id,
@@ -166,5 +257,7 @@ def _partition_json(facts: PartitionFacts) -> dict[str, Any]:
         "first": facts.first,
         "end": facts.end,
         "lag_records": facts.lag_records,
+        "verdict": worst(verdicts.values()).name.lower(),
+        "laws": {name: verdict.name.lower() for name, verdict in verdicts.items()},
         **asdict(facts.totals),
     }

@@ -35,6 +35,8 @@ class Held:
     quarantine: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     by_type: Sequence[pl.Series] = ()
     """Those of the table by type, of a routed job."""
+    pooled: pl.Series = field(default_factory=lambda: NO_OFFSETS)
+    """Of rows that may be of this partition or of another life of its topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Judged:
     log_offences: tuple[Offence, ...]
     held_counts: tuple[int, ...]
     log_counts: tuple[int, ...]
+    quarantine_counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def judge(
     table, quarantine = held.table.sort(), held.quarantine.sort()
     there = _merged(table, quarantine)
     once_table, once_quarantine = (_from(each, leave.twice_below) for each in (table, quarantine))
+    # What is in neither is missing, whoever the pooled rows belong to.
+    perhaps = _merged(there, held.pooled.sort()) if len(held.pooled) else there
     origin, position = (spans[0].lo, spans[-1].hi) if spans else (window.lo, window.hi)
     firsts = {
         OffenceKind.TWICE: _first_twice(once_table, held.by_type if leave.twice_below is not None else ()),
@@ -81,17 +86,18 @@ def judge(
         OffenceKind.BOTH: None if leave.in_both else _first_common(once_table, once_quarantine),
         OffenceKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
         OffenceKind.BEYOND_POSITION: _first_from(there, position),
-        OffenceKind.MISSING: _first_missing(there, window, spans),
+        OffenceKind.MISSING: _first_missing(perhaps, window, spans),
     }
     log_firsts = {
         OffenceKind.NOT_IN_LOG: _first_unknown(there, log, window),
-        OffenceKind.MISSING: _first_unheld(there, log, spans),
+        OffenceKind.MISSING: _first_unheld(perhaps, log, spans),
     }
     return Judged(
         offences=tuple(offence_at(partition, at, kind) for kind, at in firsts.items() if at is not None),
         log_offences=tuple(offence_at(partition, at, kind) for kind, at in log_firsts.items() if at is not None),
-        held_counts=_counts(there if leave.twice_below is None else _both(table, quarantine), spans),
-        log_counts=_counts(log.offsets if log else NO_OFFSETS, spans),
+        held_counts=counts_in(there if leave.twice_below is None else _both(table, quarantine), spans),
+        log_counts=counts_in(log.offsets if log else NO_OFFSETS, spans),
+        quarantine_counts=counts_in(quarantine, spans),
     )
 
 
@@ -102,6 +108,21 @@ def held_offences(partition: Partition, spans: Sequence[Span], counts: Sequence[
         for span, count in zip(spans, counts, strict=True)
         if not span.held <= count <= span.held_max
     )
+
+
+def quarantine_offences(
+    partition: Partition, spans: Sequence[Span], counts: Sequence[int], replayed: bool
+) -> tuple[Offence, ...]:
+    """Compare the quarantined records of whole spans with their counts; a replay takes some of them out."""
+    found: list[Offence] = []
+    for span, count in zip(spans, counts, strict=True):
+        if span.rough:
+            continue
+        if count > span.totals.quarantined:
+            found.append(offence_at(partition, span.lo, OffenceKind.TOO_MANY_QUARANTINED, span.hi))
+        elif count < span.totals.quarantined and not replayed:
+            found.append(offence_at(partition, span.lo, OffenceKind.MISSING_IN_QUARANTINE, span.hi))
+    return tuple(found)
 
 
 def record_offences(partition: Partition, spans: Sequence[Span], log: LogCounts) -> tuple[Offence, ...]:
@@ -196,7 +217,7 @@ def _first_unknown(there: pl.Series, log: LogOffsets | None, window: Window) -> 
     return int(unknown[0]) if len(unknown) else None
 
 
-def _counts(ascending: pl.Series, spans: Sequence[Span]) -> tuple[int, ...]:
+def counts_in(ascending: pl.Series, spans: Sequence[Span]) -> tuple[int, ...]:
     if not spans:
         return ()
     lows = ascending.search_sorted(pl.Series([span.lo for span in spans], dtype=pl.Int64), side="left")

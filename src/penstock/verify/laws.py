@@ -9,7 +9,7 @@ from itertools import pairwise
 from penstock.log.offsets import Bounds, Partition
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.state import PartitionWord, Totals
-from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, earliest, offence_at
+from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
 
 _COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
@@ -54,6 +54,11 @@ class Span:
         return self.totals.written + self.totals.quarantined
 
     @property
+    def held_min(self) -> int:
+        """How many must be there, by the counts and by the offsets."""
+        return max(self.held, self.hi - self.read_from) if self.full else self.held
+
+    @property
     def held_max(self) -> int:
         """With what was in quarantine before the ledger was lost, and came there again."""
         return self.held + 2 * self.totals.holes if self.rough else self.held
@@ -86,7 +91,7 @@ def check_totals(states: States, further_fault: Callable[[Partition], str] = lam
             )
     read = sum(state.totals.read for state in states.values())
     detail = "; ".join(texts) or f"{read} records read in {len(states)} partitions, each accounted for"
-    return Check("totals", not texts, detail, earliest(offences), facts={"read": read})
+    return conclude("totals", detail, bool(texts), offences=offences, facts={"read": read}, partitions=states)
 
 
 def _totals_fault(state: PartitionWord) -> str:
@@ -120,7 +125,8 @@ def check_slices(states: States, slices: Slices) -> Check:
     whole = all(_is_whole(state, slices.get(partition, ())) for partition, state in states.items())
     reach = "the whole history" if whole else "the retained history"
     detail = "; ".join(texts) or f"{count} slices of {reach} touch and add up"
-    return Check("slices", not texts, detail, earliest(offences), facts={"slices": count, "whole_history": int(whole)})
+    facts = {"slices": count, "whole_history": int(whole)}
+    return conclude("slices", detail, bool(texts), offences=offences, facts=facts, partitions=states)
 
 
 def _slices_fault(
@@ -206,10 +212,13 @@ class RowCounts:
     replay_unfinished: bool = False
 
 
-def check_rows(counts: RowCounts, faults: Sequence[str] = (), doubts: Sequence[str] = ()) -> Check:
+def check_rows(
+    counts: RowCounts, faults: Sequence[str] = (), doubts: Sequence[str] = (), unproven: Sequence[Unproven] = ()
+) -> Check:
     """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
 
-    `faults` are what else is wrong with the files, `doubts` what else a person should know.
+    `faults` are what else is wrong with the files, `doubts` what else a person should know, `unproven` what could not
+    be counted.
     """
     texts = list(faults)
     surplus = counts.table - counts.written
@@ -230,9 +239,8 @@ def check_rows(counts: RowCounts, faults: Sequence[str] = (), doubts: Sequence[s
     if counts.replay_unfinished:
         warnings.append("a replay of the quarantine is unfinished: the next run finishes it")
     detail = "; ".join(texts) or f"{counts.table} rows in the table, {in_quarantine} in quarantine, as counted"
-    return Check(
-        "rows", not texts, detail, warnings=tuple(warnings), facts={"rows": counts.table, "quarantine": in_quarantine}
-    )
+    facts = {"rows": counts.table, "quarantine": in_quarantine}
+    return conclude("rows", detail, bool(texts), unproven=unproven, warnings=warnings, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +269,10 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         elif state.position < bounds.first:
             warnings.append(f"{partition}: a gap is ahead, the log no longer has [{state.position}, {bounds.first})")
     detail = "; ".join(texts) or f"{len(log.bounds)} positions lie within the log, {lag} offsets behind its end"
-    return Check("log", not texts, detail, earliest(offences), warnings=tuple(warnings), facts={"lag_records": lag})
+    facts = {"lag_records": lag}
+    return conclude(
+        "log", detail, bool(texts), offences=offences, warnings=warnings, facts=facts, partitions=log.bounds
+    )
 
 
 def _identity_fault(topic: str, known: int, log: LogFacts) -> str:

@@ -28,13 +28,15 @@ class OriginColumns:
     offset: str
     topic: str | None = None
     topic_id: str | None = None
+    job: str | None = None
+    """Of a quarantine that jobs share."""
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(each for each in (self.partition, self.offset, self.topic, self.topic_id) if each is not None)
 
 
-QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id")
+QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id", "job")
 
 
 def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:
@@ -49,6 +51,11 @@ def kept_columns(job: JobSpec, schema: pa.Schema) -> OriginColumns | None:
     if "partition" not in kept or "offset" not in kept:
         return None
     return OriginColumns(kept["partition"], kept["offset"], kept.get("topic"))
+
+
+def named_columns(job: JobSpec) -> OriginColumns | None:
+    """Those of an export: the columns stand for every type, so their names are enough."""
+    return kept_columns(job, pa.schema([(name, pa.null()) for name in job.columns]))
 
 
 def _passed_names(job: JobSpec) -> Mapping[str, str]:
@@ -74,17 +81,20 @@ class Owners:
     """Topic ids by topic."""
     other_ids: frozenset[str] = frozenset()
     """Topic ids that other jobs write to this table."""
+    job: str | None = None
+    """Rows that name another job are not looked at."""
     has_forgotten: bool = False
     """Whether there are lives of topics whose names are forgotten: any topic may have had one."""
 
     @staticmethod
-    def of(lives: Lives) -> Owners:
+    def of(lives: Lives, job: str | None = None) -> Owners:
         ids: dict[str, set[str]] = {}
         for each in lives.partitions:
             ids.setdefault(each.topic, set()).add(each.topic_id)
         return Owners(
             ids_of={topic: frozenset(found) for topic, found in ids.items()},
             other_ids=frozenset(topic_id for found in lives.others.values() for topic_id in found),
+            job=job,
             has_forgotten=UNKNOWN_TOPIC in ids,
         )
 

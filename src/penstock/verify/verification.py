@@ -6,19 +6,16 @@ The order: what the table says of itself (totals, slices, rows), then what its f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 
 from penstock.job.spec import JobSpec, Secret
-from penstock.log.kafka import KafkaLog
-from penstock.storage import open_storage
-from penstock.tables.delta.life import life_of
 from penstock.verify.export import prove_export
-from penstock.verify.facts import TableFacts, life_faults, quarantine_files, read_log, read_table
+from penstock.verify.facts import TableFacts, read_log, read_table
 from penstock.verify.findings import NO_TABLE, Proof, VerifyReport
 from penstock.verify.judge import Leave
 from penstock.verify.laws import (
     LogFacts,
-    RowCounts,
     check_log,
     check_rows,
     check_slices,
@@ -26,10 +23,16 @@ from penstock.verify.laws import (
     partition_facts,
     spans,
 )
-from penstock.verify.owners import kept_columns
-from penstock.verify.sweep import Depth, Progress, Sources, Subject, Sweep, TypeFiles
-from penstock.verify.table_offsets import active_files, count_rows
+from penstock.verify.log_port import KafkaRecords, OpenLog, ReadableLog
+from penstock.verify.sources import Depth, Progress, Sample, Sources, Subject, TypeFiles
+from penstock.verify.sweep import Sweep
+from penstock.verify.table_files import TableFiles
+from penstock.verify.table_offsets import GoneError
+from penstock.verify.table_values import check_table_values
 from penstock.verify.windows import OFFSETS_PER_PASS_MAX
+
+ATTEMPTS_MAX = 5
+"""How often a verification begins anew because files were compacted and vacuumed meanwhile."""
 
 
 def verify(
@@ -37,32 +40,56 @@ def verify(
     deep: bool = True,
     progress: Progress | None = None,
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX,
+    values: Sample | None = None,
+    open_log: OpenLog = KafkaRecords,
 ) -> VerifyReport:
-    """Check a job's table against itself and its log; `deep` also reads the log's records for their offsets."""
+    """Check a job's table against itself and its log.
+
+    `deep` also reads the log's records for their offsets; with `values` records are decoded again and compared.
+    """
+    depth = Depth(deep, progress, offsets_per_pass_max, values)
     path = "******" if isinstance(job.table.path, Secret) else job.table.path
-    depth = Depth(deep, progress, offsets_per_pass_max)
-    proof = _prove_table(job, depth) if job.export is None else prove_export(job, job.export, depth)
-    return VerifyReport(job.name, path, proof.version, deep, proof.checks, proof.partitions)
+    proof = _with_attempts(lambda: _prove(job, depth, open_log))
+    return VerifyReport(job.name, path, proof.version, depth.deep, proof.checks, proof.partitions)
 
 
-def _prove_table(job: JobSpec, depth: Depth) -> Proof:
+def _prove(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
+    if job.export is not None:
+        return prove_export(job, job.export, depth, open_log)
+    return _prove_table(job, depth, open_log)
+
+
+def _with_attempts(prove: Callable[[], Proof]) -> Proof:
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            return prove()
+        except GoneError:
+            if attempt == ATTEMPTS_MAX - 1:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
     facts = read_table(job)
     if facts is None:
         return NO_TABLE
-    with closing(KafkaLog(job.log)) as log:
+    files = TableFiles.of(job, facts)
+    with closing(open_log(job)) as log:
         log_facts = read_log(log, facts.lives)
-        sources = _sources(facts, log, log_facts, job, depth.deep)
-        sweep = Sweep(job, _subject(facts), sources, depth.progress)
+        subject = _subject(facts)
+        sweep = Sweep(job, subject, _sources(files, log, log_facts, depth.deep), depth.progress)
         sweep.run(depth.offsets_per_pass_max)
+        values = check_table_values(job, facts, files, subject, log, log_facts.bounds, depth.values)
+        by_values = files.columns is None and depth.values is not None and depth.values.records is None
         checks = [
             check_totals(facts.states),
             check_slices(facts.states, facts.committed.slices),
-            check_rows(_row_counts(facts, sources), life_faults(facts.quarantine, job.name, life_of(facts.table))),
-            sweep.check_offsets(),
+            check_rows(files.counts(facts), files.faults(facts)),
+            sweep.check_offsets(by_values and all(each.ok for each in values)),
             check_log(facts.states, facts.lives.fingerprints, log_facts),
+            *([sweep.check_records()] if depth.deep else []),
+            *values,
         ]
-        if depth.deep:
-            checks.append(sweep.check_records())
     return Proof(facts.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 
@@ -71,29 +98,17 @@ def _subject(facts: TableFacts) -> Subject:
         spans={each: spans(each, state, facts.committed.slices.get(each, ())) for each, state in facts.states.items()},
         lives=facts.lives,
         leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
+        replayed=frozenset(each for each, state in facts.states.items() if state.totals.replayed),
     )
 
 
-def _sources(facts: TableFacts, log: KafkaLog, log_facts: LogFacts, job: JobSpec, deep: bool) -> Sources:
-    columns = kept_columns(job, facts.table.schema)
+def _sources(files: TableFiles, log: ReadableLog, log_facts: LogFacts, deep: bool) -> Sources:
     return Sources(
-        storage=facts.table.storage(),
-        types=[TypeFiles(active_files(facts.table, columns))],
-        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
-        quarantine_files=[*quarantine_files(facts.quarantine), *facts.pending],
-        columns=columns,
+        storage=files.storage,
+        types=[TypeFiles(files.data.files)],
+        quarantine_storage=files.quarantine_storage,
+        quarantine_files=[*files.quarantine.files, *files.pending.files],
+        columns=files.columns,
         log=log,
         log_bounds=log_facts.bounds if deep else {},
-    )
-
-
-def _row_counts(facts: TableFacts, sources: Sources) -> RowCounts:
-    pending = sum(each.rows or 0 for each in facts.pending)
-    return RowCounts(
-        table=sum(count_rows(sources.storage, each.files) for each in sources.types),
-        written=facts.lives.rows_written,
-        quarantine=count_rows(sources.quarantine_storage, sources.quarantine_files) - pending,
-        quarantined=sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values()),
-        pending=pending,
-        replay_unfinished=facts.replay_unfinished,
     )

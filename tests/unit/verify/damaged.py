@@ -24,8 +24,8 @@ from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.quarantine import Listed, QuarantineTable
 from penstock.verify.export import find_landed, own_checks, swept
 from penstock.verify.export_facts import LedgerFacts, read_ledger
-from penstock.verify.findings import Check, Offence, OffenceKind, earliest
-from penstock.verify.sweep import Depth
+from penstock.verify.findings import Check, Offence, OffenceKind, Verdict, earliest
+from penstock.verify.sources import Depth
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
 
 Checks = dict[str, Check]
@@ -44,11 +44,11 @@ def judged(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max:
     facts = facts or facts_of(job)
     landed = find_landed(job, job.export, facts)
     sweep = swept(job, facts, landed, Depth(False, None, offsets_per_pass_max))
-    return {check.name: check for check in own_checks(job, facts, landed, sweep)}
+    return {check.name: check for check in own_checks(facts, landed, sweep)}
 
 
 def failed(checks: Checks) -> list[str]:
-    return [name for name, check in checks.items() if not check.ok]
+    return [name for name, check in checks.items() if check.verdict is Verdict.VIOLATED]
 
 
 def write_with_bad(

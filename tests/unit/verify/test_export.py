@@ -14,7 +14,7 @@ from penstock.tables.environment import Environment
 from penstock.tables.parquet.compact import compact
 from penstock.verify.export_facts import read_ledger
 from penstock.verify.export_files import parquet_files
-from penstock.verify.findings import Offence, OffenceKind
+from penstock.verify.findings import Offence, OffenceKind, Verdict
 from penstock.verify.table_offsets import GoneError
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.verify.damaged import (
@@ -306,13 +306,35 @@ def test_a_listing_that_the_quarantine_took_while_we_looked_is_not_missed(tmp_pa
     assert "2 quarantined rows wait" in checks["rows"].warnings[0]
 
 
+def test_a_quarantine_file_that_is_gone_is_named(tmp_path: Path) -> None:
+    root = bad_root(tmp_path)
+    append_bad(root)
+    [path] = Path(root.job.table.quarantine_path).glob("*.pq")
+    path.unlink()
+    checks = judged(root.job)
+    assert failed(checks) == ["rows", "offsets"]
+    assert f"quarantine: 1 files that the table names are gone: {path.name}" in checks["rows"].detail
+
+
+def test_a_row_that_lost_its_place_is_found_and_hides_nothing_elsewhere(root: ExportRoot) -> None:
+    folder = root.lake / "order" / f"day={MONDAY}"
+    rewrite_rows(folder / "1.25.parquet", lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]])
+    checks = judged(root.job)
+    assert failed(checks) == ["offsets"]
+    found = first_offence(checks)
+    assert found is not None
+    assert (found.partition, found.kind) == (1, OffenceKind.NO_PLACE)
+    (root.lake / "click" / f"day={MONDAY}" / "0.19.parquet").unlink()
+    assert first_offence(judged(root.job)) == at(0, 16, OffenceKind.MISSING)
+
+
 def test_a_row_that_was_deleted_from_quarantine_is_found(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     append_bad(root)
     DeltaTable(root.job.table.quarantine_path).delete('"offset" = 7')
     checks = judged(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert first_offence(checks) == at(0, 0, OffenceKind.MISSING, end=10)
+    assert first_offence(checks) == at(0, 0, OffenceKind.MISSING_IN_QUARANTINE, end=10)
 
 
 def test_a_row_that_is_also_in_quarantine_is_named(tmp_path: Path) -> None:
@@ -361,10 +383,10 @@ def test_behind_the_beginning_of_a_new_type_every_offset_is_once_again(tmp_path:
     assert first_offence(judged(root.job)) == at(0, 10, OffenceKind.TWICE)
 
 
-def test_a_job_that_keeps_no_offsets_is_proved_by_counts(root: ExportRoot) -> None:
+def test_of_a_job_that_keeps_no_offsets_rows_are_counted_and_the_rest_is_not_proven(root: ExportRoot) -> None:
     job = replace(root.job, columns={})
     checks = judged(job)
     assert failed(checks) == []
-    assert not checks["offsets"].checked
+    assert checks["offsets"].verdict is Verdict.NOT_PROVEN
     rewrite_rows(root.lake / "order" / f"day={WEDNESDAY}" / "0.33.parquet", lambda rows: rows[1:])
     assert failed(judged(job)) == ["rows"]

@@ -1,0 +1,84 @@
+"""What `verify` asks of a log: its bounds, the offsets of its records, and the records themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Protocol
+
+import polars as pl
+import pyarrow as pa
+from confluent_kafka import Consumer
+
+from penstock.job.spec import JobSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Bounds, Partition, Slice
+from penstock.log.reader import PieceReader
+from penstock.verify.log_offsets import open_consumer, record_offsets
+
+Told = Callable[[int], None]
+"""Hears how many more offsets of a range are done."""
+
+
+class LogAnswers(Protocol):
+    """What a log says of itself."""
+
+    def partitions(self) -> tuple[Partition, ...]: ...
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]: ...
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]: ...
+
+
+class ReadableLog(LogAnswers, Protocol):
+    """A log whose records can be read again."""
+
+    def compacted(self, topic: str) -> bool | None:
+        """Whether compaction may leave holes in the topic; None if that is not known."""
+
+    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> pl.Series:
+        """The offsets of all records in `[start, end)`, ascending; what retention takes meanwhile may be absent."""
+
+    def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The records of `[start, end)` as tasks get them; raises `SliceShrankError` if the log lost some of them."""
+
+    def close(self) -> None: ...
+
+
+OpenLog = Callable[[JobSpec], ReadableLog]
+
+
+class KafkaRecords:
+    """The topics of a job; joins no group and commits nothing."""
+
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        self._log = KafkaLog(job.log)
+        self._consumer: Consumer | None = None
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return self._log.partitions()
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        return self._log.topic_ids(topics)
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        return self._log.bounds(partitions)
+
+    def compacted(self, topic: str) -> bool | None:
+        return self._log.compacted(topic)
+
+    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> pl.Series:
+        if self._consumer is None:
+            self._consumer = open_consumer(self._job.log)
+        return record_offsets(self._consumer, self._job.log.bootstrap, partition, start, end, told)
+
+    def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        piece = Slice(partition, start, end, start)
+        reader = PieceReader.of(self._job.log, [piece], 1, self._job.limits.arrow_batch_bytes_max)
+        numbers = pa.RecordBatch.from_arrays([pa.array(range(len(reader.pieces)), pa.int64())], names=["number"])
+        return reader([numbers])
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            self._consumer.close()
+        self._log.close()

@@ -1,0 +1,192 @@
+"""Values are compared with the log: what differs is named, what cannot be compared is not proven."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from penstock.engine.writing import decoded_schema, flow_of
+from penstock.flow.manifest import decode_report
+from penstock.flow.task import fused_stage
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec, NewColumnPolicy, SqlSpec
+from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.tables.delta.compact import compact
+from penstock.tables.delta.table import open_or_create
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.quarantine import Quarantine
+from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
+from penstock.verify.values import sampled
+from tests.memory_log import MemoryLog
+from tests.small_table import Load, SmallTable
+from tests.unit.verify.lakes import Kind, made
+
+ONLY = Partition("orders", "life", 0)
+JOB = """\
+job: orders
+log:
+  kafka: {{bootstrap: "127.0.0.1:1", topics: [orders], group: orders}}
+decode: json
+schema: {{at: string, kind: string, amount: "decimal(12,2)", tags: [string], who: {{name: string, age: int}}}}
+columns: {{day: day(at){places}}}
+table:
+  delta: {{path: {path}, partition_by: [day, kind]}}
+on: {{bad_record: quarantine, new_column: add}}
+"""
+ALL = Sample(None)
+OPEN = {"offsets": Verdict.NOT_PROVEN}
+PLACES = ", partition: kafka.partition, offset: kafka.offset"
+
+
+def record(number: int, **more: Any) -> bytes:
+    body = {
+        "at": f"2026-03-0{number % 3 + 1}T12:00:00Z",
+        "kind": ["a", "", None][number % 3],
+        "amount": f"{number}.10",
+        "tags": ["x", None][: number % 3],
+        "who": {"name": f"n{number}", "age": None} if number % 2 else None,
+    }
+    return json.dumps(body | more).encode()
+
+
+class Lake:
+    """A job whose slices are decoded and committed as tasks and engine do it, without Spark."""
+
+    def __init__(self, folder: Path, places: bool = True) -> None:
+        file = folder / "orders.yaml"
+        file.write_text(JOB.format(path=json.dumps(str(folder / "lake")), places=PLACES if places else ""))
+        self.job: JobSpec = load_job(file)
+        columns = {"day": pa.date32()} | ({"partition": pa.int32(), "offset": pa.int64()} if places else {})
+        schema = pa.schema([*self.job.schema, *columns.items()])
+        self.table = open_or_create(self.job.table, self.job.name, schema, NewColumnPolicy.ADD)
+        self.quarantine = Quarantine(self.job, self.table, Environment())
+        self.table.commit(Proposal(self.job.name, new_batch_id(), (StartPart(ONLY, 0, 1),)))
+        self.records: dict[int, bytes | None] = {}
+
+    def write(self, values: Mapping[int, bytes | None]) -> None:
+        """Commit a slice of these records."""
+        self.records.update(values)
+        piece = Slice(ONLY, min(values), max(values) + 1, min(values))
+        target = self.table.schema
+        flow = flow_of(
+            self.job,
+            Batch(new_batch_id(), (piece,)),
+            decoded_schema(self.job, target),
+            target,
+            self.table.spec.partition_by,
+        )
+        [done] = fused_stage(flow)(self.log().records(ONLY, piece.start, piece.end))
+        report = decode_report(done.column(0)[0].as_py())
+        part = SlicePart(piece, 1, report.counts["orders", 0], report.files, report.quarantine_files)
+        outcome = self.table.commit(Proposal(self.job.name, flow.batch_id, (part,)))
+        self.quarantine.append(outcome.accepted)
+
+    def log(self, first: int = 0) -> MemoryLog:
+        return MemoryLog({ONLY: dict(self.records)}, {ONLY: first})
+
+    def verify(self, sample: Sample | None = ALL, first: int = 0) -> VerifyReport:
+        return verify(self.job, values=sample, open_log=lambda _: self.log(first))
+
+
+@pytest.fixture(params=[True, False], ids=["places", "no places"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path, places=request.param)
+    lake.write({each: record(each) for each in range(7)} | {7: b"bad", 8: None})
+    lake.write({each: record(each) for each in range(9, 20)})
+    return lake
+
+
+def verdicts(report: VerifyReport) -> dict[str, Verdict]:
+    return {each.name: each.verdict for each in report.checks if not each.ok}
+
+
+def test_partition_values_nested_values_and_bad_records_are_as_the_log_gives_them(lake: Lake) -> None:
+    assert verdicts(lake.verify()) == {}
+    compact(lake.table, 1 << 20)
+    assert verdicts(lake.verify()) == {}
+
+
+def test_a_column_that_is_younger_than_a_file_is_not_compared_in_it(lake: Lake) -> None:
+    lake.table.add_columns(pa.schema([("colour", pa.string())]))
+    lake.write({20: record(20, colour="red"), 21: record(21)})
+    assert verdicts(lake.verify()) == {}
+
+
+def test_a_column_that_was_written_as_null_is_found(lake: Lake) -> None:
+    DeltaTable(lake.job.table.path).update({"amount": "NULL"}, predicate="amount = 4.10")
+    found = lake.verify()
+    assert verdicts(found) == {"values": Verdict.VIOLATED} | ({} if lake.job.columns.get("offset") else OPEN)
+    if lake.job.columns.get("offset"):
+        assert found.first_offence == Offence("orders", 0, 4, OffenceKind.ALTERED)
+
+
+def test_a_row_in_the_wrong_partition_of_the_table_is_found(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({each: record(each) for each in range(6)})
+    DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
+    assert lake.verify().first_offence == Offence("orders", 0, 3, OffenceKind.ALTERED)
+
+
+def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
+    plain, full = lake.verify(None, first=9), lake.verify(first=9)
+    places = lake.job.columns.get("offset") is not None
+    assert verdicts(plain) == ({} if places else OPEN)
+    records = next(each for each in plain.checks if each.name == "records")
+    assert records.facts == {"records": 11, "offsets_gone": 9}
+    assert "9 older offsets are no longer in the log" in records.detail
+    assert verdicts(full) == {"values": Verdict.NOT_PROVEN} | ({} if places else OPEN)
+    values = next(each for each in full.checks if each.name == "values")
+    assert "below offset 9" in values.unproven[0].what
+    assert values.facts["compared"] == 11
+
+
+def test_a_sample_says_how_many_of_how_many_it_compared(lake: Lake) -> None:
+    values = next(each for each in lake.verify(Sample(10, seed=5)).checks if each.name == "values")
+    assert values.verdict is Verdict.PROVEN
+    assert values.facts["seed"] == 5
+    assert values.facts["of_offsets"] == 20
+    assert f"a sample of {values.facts['compared']} (seed 5) out of 20" in values.detail
+
+
+def test_values_of_a_job_with_sql_are_not_proven(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.write({0: record(0)})
+    lake.job = replace(lake.job, sql=SqlSpec(select=("*",)))
+    values = next(each for each in lake.verify().checks if each.name == "values")
+    assert values.verdict is Verdict.NOT_PROVEN
+    assert "sql" in values.unproven[0].what
+
+
+def test_a_sample_is_drawn_from_all_partitions_and_is_the_same_for_one_seed() -> None:
+    one, other = Partition("t", "i", 0), Partition("t", "i", 1)
+    ranges = {one: (10, 5_000), other: (0, 100_000)}
+    sample = sampled(ranges, Sample(2_000, seed=1))
+    assert sample == sampled(ranges, Sample(2_000, seed=1)) != sampled(ranges, Sample(2_000, seed=2))
+    assert sum(each.offsets for each in sample.values()) <= 2_000
+    for partition, found in sample.items():
+        assert all(ranges[partition][0] <= lo < hi <= ranges[partition][1] for lo, hi in found.bounds)
+
+
+def test_rows_without_a_place_are_not_proven_only_where_offsets_are_missing(tmp_path: Path) -> None:
+    """Rows from before the columns were kept, compacted with later ones."""
+    lake = made(tmp_path, Kind(places=True, compacted=True, recreated=False))
+    DeltaTable(lake.job.table.path).update({"offset": "NULL"}, predicate='"partition" = 1 AND id = 5')
+    report = lake.verify()
+    assert verdicts(report) == {"offsets": Verdict.NOT_PROVEN}
+    told = {each.partition.number: report.verdicts_of(each.partition)["offsets"] for each in report.partitions}
+    assert told == {0: Verdict.PROVEN, 1: Verdict.NOT_PROVEN}
+    zero = lake.partitions[0]
+    SmallTable(lake.job).commit(zero, Load(12, 13, [12]))
+    DeltaTable(lake.job.table.path).delete('"partition" = 0 AND "offset" = 4')
+    grown = replace(lake.log, values={**lake.log.values, zero: {**lake.log.values[zero], 12: b'{"id": 12}'}})
+    assert grown.bounds([zero]) == {zero: Bounds(0, 13)}
+    found = verify(lake.job, open_log=lambda _: grown)
+    assert found.first_offence == Offence("orders", 0, 4, OffenceKind.MISSING)
