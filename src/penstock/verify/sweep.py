@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -14,7 +13,6 @@ from penstock.verify.findings import Check, Offence, OffenceKind, Unproven, conc
 from penstock.verify.judge import (
     NO_OFFSETS,
     Held,
-    Judged,
     Leave,
     LogCounts,
     LogOffsets,
@@ -23,11 +21,11 @@ from penstock.verify.judge import (
     quarantine_offences,
     record_offences,
 )
-from penstock.verify.laws import Span
 from penstock.verify.offset_scan import OffsetScan, PoolKey, Pools, Scanned
 from penstock.verify.owners import QUARANTINE_COLUMNS, Owners
 from penstock.verify.reconcile_pool import Placed, reconcile_pool
 from penstock.verify.sources import Progress, Sources, Subject
+from penstock.verify.tally import Tally
 from penstock.verify.windows import Pass, passes
 
 _OF_QUARANTINE = frozenset(
@@ -40,36 +38,6 @@ _OF_QUARANTINE = frozenset(
 """What can be wrong with the rows of the quarantine alone."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What the windows of one partition have shown so far."""
-
-    spans: tuple[Span, ...]
-    offences: list[Offence] = field(default_factory=list)
-    log_offences: list[Offence] = field(default_factory=list)
-    held_counts: list[int] = field(default_factory=list)
-    log_counts: list[int] = field(default_factory=list)
-    quarantine_counts: list[int] = field(default_factory=list)
-    log_first: int = 0
-
-    def __post_init__(self) -> None:
-        self.held_counts = [0] * len(self.spans)
-        self.log_counts = [0] * len(self.spans)
-        self.quarantine_counts = [0] * len(self.spans)
-
-    def add(self, found: Judged) -> None:
-        self.offences += found.offences
-        self.log_offences += found.log_offences
-        self.held_counts = _sums(self.held_counts, found.held_counts)
-        self.log_counts = _sums(self.log_counts, found.log_counts)
-        self.quarantine_counts = _sums(self.quarantine_counts, found.quarantine_counts)
-
-    @property
-    def lacking(self) -> int:
-        """How many rows are missing over all spans."""
-        return sum(max(0, span.held_min - count) for span, count in zip(self.spans, self.held_counts, strict=True))
-
-
 class Sweep:
     """Reads every window once and keeps only what its judgement left."""
 
@@ -78,7 +46,7 @@ class Sweep:
         self._subject = subject
         self._sources = sources
         self._progress = progress
-        self._tallies = {each: _Tally(spans) for each, spans in sorted(subject.spans.items())}
+        self._tallies = {each: Tally(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
         self._types, self._quarantine = self._open_scans()
         self._strangers: list[Offence] = []
@@ -215,7 +183,7 @@ class Sweep:
             self._strangers.append(scanned.stranger)
         return scanned
 
-    def _placed(self) -> list[tuple[Partition, _Tally]]:
+    def _placed(self) -> list[tuple[Partition, Tally]]:
         """The partitions whose rows can be told from those of other jobs."""
         shared = self._subject.lives.shared_topic_ids
         return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
@@ -297,7 +265,3 @@ def _all(parts: Sequence[pl.Series]) -> pl.Series:
 def _by_pool(scanned: Sequence[Scanned]) -> dict[PoolKey, pl.Series]:
     keys = {key for each in scanned for key in each.pooled}
     return {key: _all([each.pooled[key] for each in scanned if key in each.pooled]) for key in keys}
-
-
-def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return [a + b for a, b in zip(one, other, strict=True)]
