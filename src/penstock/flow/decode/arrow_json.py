@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.flow.decode.convert import fit, read_type
+from penstock.flow.decode.convert import fit, has_infinite, misfit_rows, read_type, wide_type
 from penstock.flow.decode.new_types import arrow_inferred
 from penstock.job.spec import NewColumnPolicy
 
-_ROW_OF_ERROR = re.compile(r" in row (\d+)$")
 _UNEXPECTED = {
     NewColumnPolicy.ADD: "infer",
     NewColumnPolicy.IGNORE: "ignore",
@@ -31,45 +31,66 @@ class Parsed:
 
 
 class ArrowReader:
-    """Reads screened records; does not know maps."""
+    """Reads records that passed a screen; does not know maps."""
 
     def __init__(self, schema: pa.Schema, new_column: NewColumnPolicy) -> None:
         self._schema = schema
         self._new_column = new_column
         self._read_schema = pa.schema([(each.name, read_type(each.type)) for each in schema])
+        self._wide_schema = pa.schema([(each.name, wide_type(each.type)) for each in schema])
 
     def read(self, texts: pa.Array) -> Parsed:
         """Raises `pa.ArrowInvalid` if any record does not fit."""
+        return self._parsed(self._table(texts, self._read_schema, _UNEXPECTED[self._new_column]))
+
+    def read_fitting(self, texts: pa.Array) -> tuple[Parsed, Sequence[int]]:
+        """The records that fit, by their ascending numbers; the others have decimals with too many digits.
+
+        Raises `pa.ArrowInvalid` if anything else is wrong with any of them.
+        """
         try:
-            return self._read(texts, _UNEXPECTED[self._new_column])
+            return self._read_fitting(texts, _UNEXPECTED[self._new_column])
         except pa.ArrowInvalid:
             if self._new_column is not NewColumnPolicy.ADD:
                 raise
         # Values that conflict outside the schema fail the inference, but not the records.
-        return Parsed(self._read(texts, "ignore").columns, None)
+        parsed, numbers = self._read_fitting(texts, "ignore")
+        return Parsed(parsed.columns, None), numbers
 
-    def _read(self, texts: pa.Array, unexpected: str) -> Parsed:
+    def _read_fitting(self, texts: pa.Array, unexpected: str) -> tuple[Parsed, Sequence[int]]:
+        table = self._table(texts, self._wide_schema, unexpected)
+        misfits = [misfit_rows(_whole(table.column(each.name)), each.type) for each in self._schema]
+        rows = np.unique(np.concatenate(misfits))
+        if not len(rows):
+            return self._parsed(table), range(len(texts))
+        kept = np.delete(np.arange(len(texts)), rows)
+        if table.num_columns == len(self._schema):
+            return self._parsed(table.take(pa.array(kept))), kept.tolist()
+        # What the others hold besides must not count for the types of new fields.
+        return self._parsed(self._table(texts.take(pa.array(kept)), self._wide_schema, unexpected)), kept.tolist()
+
+    def _table(self, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         lines = _lines(texts)
         table = pj.read_json(
             pa.BufferReader(lines),
             # One block: at the end of a block the reader looks for the end of a line, which may be inside a record.
             pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
-            pj.ParseOptions(explicit_schema=self._read_schema, unexpected_field_behavior=unexpected),
+            pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
         )
         # Screened records give one row each or this count differs: between two of them stands `}`, a line's end and
         # `{`, which no reader takes inside a string, nor behind a value that is still open.
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
+        return table
+
+    def _parsed(self, table: pa.Table) -> Parsed:
         columns = [fit(_whole(table.column(each.name)), each.type) for each in self._schema]
+        if any(map(has_infinite, columns)):
+            # Written so, or a number too large for its column: only the exact path can tell.
+            raise pa.ArrowInvalid("an infinite number")
         known = frozenset(self._schema.names)
         new_types = {each.name: arrow_inferred(each.type) for each in table.schema if each.name not in known}
         return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), new_types)
-
-
-def row_of(error: pa.ArrowInvalid) -> int | None:
-    """The row that an error of the reader names, if it names one."""
-    found = _ROW_OF_ERROR.search(str(error))
-    return int(found[1]) if found else None
 
 
 def _lines(texts: pa.Array) -> pa.Buffer:

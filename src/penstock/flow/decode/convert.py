@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from decimal import Decimal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import UserError
-from penstock.flow.decode.leaves import DECIMAL_READ_DIGITS
 from penstock.flow.decode.times import UTC_MICROS, timestamps
 
 _PLAIN = (
@@ -21,6 +25,13 @@ _PLAIN = (
     pa.float64(),
 )
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
+
+_DECIMAL_READ_DIGITS = 76
+"""Decimals are first read this wide: Arrow's JSON reader does not look at the precision after scaling."""
+_WIDE_SCALE = 38
+"""Of decimals that may have too many digits, on either side of the point."""
+
+Rows = npt.NDArray[np.int64]
 
 
 def check_schema(schema: pa.Schema) -> None:
@@ -53,14 +64,55 @@ def has_map(kind: pa.DataType) -> bool:
 
 def read_type(kind: pa.DataType) -> pa.DataType:
     """The type to ask the JSON reader for; `fit` makes `kind` of it."""
+    return _with_leaves(kind, lambda leaf: leaf.scale)
+
+
+def wide_type(kind: pa.DataType) -> pa.DataType:
+    """Like `read_type`, but the reader takes decimals with more digits too: `misfit_rows` finds them."""
+    return _with_leaves(kind, lambda leaf: _WIDE_SCALE)
+
+
+def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> pa.DataType:
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([pa.field(field.name, read_type(field.type)) for field in fields])
+        return pa.struct([pa.field(field.name, _with_leaves(field.type, scale_of)) for field in fields])
     if pa.types.is_list(kind):
-        return pa.list_(read_type(kind.value_type))
+        return pa.list_(_with_leaves(kind.value_type, scale_of))
     if pa.types.is_decimal(kind):
-        return pa.decimal256(DECIMAL_READ_DIGITS, kind.scale)
+        return pa.decimal256(_DECIMAL_READ_DIGITS, scale_of(kind))
     return pa.string() if kind in _AS_TEXT else kind
+
+
+def misfit_rows(array: pa.Array, kind: pa.DataType) -> Rows:
+    """The rows of an array of `wide_type` that hold a decimal with too many digits for `kind`, at any depth."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(index) for index in range(kind.num_fields)]
+        return np.concatenate([misfit_rows(pc.struct_field(array, field.name), field.type) for field in fields])
+    if pa.types.is_list(kind):
+        parents = pc.list_parent_indices(array).to_numpy()
+        return parents[misfit_rows(array.flatten(), kind.value_type)].astype(np.int64)
+    if pa.types.is_decimal(kind):
+        try:
+            array.cast(kind)
+        except pa.ArrowInvalid:
+            return _too_many_digits(array, kind)
+    return np.empty(0, np.int64)
+
+
+def _too_many_digits(array: pa.Array, kind: pa.DataType) -> Rows:
+    cut = array.cast(pa.decimal256(_DECIMAL_READ_DIGITS, kind.scale), safe=False)
+    largest = pa.scalar(Decimal((0, (9,) * kind.precision, -kind.scale)), array.type)
+    fits = pc.and_(pc.equal(cut.cast(array.type), array), pc.less_equal(pc.abs(array), largest))
+    return pc.indices_nonzero(pc.invert(fits)).to_numpy().astype(np.int64)
+
+
+def has_infinite(array: pa.Array) -> bool:
+    """Whether a number is infinite, at any depth."""
+    if pa.types.is_floating(array.type):
+        return bool(pc.any(pc.is_inf(array), min_count=0).as_py())
+    if pa.types.is_struct(array.type):
+        return any(map(has_infinite, array.flatten()))
+    return pa.types.is_list(array.type) and has_infinite(array.flatten())
 
 
 def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -32,18 +32,19 @@ class JsonNumber(str):
 class JsonObject(dict[str, Any]):
     """The members of an object; `doubled` are the names that it gives more than once."""
 
-    __slots__ = ("doubled",)
+    doubled: frozenset[str] = frozenset()
 
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self.doubled: frozenset[str] = frozenset()
-        if len(self) != len(pairs):
-            times = Counter(name for name, _ in pairs)
-            self.doubled = frozenset(name for name, count in times.items() if count > 1)
+
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    members = JsonObject(pairs)
+    if len(members) != len(pairs):
+        times = Counter(name for name, _ in pairs)
+        members.doubled = frozenset(name for name, count in times.items() if count > 1)
+    return members
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=JsonObject, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
+    object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
 )
 
 

@@ -5,6 +5,9 @@ A date alone is its midnight, a time without a zone is UTC, up to nine fraction 
 
 from __future__ import annotations
 
+import re
+from datetime import date
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,10 +16,17 @@ _NAIVE_MICROS = pa.timestamp("us")
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
 _CLOCK = r"\d{2}(?::\d{2}(?::\d{2}(?:\.\d{1,9})?)?)?"
-_SHAPE = rf"^{_DATE}(?:[T ]{_CLOCK}(?:Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?$"
 _LONG_FRACTION = r"(\.\d{6})\d{1,3}"
 _DATE_ALONE = rf"^({_DATE})$"
 _NO_ZONE = rf"^({_DATE}[T ]{_CLOCK})$"
+
+_DAY = r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"
+_TIME = r"[T ](?P<hour>\d{2})(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?)?"
+_ZONE = r"(?:Z|(?P<sign>[+-])(?P<zone_hour>\d{2})(?::?(?P<zone_minute>\d{2}))?)?"
+_ONE_DAY = re.compile(_DAY, re.ASCII)
+_ONE_TIME = re.compile(f"{_DAY}(?:{_TIME}{_ZONE})?", re.ASCII)
+_EPOCH = date(1970, 1, 1).toordinal()
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 
 
 def timestamps(text: pa.Array) -> pa.Array:
@@ -33,30 +43,51 @@ def timestamps(text: pa.Array) -> pa.Array:
     return spelled.cast(UTC_MICROS)
 
 
+def timestamp_micros(text: str) -> int:
+    """One time, with the outcome that `timestamps` has for it and without the price of an array. Raises `ValueError`."""
+    found = _ONE_TIME.fullmatch(text)
+    if found is None:
+        raise ValueError("not a time")
+    year, month, day, hour, minute, second, fraction, sign, zone_hour, zone_minute = found.groups()
+    hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
+    zone_hours, zone_minutes = int(zone_hour or 0), int(zone_minute or 0)
+    if hours > 23 or minutes > 59 or seconds > 59 or zone_hours > 23 or zone_minutes > 59:
+        raise ValueError("not a time")
+    offset_minutes = (zone_hours * 60 + zone_minutes) * (-1 if sign == "-" else 1)
+    whole_minutes = (_day_number(year, month, day) * 24 + hours) * 60 + minutes - offset_minutes
+    return (whole_minutes * 60 + seconds) * 1_000_000 + int((fraction or "0")[:6].ljust(6, "0"))
+
+
+def day_number(text: str) -> int:
+    """The days from 1970 to a date written `YYYY-MM-DD`. Raises `ValueError`."""
+    found = _ONE_DAY.fullmatch(text)
+    if found is None:
+        raise ValueError("not a date")
+    return _day_number(*found.groups())
+
+
+def _day_number(year: str, month: str, day: str) -> int:
+    if year == "0000":
+        # Python's calendar begins a year later; 400 years on it is the same one.
+        return date(_CYCLE_YEARS, int(month), int(day)).toordinal() - _CYCLE_DAYS - _EPOCH
+    return date(int(year), int(month), int(day)).toordinal() - _EPOCH
+
+
 def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
     """Like `timestamps`, but a text that is not a time becomes null and its row number is returned."""
     try:
         return timestamps(text), []
     except pa.ArrowInvalid:
         pass
-    shaped = pc.fill_null(pc.match_substring_regex(text, _SHAPE), True)
-    values = pc.if_else(shaped, text, pa.scalar(None, text.type))
-    unreadable = set(pc.indices_nonzero(pc.invert(shaped)).to_pylist())
-    parts: list[pa.Array] = []
-    # What has the shape and is still no time (a month 13) is rare: halving finds it.
-    waiting = [(0, len(values))]
-    while waiting:
-        start, end = waiting.pop()
+    values: list[int | None] = []
+    unreadable: list[int] = []
+    for row, each in enumerate(text.to_pylist()):
         try:
-            parts.append(timestamps(values.slice(start, end - start)))
-        except pa.ArrowInvalid:
-            if end - start == 1:
-                parts.append(pa.nulls(1, UTC_MICROS))
-                unreadable.add(start)
-                continue
-            middle = (start + end) // 2
-            waiting += [(middle, end), (start, middle)]
-    return pa.concat_arrays(parts), sorted(unreadable)
+            values.append(None if each is None else timestamp_micros(each))
+        except ValueError:
+            values.append(None)
+            unreadable.append(row)
+    return pa.array(values, pa.int64()).cast(UTC_MICROS), unreadable
 
 
 def days(times: pa.Array) -> pa.Array:
