@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ _UNEXPECTED = {
     NewColumnPolicy.QUARANTINE: "error",
     NewColumnPolicy.FAIL: "error",
 }
+
+_GIVEN_TWICE = re.compile(r"Column\(/([^/]+)\) was specified twice in row \d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,31 +45,37 @@ class ArrowReader:
         """Raises `pa.ArrowInvalid` if any record does not fit."""
         return self._parsed(self._table(texts, self._read_schema, _UNEXPECTED[self._new_column]))
 
-    def read_fitting(self, texts: pa.Array) -> tuple[Parsed, Sequence[int]]:
-        """The records that fit, by their ascending numbers; the others have decimals with too many digits.
+    def read_known(self, texts: pa.Array) -> pa.RecordBatch:
+        """The fields of the schema alone. Raises `pa.ArrowInvalid` if any record does not fit."""
+        return self._parsed(self._table(texts, self._read_schema, "ignore")).columns
+
+    def read_fitting(self, texts: pa.Array) -> tuple[Parsed, dict[int, str]]:
+        """The records that fit, and the numbers of the others with the field that holds a decimal of too many digits.
 
         Raises `pa.ArrowInvalid` if anything else is wrong with any of them.
         """
         try:
             return self._read_fitting(texts, _UNEXPECTED[self._new_column])
-        except pa.ArrowInvalid:
-            if self._new_column is not NewColumnPolicy.ADD:
+        except pa.ArrowInvalid as error:
+            if self._new_column is not NewColumnPolicy.ADD or given_twice(error):
                 raise
         # Values that conflict outside the schema fail the inference, but not the records.
-        parsed, numbers = self._read_fitting(texts, "ignore")
-        return Parsed(parsed.columns, None), numbers
+        parsed, misfits = self._read_fitting(texts, "ignore")
+        return Parsed(parsed.columns, None), misfits
 
-    def _read_fitting(self, texts: pa.Array, unexpected: str) -> tuple[Parsed, Sequence[int]]:
+    def _read_fitting(self, texts: pa.Array, unexpected: str) -> tuple[Parsed, dict[int, str]]:
         table = self._table(texts, self._wide_schema, unexpected)
-        misfits = [misfit_rows(_whole(table.column(each.name)), each.type) for each in self._schema]
-        rows = np.unique(np.concatenate(misfits))
-        if not len(rows):
-            return self._parsed(table), range(len(texts))
-        kept = np.delete(np.arange(len(texts)), rows)
-        if table.num_columns == len(self._schema):
-            return self._parsed(table.take(pa.array(kept))), kept.tolist()
-        # What the others hold besides must not count for the types of new fields.
-        return self._parsed(self._table(texts.take(pa.array(kept)), self._wide_schema, unexpected)), kept.tolist()
+        misfits: dict[int, str] = {}
+        for each in self._schema:
+            rows = misfit_rows(_whole(table.column(each.name)), each.type)
+            misfits.update(dict.fromkeys(rows.tolist(), each.name))
+        if not misfits:
+            return self._parsed(table), {}
+        kept = pa.array(np.delete(np.arange(len(texts)), list(misfits)))
+        if table.num_columns > len(self._schema):
+            # What the others hold besides must not count for the types of new fields.
+            return self._parsed(self._table(texts.take(kept), self._wide_schema, unexpected)), misfits
+        return self._parsed(table.take(kept)), misfits
 
     def _table(self, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         lines = _lines(texts)
@@ -91,6 +99,12 @@ class ArrowReader:
         known = frozenset(self._schema.names)
         new_types = {each.name: arrow_inferred(each.type) for each in table.schema if each.name not in known}
         return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), new_types)
+
+
+def given_twice(error: pa.ArrowInvalid) -> str | None:
+    """The field of the top level that a record gives twice, if that is what the reader found."""
+    found = _GIVEN_TWICE.search(str(error))
+    return found[1] if found else None
 
 
 def _lines(texts: pa.Array) -> pa.Buffer:

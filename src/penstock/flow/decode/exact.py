@@ -7,14 +7,17 @@ This one also decodes the schemas that the fast path cannot (maps).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
-from penstock.flow.decode.json_text import DEPTH_MAX, JsonObject, parse, too_deep
+from penstock.flow.decode.json_text import DEPTH_MAX, JsonObject, parse, parse_member, too_deep
 from penstock.flow.decode.leaves import Read, Value, leaf_reader, well_formed
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
+
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _ReadMembers = Callable[[JsonObject], list[Value]]
 
@@ -27,8 +30,23 @@ class ExactReader:
 
     def __init__(self, schema: pa.Schema, *, known_only: bool) -> None:
         self._schema = schema
-        self.read = _members_reader(list(schema), known_only)
+        self._readers = {field.name: _reader(field.type, known_only) for field in schema}
+        self.read = _members_reader(self._readers, known_only)
         """One value per field of the schema. Raises `MisfitError`."""
+
+    def try_field(self, record: bytes, name: str) -> None:
+        """Raise `MisfitError` if this field makes the record bad: cheaper than to read it all."""
+        reader = self._readers.get(name)
+        if reader is None or too_deep(record):
+            return
+        try:
+            value = parse_member(bytes(_RAW_MEMBERS.decode(record)[name]))
+            if value is not None:
+                reader(value)
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
+        except (msgspec.MsgspecError, ValueError, KeyError):
+            return
 
     def batch(self, rows: Sequence[list[Value]]) -> pa.RecordBatch:
         """Rows of `read` as columns."""
@@ -65,15 +83,15 @@ def _reader(kind: pa.DataType, known_only: bool) -> Read:
     return leaf_reader(kind)
 
 
-def _members_reader(fields: Sequence[pa.Field], known_only: bool) -> _ReadMembers:
-    readers = [(field.name, _reader(field.type, known_only)) for field in fields]
-    names = frozenset(name for name, _ in readers)
+def _members_reader(readers: Mapping[str, Read], known_only: bool) -> _ReadMembers:
+    named = list(readers.items())
+    names = readers.keys()
 
     def read(members: JsonObject) -> list[Value]:
         values: list[Value] = []
         name = ""
         try:
-            for name, reader in readers:
+            for name, reader in named:
                 if members.doubled and name in members.doubled:
                     raise MisfitError("given twice")
                 value = members.get(name)
@@ -90,7 +108,7 @@ def _members_reader(fields: Sequence[pa.Field], known_only: bool) -> _ReadMember
 
 def _struct_reader(fields: Sequence[pa.Field], known_only: bool) -> Read:
     names = [field.name for field in fields]
-    read_members = _members_reader(fields, known_only)
+    read_members = _members_reader({field.name: _reader(field.type, known_only) for field in fields}, known_only)
 
     def read(value: Any) -> Value:
         if type(value) is not JsonObject:

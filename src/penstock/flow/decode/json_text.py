@@ -53,10 +53,21 @@ def parse(text: str) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError:
+        if "Inf" not in text and "-NaN" not in text:
+            raise
         respelled = _STRING_OR_SHORT_NAME.sub(_long_name, text)
         if respelled == text:
             raise
         return _DECODER.decode(respelled)
+
+
+def parse_member(raw: bytes) -> Any:
+    """A value that a parser has cut out of its record already. Raises `ValueError`."""
+    try:
+        value, _ = _DECODER.scan_once(raw.decode(), 0)
+    except StopIteration:
+        raise ValueError from None
+    return value
 
 
 def _long_name(found: re.Match[str]) -> str:

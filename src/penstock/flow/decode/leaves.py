@@ -34,12 +34,13 @@ def leaf_reader(kind: pa.DataType) -> Read:
     read = next((reader(kind) for fits, reader in _READERS if fits(kind)), None)
     if read is None:
         raise ValueError(f"{kind} is not a leaf type")
+    wanted = str(kind)
 
     def read_or_name(value: Any) -> Value:
         try:
             return read(value)
         except ValueError:
-            raise expected(kind, value) from None
+            raise expected(wanted, value) from None
 
     return read_or_name
 

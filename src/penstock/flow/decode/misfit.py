@@ -42,7 +42,7 @@ class MisfitError(Exception):
         return f"{self.path}: {self.problem}" if self._path else self.problem
 
 
-def expected(wanted: object, value: Any) -> MisfitError:
+def expected(wanted: str, value: Any) -> MisfitError:
     return MisfitError(f"expected {wanted}, found {shown(value)}")
 
 

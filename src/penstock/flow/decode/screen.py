@@ -7,7 +7,9 @@ that a name is given twice; for that there is a second look.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -24,11 +26,16 @@ from penstock.flow.decode.json_text import DEPTH_MAX, too_deep
 _BLANKS = " \t\r\n"
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _SCREENS_KEPT_MAX = 512
+_NOWHERE = ""
+_FIELD_AT_FAULT = re.compile(r" - at `\$\.([^.\[`]+)")
 _REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Its own, and those of the Python types that it makes: text that is not UTF-8, numbers of endless digits."""
 
-Look = Callable[[bytes], bool]
-"""Whether a record seems good."""
+Look = Callable[[bytes], str | None]
+"""None if a record seems good; otherwise the field that may be at fault, empty if that is not known."""
+
+Doubts = Mapping[int, str]
+"""The numbers of doubtful records, ascending, each with the field that may be at fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,8 @@ class Piece:
     def only(self, numbers: Sequence[int]) -> Piece:
         if len(numbers) == len(self):
             return self
-        return Piece(self.records.take(pa.array(numbers, pa.int64())), [self.rows[number] for number in numbers])
+        places = np.asarray(numbers, np.int64)
+        return Piece(self.records.take(pa.array(places)), np.asarray(self.rows)[places].tolist())
 
 
 def texts_of(records: pa.Array) -> pa.Array:
@@ -75,37 +83,47 @@ def first_look(schema: pa.Schema, known_only: bool) -> Look:
         decode = msgspec.json.Decoder(_struct(list(schema), known_only)).decode
     except ValueError:
         # A name that has to be escaped in JSON: the typed parser cannot look for it.
-        return lambda record: False
+        return lambda record: _NOWHERE
 
-    def seems_good(record: bytes) -> bool:
+    def look(record: bytes) -> str | None:
         try:
             decode(record)
+        except msgspec.ValidationError as error:
+            found = _FIELD_AT_FAULT.search(str(error))
+            return found[1] if found else _NOWHERE
         except _REFUSALS:
-            return False
-        return not too_deep(record)
+            return _NOWHERE
+        return _NOWHERE if len(record) > DEPTH_MAX and too_deep(record) else None
 
-    return seems_good
+    return look
 
 
-def second_look(record: bytes) -> bool:
-    """Whether no name is given twice in a record that passed the first look; a doubt counts as no.
+def look_for_twice(name: str) -> Look:
+    """The look at one name that some record gives twice; nested or quoted it may stand there twice by right."""
+    quoted = json.dumps(name, ensure_ascii=False).encode()
+    return lambda record: _NOWHERE if record.count(quoted) > 1 else None
 
-    Read and written again a record has as many quotation marks, unless a member went under.
-    """
+
+def second_look(record: bytes) -> str | None:
+    """The look at all names: read and written again a record has as many quotes, unless one was given twice."""
     try:
         again = msgspec.json.encode(msgspec.json.decode(record))
     except _REFUSALS:
-        return False
-    return again.count(b'"') == record.count(b'"')
+        return _NOWHERE
+    return None if again.count(b'"') == record.count(b'"') else _NOWHERE
 
 
-def sifted(piece: Piece, look: Look) -> tuple[list[int], list[int]]:
+def sifted(piece: Piece, look: Look) -> tuple[list[int], Doubts]:
     """The numbers of the records that seem good, and those of the others."""
     good: list[int] = []
-    doubtful: list[int] = []
+    doubts: dict[int, str] = {}
     for number, record in enumerate(piece.records.to_pylist()):
-        (good if look(record) else doubtful).append(number)
-    return good, doubtful
+        suspect = look(record)
+        if suspect is None:
+            good.append(number)
+        else:
+            doubts[number] = suspect
+    return good, doubts
 
 
 def _struct(fields: Sequence[pa.Field], known_only: bool) -> type[msgspec.Struct]:

@@ -6,7 +6,7 @@ A date alone is its midnight, a time without a zone is UTC, up to nine fraction 
 from __future__ import annotations
 
 import re
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,13 +20,16 @@ _LONG_FRACTION = r"(\.\d{6})\d{1,3}"
 _DATE_ALONE = rf"^({_DATE})$"
 _NO_ZONE = rf"^({_DATE}[T ]{_CLOCK})$"
 
-_DAY = r"(?P<year>\d{4})-(?P<month>\d{2})-(?P<day>\d{2})"
-_TIME = r"[T ](?P<hour>\d{2})(?::(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?)?"
-_ZONE = r"(?:Z|(?P<sign>[+-])(?P<zone_hour>\d{2})(?::?(?P<zone_minute>\d{2}))?)?"
-_ONE_DAY = re.compile(_DAY, re.ASCII)
-_ONE_TIME = re.compile(f"{_DAY}(?:{_TIME}{_ZONE})?", re.ASCII)
-_EPOCH = date(1970, 1, 1).toordinal()
-_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
+_ONE_TIME = re.compile(
+    rf"{_DATE}(?:[T ](?:[01]\d|2[0-3])(?::\d{{2}}(?::\d{{2}}(?:\.\d{{1,9}})?)?)?(?:Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?",
+    re.ASCII,
+)
+_ONE_DAY = re.compile(_DATE, re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROSECOND = timedelta(microseconds=1)
+_CYCLE = timedelta(days=146_097)
+"""400 years, after which the calendar repeats itself."""
 
 
 def timestamps(text: pa.Array) -> pa.Array:
@@ -44,33 +47,25 @@ def timestamps(text: pa.Array) -> pa.Array:
 
 
 def timestamp_micros(text: str) -> int:
-    """One time, with the outcome that `timestamps` has for it and without the price of an array. Raises `ValueError`."""
-    found = _ONE_TIME.fullmatch(text)
-    if found is None:
+    """One time, with the outcome that `timestamps` has for it, but no array. Raises `ValueError`."""
+    if not _ONE_TIME.fullmatch(text):
         raise ValueError("not a time")
-    year, month, day, hour, minute, second, fraction, sign, zone_hour, zone_minute = found.groups()
-    hours, minutes, seconds = int(hour or 0), int(minute or 0), int(second or 0)
-    zone_hours, zone_minutes = int(zone_hour or 0), int(zone_minute or 0)
-    if hours > 23 or minutes > 59 or seconds > 59 or zone_hours > 23 or zone_minutes > 59:
-        raise ValueError("not a time")
-    offset_minutes = (zone_hours * 60 + zone_minutes) * (-1 if sign == "-" else 1)
-    whole_minutes = (_day_number(year, month, day) * 24 + hours) * 60 + minutes - offset_minutes
-    return (whole_minutes * 60 + seconds) * 1_000_000 + int((fraction or "0")[:6].ljust(6, "0"))
+    if text.startswith("0000"):
+        # Python's calendar begins a year later.
+        return timestamp_micros("0400" + text[4:]) - _CYCLE // _MICROSECOND
+    found = datetime.fromisoformat(text)
+    offset = found.utcoffset() or timedelta(0)
+    # Not as a time of UTC: at either end of the calendar there may be none.
+    return (found.replace(tzinfo=UTC) - _EPOCH - offset) // _MICROSECOND
 
 
 def day_number(text: str) -> int:
     """The days from 1970 to a date written `YYYY-MM-DD`. Raises `ValueError`."""
-    found = _ONE_DAY.fullmatch(text)
-    if found is None:
+    if not _ONE_DAY.fullmatch(text):
         raise ValueError("not a date")
-    return _day_number(*found.groups())
-
-
-def _day_number(year: str, month: str, day: str) -> int:
-    if year == "0000":
-        # Python's calendar begins a year later; 400 years on it is the same one.
-        return date(_CYCLE_YEARS, int(month), int(day)).toordinal() - _CYCLE_DAYS - _EPOCH
-    return date(int(year), int(month), int(day)).toordinal() - _EPOCH
+    if text.startswith("0000"):
+        return day_number("0400" + text[4:]) - _CYCLE.days
+    return date.fromisoformat(text).toordinal() - _EPOCH_DAY
 
 
 def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
