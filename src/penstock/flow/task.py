@@ -22,7 +22,7 @@ from penstock.flow.names import replayed_name, staged_name
 from penstock.flow.new_fields import merge, pack, unpack
 from penstock.flow.quarantine import quarantine_rows
 from penstock.flow.ranges import ranges_of
-from penstock.flow.rows import BadRows, DecodedRows
+from penstock.flow.rows import BadRows, DecodedRows, in_parts
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
@@ -157,12 +157,12 @@ def fused_stage(flow: Flow) -> Stage:
                 for key, part in by_partition(batch):
                     part, poisoned = without_poison(part, flow.poison.get(key, {}))
                     writer.quarantine(key, poisoned)
-                    ready = decode_rows(decoder, flow.columns, part)
-                    writer.write(key, ready.rows, ready.kafka.column("offset"))
-                    for bad in ready.bad:
-                        writer.quarantine(key, bad)
-                    writer.filter(key, ready.filtered)
-                    writer.note_fields(ready.new_fields)
+                    for ready in decode_rows(decoder, flow.columns, part):
+                        writer.write(key, ready.rows, ready.kafka.column("offset"))
+                        for bad in ready.bad:
+                            writer.quarantine(key, bad)
+                        writer.filter(key, ready.filtered)
+                        writer.note_fields(ready.new_fields)
             yield report_batch(writer.finish())
         except BaseException:
             writer.abandon()
@@ -193,17 +193,17 @@ class ReadyRows:
     new_fields: Mapping[str, str]
 
 
-def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> ReadyRows:
-    """Decode one batch of one partition and compute its columns."""
-    decoded = decoder.decode(batch)
-    computed = compute(decoded.rows, columns)
-    return ReadyRows(
-        rows=_joined(computed.rows, computed.columns),
-        kafka=computed.rows.kafka,
-        bad=(decoded.bad, computed.bad),
-        filtered=decoded.filtered,
-        new_fields=pack(decoded.new_fields),
-    )
+def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> Iterator[ReadyRows]:
+    """Decode one batch of one partition and compute its columns; in parts, if it is large unpacked."""
+    for decoded in in_parts(decoder.decode, batch):
+        computed = compute(decoded.rows, columns)
+        yield ReadyRows(
+            rows=_joined(computed.rows, computed.columns),
+            kafka=computed.rows.kafka,
+            bad=(decoded.bad, computed.bad),
+            filtered=decoded.filtered,
+            new_fields=pack(decoded.new_fields),
+        )
 
 
 def _joined(rows: DecodedRows, computed: pa.RecordBatch) -> pa.RecordBatch:

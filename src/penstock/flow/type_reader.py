@@ -99,15 +99,16 @@ def opened_decode(flow: FanoutFlow) -> DecodeSpec:
 def looked_at(flow: FanoutFlow, kind: TypeFlow, batch: pa.RecordBatch) -> Decoded:
     """What JSON records of a type without columns show: the fields to infer them from, or why there is none."""
     nothing = pa.schema([(_NO_FIELD, pa.string())])
-    decoder = JsonDecoder(nothing, opened_decode(flow).payload, TombstonePolicy.ROW, NewColumnPolicy.ADD)
+    decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, TombstonePolicy.ROW, NewColumnPolicy.ADD)
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
     if len(addable(decoded.new_fields, [*flow.columns, DAY])):
         # The records come again once the columns are fixed.
         fields = with_read_fields(decoded.new_fields, kind.event_time, flow.columns.values())
-        return Decoded(none, bad_rows(batch, {}), 0, fields)
+        return Decoded(none, bad_rows(batch, {}), 0, fields, decoded.rest)
     empty = decoded.rows.kafka
-    return Decoded(none, joined_bad(decoded.bad, BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))), 0, {})
+    shows_nothing = BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))
+    return Decoded(none, joined_bad(decoded.bad, shows_nothing), 0, {}, decoded.rest)
 
 
 def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:

@@ -89,8 +89,8 @@ def misfit_rows(array: pa.Array, kind: pa.DataType) -> Rows:
         fields = [kind.field(index) for index in range(kind.num_fields)]
         return np.concatenate([misfit_rows(pc.struct_field(array, field.name), field.type) for field in fields])
     if pa.types.is_list(kind):
-        parents = pc.list_parent_indices(array).to_numpy()
-        return parents[misfit_rows(array.flatten(), kind.value_type)].astype(np.int64)
+        parents: Rows = pc.list_parent_indices(array).to_numpy().astype(np.int64)
+        return parents[misfit_rows(array.flatten(), kind.value_type)]
     if pa.types.is_decimal(kind):
         try:
             array.cast(kind)
@@ -103,7 +103,8 @@ def _too_many_digits(array: pa.Array, kind: pa.DataType) -> Rows:
     cut = array.cast(pa.decimal256(_DECIMAL_READ_DIGITS, kind.scale), safe=False)
     largest = pa.scalar(Decimal((0, (9,) * kind.precision, -kind.scale)), array.type)
     fits = pc.and_(pc.equal(cut.cast(array.type), array), pc.less_equal(pc.abs(array), largest))
-    return pc.indices_nonzero(pc.invert(fits)).to_numpy().astype(np.int64)
+    rows: Rows = pc.indices_nonzero(pc.invert(fits)).to_numpy().astype(np.int64)
+    return rows
 
 
 def has_infinite(array: pa.Array) -> bool:

@@ -30,7 +30,7 @@ from penstock.flow.decode.new_types import merged, shown, type_of
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.screen import Doubts, Look, Piece, first_look, look_for_twice, second_look, sifted, texts_of
 from penstock.flow.rows import Decoded
-from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
+from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
 _SINGLE_RECORDS_MAX = 16
@@ -58,10 +58,10 @@ class JsonDecoder:
     """Decodes records that are one JSON object each."""
 
     def __init__(
-        self, schema: pa.Schema, payload: Payload, tombstone: TombstonePolicy, new_column: NewColumnPolicy
+        self, schema: pa.Schema, wrapping: Wrapping, tombstone: TombstonePolicy, new_column: NewColumnPolicy
     ) -> None:
         self._schema = schema
-        self._payload = payload
+        self._wrapping = wrapping
         self._tombstone = tombstone
         self._new_column = new_column
         self._known_names = frozenset(schema.names)
@@ -71,7 +71,7 @@ class JsonDecoder:
         self._expects_bad = False
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        opened = open_records(batch, self._payload, self._tombstone)
+        opened = open_records(batch, self._wrapping, self._tombstone)
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         harvest = _Harvest(batch, dict(opened.errors))
@@ -83,7 +83,7 @@ class JsonDecoder:
             # Bad records seldom come alone: while they do, the attempt to read a batch at once would be in vain.
             self._expects_bad = len(harvest.errors) > len(opened.errors)
         columns, rows = _joined(self._schema, harvest)
-        return gathered(batch, columns, rows, harvest.errors, opened.filtered, shown(merged(harvest.new_types)))
+        return gathered(batch, columns, rows, harvest.errors, opened, shown(merged(harvest.new_types)))
 
     def _read_at_once(self, piece: Piece, harvest: _Harvest) -> bool:
         """Harvest all records of the piece, or none."""

@@ -63,11 +63,7 @@ def parse(text: str) -> Any:
 
 def parse_member(raw: bytes) -> Any:
     """A value that a parser has cut out of its record already. Raises `ValueError`."""
-    try:
-        value, _ = _DECODER.scan_once(raw.decode(), 0)
-    except StopIteration:
-        raise ValueError from None
-    return value
+    return _DECODER.raw_decode(raw.decode())[0]
 
 
 def _long_name(found: re.Match[str]) -> str:
