@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.flow.decode.convert import fit, has_infinite, misfit_rows, read_type, wide_type
+from penstock.flow.decode.convert import Mark, fit, has_infinite, read_type, wide_type
 from penstock.flow.decode.new_types import arrow_inferred
 from penstock.job.spec import NewColumnPolicy
 
@@ -43,11 +43,12 @@ class ArrowReader:
 
     def read(self, texts: pa.Array) -> Parsed:
         """Raises `pa.ArrowInvalid` if any record does not fit."""
-        return self._parsed(self._table(texts, self._read_schema, _UNEXPECTED[self._new_column]))
+        table = self._table(texts, self._read_schema, _UNEXPECTED[self._new_column])
+        return Parsed(self._columns(table), self._new_types(table))
 
     def read_known(self, texts: pa.Array) -> pa.RecordBatch:
         """The fields of the schema alone. Raises `pa.ArrowInvalid` if any record does not fit."""
-        return self._parsed(self._table(texts, self._read_schema, "ignore")).columns
+        return self._columns(self._table(texts, self._read_schema, "ignore"))
 
     def read_fitting(self, texts: pa.Array) -> tuple[Parsed, dict[int, str]]:
         """The records that fit, and the numbers of the others with the field that holds a decimal of too many digits.
@@ -66,16 +67,14 @@ class ArrowReader:
     def _read_fitting(self, texts: pa.Array, unexpected: str) -> tuple[Parsed, dict[int, str]]:
         table = self._table(texts, self._wide_schema, unexpected)
         misfits: dict[int, str] = {}
-        for each in self._schema:
-            rows = misfit_rows(_whole(table.column(each.name)), each.type)
-            misfits.update(dict.fromkeys(rows.tolist(), each.name))
+        columns = self._columns(table, misfits)
         if not misfits:
-            return self._parsed(table), {}
+            return Parsed(columns, self._new_types(table)), {}
         kept = pa.array(np.delete(np.arange(len(texts)), list(misfits)))
         if table.num_columns > len(self._schema):
             # What the others hold besides must not count for the types of new fields.
-            return self._parsed(self._table(texts.take(kept), self._wide_schema, unexpected)), misfits
-        return self._parsed(table.take(kept)), misfits
+            table = self._table(texts.take(kept), self._wide_schema, unexpected)
+        return Parsed(columns.take(kept), self._new_types(table)), misfits
 
     def _table(self, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         lines = _lines(texts)
@@ -91,14 +90,24 @@ class ArrowReader:
             raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
         return table
 
-    def _parsed(self, table: pa.Table) -> Parsed:
-        columns = [fit(_whole(table.column(each.name)), each.type) for each in self._schema]
+    def _columns(self, table: pa.Table, misfits: dict[int, str] | None = None) -> pa.RecordBatch:
+        """The columns of the schema; with `misfits`, rows with decimals of too many digits are noted there."""
+        columns = []
+        for each in self._schema:
+            mark = None if misfits is None else _mark(misfits, each.name)
+            columns.append(fit(_whole(table.column(each.name)), each.type, mark))
         if any(map(has_infinite, columns)):
             # Written so, or a number too large for its column: only the exact path can tell.
             raise pa.ArrowInvalid("an infinite number")
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _new_types(self, table: pa.Table) -> dict[str, pa.DataType]:
         known = frozenset(self._schema.names)
-        new_types = {each.name: arrow_inferred(each.type) for each in table.schema if each.name not in known}
-        return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), new_types)
+        return {each.name: arrow_inferred(each.type) for each in table.schema if each.name not in known}
+
+
+def _mark(misfits: dict[int, str], name: str) -> Mark:
+    return lambda rows: misfits.update(dict.fromkeys(rows.tolist(), name))
 
 
 def given_twice(error: pa.ArrowInvalid) -> str | None:

@@ -13,7 +13,7 @@ drops them, `quarantine` makes the record bad, `fail` raises `UserError`; the la
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -28,14 +28,14 @@ from penstock.flow.decode.leaves import Value
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.decode.new_types import merged, shown, type_of
 from penstock.flow.decode.outcome import gathered, open_records
-from penstock.flow.decode.screen import Doubts, Look, Piece, first_look, look_for_twice, second_look, sifted, texts_of
+from penstock.flow.decode.screen import Doubts, Look, Piece, first_look, second_look, sifted, texts_of
 from penstock.flow.rows import Decoded
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
 _SINGLE_RECORDS_MAX = 16
-_LOOKS_MAX = 5
-"""At a batch; then every record of it is judged by the exact path."""
+_NAMES_TWICE_MAX = 2
+"""Of one batch: beyond it there is a look at all names."""
 
 
 @dataclass(slots=True)
@@ -54,6 +54,16 @@ class _Harvest:
             self.rows.append(rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _Caution:
+    """What the last batches have taught, so that the next is read with less in vain; it changes no outcome."""
+
+    expects_bad: bool = False
+    """Bad records seldom come alone: while they do, the attempt to read a batch at once is not made."""
+    twice: tuple[str, ...] = ()
+    """Fields that some records give twice."""
+
+
 class JsonDecoder:
     """Decodes records that are one JSON object each."""
 
@@ -68,7 +78,7 @@ class JsonDecoder:
         self._known_only = new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
         self._fast = not any(has_map(kind) for kind in schema.types)
         self._arrow = ArrowReader(schema, new_column)
-        self._expects_bad = False
+        self._caution = _Caution()
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         opened = open_records(batch, self._wrapping, self._tombstone)
@@ -78,10 +88,10 @@ class JsonDecoder:
         piece = Piece(records, opened.rows)
         if not self._fast:
             self._judge(piece, dict.fromkeys(range(len(piece)), ""), harvest)
-        elif self._expects_bad or not self._read_at_once(piece, harvest):
+        elif self._caution.expects_bad or not self._read_at_once(piece, harvest):
             self._sift(piece, harvest)
-            # Bad records seldom come alone: while they do, the attempt to read a batch at once would be in vain.
-            self._expects_bad = len(harvest.errors) > len(opened.errors)
+            if len(harvest.errors) == len(opened.errors):
+                self._caution = _Caution()
         columns, rows = _joined(self._schema, harvest)
         return gathered(batch, columns, rows, harvest.errors, opened, shown(merged(harvest.new_types)))
 
@@ -99,20 +109,28 @@ class JsonDecoder:
 
     def _sift(self, piece: Piece, harvest: _Harvest) -> None:
         """Read those records at once that pass a look at each, and judge the others."""
-        look: Look | None = first_look(self._schema, self._known_only)
-        looks_left = _LOOKS_MAX
-        while look is not None:
-            good, doubts = sifted(piece, look)
-            self._judge(piece, doubts, harvest)
-            piece = piece.only(good)
-            error = self._read_fitting(piece, harvest)
-            if error is None:
-                return
-            looks_left -= 1
-            name = given_twice(error)
-            last = look is second_look
-            look = None if last else look_for_twice(name) if name is not None and looks_left > 1 else second_look
-        self._judge(piece, dict.fromkeys(range(len(piece)), ""), harvest)
+        self._caution = replace(self._caution, expects_bad=True)
+        piece, error = self._read_sifted(piece, self._first_look(), harvest)
+        for _ in range(_NAMES_TWICE_MAX):
+            name = None if error is None else given_twice(error)
+            if name is None or name in self._caution.twice:
+                break
+            self._caution = replace(self._caution, twice=(*self._caution.twice, name))
+            piece, error = self._read_sifted(piece, self._first_look(), harvest)
+        if error is not None:
+            piece, error = self._read_sifted(piece, second_look, harvest)
+        if error is not None:
+            self._judge(piece, dict.fromkeys(range(len(piece)), ""), harvest)
+
+    def _first_look(self) -> Look:
+        return first_look(self._schema, self._known_only, self._caution.twice)
+
+    def _read_sifted(self, piece: Piece, look: Look, harvest: _Harvest) -> tuple[Piece, pa.ArrowInvalid | None]:
+        """The records that passed the look, which are harvested unless the reader has an error."""
+        good, doubts = sifted(piece, look)
+        self._judge(piece, doubts, harvest)
+        piece = piece.only(good)
+        return piece, self._read_fitting(piece, harvest)
 
     def _read_fitting(self, piece: Piece, harvest: _Harvest) -> pa.ArrowInvalid | None:
         """Harvest the records of the piece, the bad ones that no look can see among them; or none, and say why."""
@@ -137,7 +155,7 @@ class JsonDecoder:
         doubtful = piece.only(numbers)
         values: list[list[Value]] = []
         good: list[int] = []
-        for place, record in enumerate(doubtful.records.to_pylist()):
+        for place, record in enumerate(doubtful.each()):
             try:
                 exact.try_field(record, doubts[numbers[place]])
                 members = members_of(record)
@@ -155,7 +173,7 @@ class JsonDecoder:
         """Good records with the values that the exact path found: if Arrow's reader takes them it is much faster."""
         if self._fast and len(proved) > _SINGLE_RECORDS_MAX:
             try:
-                return self._arrow.read_known(texts_of(proved.records))
+                return self._arrow.read_known(proved.records.cast(pa.string()))
             except pa.ArrowInvalid:
                 pass
         return _exact_reader(self._schema, self._known_only).batch(values)
@@ -171,7 +189,7 @@ class JsonDecoder:
         harvest.errors[row] = str(misfit)
 
     def _new_types_singly(self, piece: Piece) -> dict[str, pa.DataType]:
-        return merged(self._new_types(members_of(record)) for record in piece.records.to_pylist())
+        return merged(self._new_types(members_of(record)) for record in piece.each())
 
     def _new_types(self, members: JsonObject) -> dict[str, pa.DataType]:
         return {name: type_of(value) for name, value in members.items() if name not in self._known_names}

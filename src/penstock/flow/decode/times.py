@@ -20,9 +20,9 @@ _LONG_FRACTION = r"(\.\d{6})\d{1,3}"
 _DATE_ALONE = rf"^({_DATE})$"
 _NO_ZONE = rf"^({_DATE}[T ]{_CLOCK})$"
 
+_HOUR, _SIXTY = r"(?:[01]\d|2[0-3])", r"[0-5]\d"
 _ONE_TIME = re.compile(
-    rf"{_DATE}(?:[T ](?:[01]\d|2[0-3])(?::\d{{2}}(?::\d{{2}}(?:\.\d{{1,9}})?)?)?(?:Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?",
-    re.ASCII,
+    rf"{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}(?::{_SIXTY}(?:\.\d{{1,9}})?)?)?(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)?)?", re.ASCII
 )
 _ONE_DAY = re.compile(_DATE, re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
