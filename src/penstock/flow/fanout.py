@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from penstock.flow.filing import Filer, merged
 from penstock.flow.manifest import PartitionKey
 from penstock.flow.route import UNKNOWN, Routed, Router, Rows, Way, as_in_log, groups, plain_router, rows_of
 from penstock.flow.route_field import FieldRouter
-from penstock.flow.rows import BadRows, Decoded, DecodedRows
+from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
 from penstock.flow.shares import UNROUTED, FanoutFlow, FanoutReport, encode_fanout
 from penstock.flow.tally import lengths_of
 from penstock.flow.task import REPORT_SCHEMA, Batches, Stage, by_partition
@@ -72,8 +72,8 @@ def in_large_parts(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator
 def router_for(flow: FanoutFlow) -> Router:
     values = {name: kind.values for name, kind in flow.types.items() if not kind.raw}
     if flow.route.by == "field":
-        return FieldRouter(flow.route.path, values, flow.decode.payload)
-    return plain_router(flow.route, values, flow.decode.payload)
+        return FieldRouter(flow.route.path, values, flow.decode.wrapping)
+    return plain_router(flow.route, values, flow.decode.wrapping)
 
 
 class Fanout:
@@ -88,7 +88,13 @@ class Fanout:
     def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
         """Take records of one partition in offset order."""
         self._filer.pool.begin(key, part.column("offset")[0].as_py())
-        routed = self._router.route(self._living(key, part))
+        waiting: pa.RecordBatch | None = self._living(key, part)
+        while waiting is not None:
+            routed = self._router.route(waiting)
+            waiting = routed.rest
+            self._take_routed(key, routed)
+
+    def _take_routed(self, key: PartitionKey, routed: Routed) -> None:
         self._refuse(key, routed.bad)
         gathered: Gathered = {}
         if not routed.sure:
@@ -96,8 +102,12 @@ class Fanout:
             self._refuse(key, routed.bad)
         for code, rows in groups(routed.codes):
             self._sort(key, code, routed, rows, gathered)
+        self._file(key, gathered)
+
+    def _file(self, key: PartitionKey, gathered: Gathered) -> None:
         for name, parts in gathered.items():
             self._filer.file(Owner(key, name), merged(parts))
+        gathered.clear()
 
     def finish(self) -> FanoutReport:
         return self._filer.finish()
@@ -181,19 +191,29 @@ class Fanout:
         return chosen
 
     def _look_at(self, owner: Owner, batch: pa.RecordBatch, gathered: Gathered) -> None:
-        with self._filer.pool.isolated(owner):
-            shown = looked_at(self._flow, batch)
-        if self._filer.pool.failure(owner) is None:
-            self._keep(owner, shown, gathered)
+        self._keep_all(owner, lambda part: looked_at(self._flow, part), batch, gathered)
 
     def _decode(self, owner: Owner, way: Way, batch: pa.RecordBatch, gathered: Gathered) -> None:
         reader = self._reader(owner, way)
         if reader is None:
             return
-        with self._filer.pool.isolated(owner):
-            decoded = reader.read(batch)
-        if self._filer.pool.failure(owner) is None:
+        self._keep_all(owner, reader.read, batch, gathered)
+
+    def _keep_all(
+        self, owner: Owner, decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch, gathered: Gathered
+    ) -> None:
+        """Decode a batch of one type and keep what becomes of it, unless the type fails on the way."""
+        parts = in_parts(decode, batch)
+        while True:
+            decoded = None
+            with self._filer.pool.isolated(owner):
+                decoded = next(parts, None)
+            if decoded is None or self._filer.pool.failure(owner) is not None:
+                return
             self._keep(owner, decoded, gathered)
+            if decoded.rest is not None:
+                # What is large unpacked is not held until the whole batch is decoded.
+                self._file(owner.partition, gathered)
 
     def _keep(self, owner: Owner, decoded: Decoded, gathered: Gathered) -> None:
         tally = self._filer.tally(owner)

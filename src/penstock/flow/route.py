@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from penstock.flow.decode.envelope import markers, open_envelopes
 from penstock.flow.decode.outcome import open_records
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
-from penstock.job.spec import Payload, RouteSpec, TombstonePolicy
+from penstock.job.spec import Payload, RouteSpec, TombstonePolicy, Wrapping
 
 UNKNOWN = -1
 WRAPPED = "wrapped"
@@ -46,6 +46,8 @@ class Routed:
     """The route values as text, null where a record has none; of a guess they are not known."""
     bad: BadRows
     sure: bool
+    rest: pa.RecordBatch | None = None
+    """The last rows of the batch, to be routed next: the others are as large unpacked as one batch may be."""
 
 
 class Router(Protocol):
@@ -83,53 +85,53 @@ ValuesOf = Callable[[pa.RecordBatch], tuple[pa.Array, dict[int, str]]]
 class PlainRouter:
     """Routes by something that can be taken from a record without decoding it."""
 
-    def __init__(self, values: Mapping[str, tuple[str, ...]], values_of: ValuesOf, payload: Payload) -> None:
+    def __init__(self, values: Mapping[str, tuple[str, ...]], values_of: ValuesOf, wrapping: Wrapping) -> None:
         self._codes = ValueCodes(values)
         self._values_of = values_of
-        self._payload = payload
+        self._wrapping = wrapping
 
     @property
     def ways(self) -> tuple[Way, ...]:
         return self._codes.ways
 
     def route(self, batch: pa.RecordBatch) -> Routed:
-        opened, unreadable = unwrapped(batch, self._payload)
+        opened, unreadable, rest = unwrapped(batch, self._wrapping)
         values, errors = self._values_of(opened)
         bad = joined_bad(unreadable, bad_rows(opened, errors))
         if errors:
             kept = rows_without(opened.num_rows, errors)
             opened, values = take(opened, kept), values.take(pa.array(kept, pa.int64()))
-        return Routed(opened, self._codes.of(values), values, bad, sure=True)
+        return Routed(opened, self._codes.of(values), values, bad, sure=True, rest=rest)
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
         return self.route(batch)
 
 
-def plain_router(route: RouteSpec, values: Mapping[str, tuple[str, ...]], payload: Payload) -> PlainRouter:
+def plain_router(route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> PlainRouter:
     """The router by key, header or envelope."""
     match route.by:
         case "key":
-            return PlainRouter(values, lambda batch: (_texts(batch.column("key")), {}), Payload.PLAIN)
+            return PlainRouter(values, lambda batch: (_texts(batch.column("key")), {}), Wrapping())
         case "header":
             name = route.path[0]
-            return PlainRouter(values, lambda batch: (_texts(last_headers(batch, name)), {}), Payload.PLAIN)
+            return PlainRouter(values, lambda batch: (_texts(last_headers(batch, name)), {}), Wrapping())
         case "envelope":
-            return PlainRouter(values, _markers, payload)
+            return PlainRouter(values, _markers, wrapping)
         case "field":
             raise AssertionError("a field is routed by flow.route_field")
         case _:
             assert_never(route.by)
 
 
-def unwrapped(batch: pa.RecordBatch, payload: Payload) -> tuple[pa.RecordBatch, BadRows]:
-    """The batch with unwrapped values beside the wrapped ones, and the records that cannot be unwrapped."""
-    if payload is Payload.PLAIN or WRAPPED in batch.schema.names:
-        return batch, bad_rows(batch, {})
-    records = open_records(batch, payload, TombstonePolicy.ROW)
+def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
+    """The batch with unwrapped values beside the wrapped ones, the records that cannot be unwrapped, and the rest."""
+    if wrapping.payload is Payload.PLAIN or WRAPPED in batch.schema.names:
+        return batch, bad_rows(batch, {}), None
+    records = open_records(batch, wrapping, TombstonePolicy.ROW)
     readable = take(batch, records.rows)
     index = readable.schema.get_field_index("value")
     opened = readable.set_column(index, "value", records.values).append_column(WRAPPED, readable.column(index))
-    return opened, bad_rows(batch, records.errors)
+    return opened, bad_rows(batch, records.errors), records.rest
 
 
 def as_in_log(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route import UNKNOWN, Codes, Routed, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Field
-from penstock.job.spec import NewColumnPolicy, Payload, TombstonePolicy
+from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 SINGLY_RECORDS_MAX = 16
 """So few are looked at one by one: a call of Arrow's reader costs more."""
@@ -38,9 +38,9 @@ _VALUE = rb'^[ \t\r\n]*:[ \t\r\n]*(?P<value>"[^"\\]*"|-?[0-9]+)'
 class FieldRouter:
     """Routes by the value at a path."""
 
-    def __init__(self, path: tuple[str, ...], values: Mapping[str, tuple[str, ...]], payload: Payload) -> None:
+    def __init__(self, path: tuple[str, ...], values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
         self._path = path
-        self._payload = payload
+        self._wrapping = wrapping
         self.ways = tuple(Way(name, numeric) for name in values for numeric in (False, True))
         codes = {way: code for code, way in enumerate(self.ways)}
         spelled = {
@@ -57,10 +57,10 @@ class FieldRouter:
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         """A guess."""
-        opened, unreadable = unwrapped(batch, self._payload)
+        opened, unreadable, rest = unwrapped(batch, self._wrapping)
         codes = self._codes_of(self._guessed(opened.column("value")))
         unknown = pa.nulls(opened.num_rows, pa.string())
-        return Routed(opened, codes, unknown, joined_bad(unreadable, bad_rows(opened, {})), sure=False)
+        return Routed(opened, codes, unknown, joined_bad(unreadable, bad_rows(opened, {})), False, rest)
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
         if batch.num_rows <= SINGLY_RECORDS_MAX:
@@ -177,7 +177,7 @@ def _spelled(value: str, numeric: bool) -> bytes:
 def _reader(path: tuple[str, ...], kind: pa.DataType) -> JsonDecoder:
     for name in reversed(path[1:]):
         kind = pa.struct([(name, kind)])
-    return JsonDecoder(pa.schema([(path[0], kind)]), Payload.PLAIN, TombstonePolicy.ROW, NewColumnPolicy.IGNORE)
+    return JsonDecoder(pa.schema([(path[0], kind)]), Wrapping(), TombstonePolicy.ROW, NewColumnPolicy.IGNORE)
 
 
 def _sorted(parts: list[Routed]) -> Routed:

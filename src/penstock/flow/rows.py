@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -41,12 +41,23 @@ class BadRows:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """What became of one batch: `len(rows) + len(bad) + filtered` is the number of rows that came in."""
+    """What became of one batch: `len(rows) + len(bad) + filtered + len(rest)` is the number of rows that came in."""
 
     rows: DecodedRows
     bad: BadRows
     filtered: int
     new_fields: NewFields
+    rest: pa.RecordBatch | None = None
+    """Its last rows, to be decoded next: the payloads of the others are as large unpacked as one batch may be."""
+
+
+def in_parts(decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch) -> Iterator[Decoded]:
+    """Decode all rows of a batch, as many at a time as memory allows."""
+    waiting: pa.RecordBatch | None = batch
+    while waiting is not None:
+        decoded = decode(waiting)
+        yield decoded
+        waiting = decoded.rest
 
 
 def bad_rows(kafka: pa.RecordBatch, errors: Mapping[int, str]) -> BadRows:

@@ -72,14 +72,16 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
         for batch in batches:
             for key, part in by_partition(batch):
                 part, poisoned = without_poison(part, flow.poison.get(key, {}))
-                ready = decode_rows(decoder, flow.columns, part)
-                yield fit_columns(_good(ready.rows, ready.kafka), schema)
-                for bad in (poisoned, *ready.bad):
-                    if len(bad.errors):
-                        yield fit_columns(_bad(bad), schema)
-                if ready.filtered or ready.new_fields:
-                    note = json.dumps({"filtered": ready.filtered, "new_fields": to_json(ready.new_fields)})
-                    yield fit_columns(_note(key, note), schema)
+                if len(poisoned.errors):
+                    yield fit_columns(_bad(poisoned), schema)
+                for ready in decode_rows(decoder, flow.columns, part):
+                    yield fit_columns(_good(ready.rows, ready.kafka), schema)
+                    for bad in ready.bad:
+                        if len(bad.errors):
+                            yield fit_columns(_bad(bad), schema)
+                    if ready.filtered or ready.new_fields:
+                        note = json.dumps({"filtered": ready.filtered, "new_fields": to_json(ready.new_fields)})
+                        yield fit_columns(_note(key, note), schema)
 
     return run
 

@@ -24,7 +24,7 @@ from penstock.flow.partition_values import partition_faults
 from penstock.flow.quarantine import quarantine_rows
 from penstock.flow.ranges import ranges_of
 from penstock.flow.reasons import merged_reasons, reasons_of
-from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, in_parts, rows_without, take
 from penstock.flow.seen_types import NewFields, add_fields, to_json
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import Expression
@@ -181,12 +181,12 @@ def fused_stage(flow: Flow) -> Stage:
                 for key, part in by_partition(batch):
                     part, poisoned = without_poison(part, flow.poison.get(key, {}))
                     writer.quarantine(key, poisoned)
-                    ready = decode_rows(decoder, flow.columns, part)
-                    writer.write(key, ready.rows, ready.kafka)
-                    for bad in ready.bad:
-                        writer.quarantine(key, bad)
-                    writer.filter(key, ready.filtered)
-                    writer.note_fields(ready.new_fields)
+                    for ready in decode_rows(decoder, flow.columns, part):
+                        writer.write(key, ready.rows, ready.kafka)
+                        for bad in ready.bad:
+                            writer.quarantine(key, bad)
+                        writer.filter(key, ready.filtered)
+                        writer.note_fields(ready.new_fields)
             yield report_batch(writer.finish())
         except BaseException:
             writer.abandon()
@@ -217,17 +217,17 @@ class ReadyRows:
     new_fields: NewFields
 
 
-def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> ReadyRows:
-    """Decode one batch of one partition and compute its columns."""
-    decoded = decoder.decode(batch)
-    computed = compute(decoded.rows, columns)
-    return ReadyRows(
-        rows=_joined(computed.rows, computed.columns),
-        kafka=computed.rows.kafka,
-        bad=(decoded.bad, computed.bad),
-        filtered=decoded.filtered,
-        new_fields=decoded.new_fields,
-    )
+def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> Iterator[ReadyRows]:
+    """Decode one batch of one partition and compute its columns; in parts, if it is large unpacked."""
+    for decoded in in_parts(decoder.decode, batch):
+        computed = compute(decoded.rows, columns)
+        yield ReadyRows(
+            rows=_joined(computed.rows, computed.columns),
+            kafka=computed.rows.kafka,
+            bad=(decoded.bad, computed.bad),
+            filtered=decoded.filtered,
+            new_fields=decoded.new_fields,
+        )
 
 
 def _joined(rows: DecodedRows, computed: pa.RecordBatch) -> pa.RecordBatch:

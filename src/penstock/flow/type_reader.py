@@ -99,14 +99,15 @@ def opened_decode(flow: FanoutFlow) -> DecodeSpec:
 def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     """What JSON records of a type without columns show: the fields to infer them from, or why there is none."""
     nothing = pa.schema([(_NO_FIELD, pa.string())])
-    decoder = JsonDecoder(nothing, opened_decode(flow).payload, TombstonePolicy.ROW, NewColumnPolicy.ADD)
+    decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, TombstonePolicy.ROW, NewColumnPolicy.ADD)
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
     if len(addable(column_types(decoded.new_fields, flow.on.mixed_types), [*flow.columns, DAY])):
         # The records come again once the columns are fixed.
-        return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields)
+        return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields, decoded.rest)
     empty = decoded.rows.kafka
-    return Decoded(none, joined_bad(decoded.bad, BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))), 0, {})
+    shows_nothing = BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))
+    return Decoded(none, joined_bad(decoded.bad, shows_nothing), 0, {}, decoded.rest)
 
 
 def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:

@@ -183,6 +183,7 @@ class LimitsSection(Section):
     open_writers: Positive = None
     row_group_bytes: Size = None
     arrow_batch_bytes: Size = None
+    payload_bytes: Size = None
     stage_age: Duration = None
     transient_retries: Count = None
     shutdown: Duration = None

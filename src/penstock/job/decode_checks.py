@@ -56,7 +56,12 @@ def read_decode(
             findings.append(Finding((*AT, "descriptors"), str(fault), fault.hint))
     spec = replace(
         DecodeSpec(section.format, descriptors=descriptors, message=section.message, header=section.header),
-        **stated(payload=section.payload, defaults=section.defaults, uri_names=section.uri_names),
+        **stated(
+            payload=section.payload,
+            defaults=section.defaults,
+            uri_names=section.uri_names,
+            payload_bytes_max=file.limits.payload_bytes if file.limits is not None else None,
+        ),
     )
     return spec, findings
 

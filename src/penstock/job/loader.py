@@ -55,6 +55,7 @@ from penstock.job.table_checks import (
 
 FILE_BYTES_MAX = 1024 * 1024
 ARROW_BATCH_BYTES_MAX = 1024 * 1024 * 1024
+PAYLOAD_BYTES_MAX = 1024 * 1024 * 1024
 
 _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
@@ -172,6 +173,8 @@ def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
         yield Finding(("flush", "min_bytes_per_file"), "more than max_bytes_per_batch: no batch could fill a file")
     if file.limits is not None and (file.limits.arrow_batch_bytes or 0) > ARROW_BATCH_BYTES_MAX:
         yield Finding(("limits", "arrow_batch_bytes"), "more than 1GiB: Spark cannot hand that over in one piece")
+    if file.limits is not None and (file.limits.payload_bytes or 0) > PAYLOAD_BYTES_MAX:
+        yield Finding(("limits", "payload_bytes"), "more than 1GiB: an Arrow array could not hold two such records")
     yield from spark_findings(file.spark)
     for kind in ("delta", "export") if file.table is not None else ():
         section = getattr(file.table, kind)

@@ -137,6 +137,14 @@ class ClaimsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Wrapping:
+    """What the payload of a record is wrapped in, and how large it may be without."""
+
+    payload: Payload = Payload.PLAIN
+    bytes_max: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeSpec:
     format: Literal["json", "raw", "protobuf", "garmadon"]
     payload: Payload = Payload.PLAIN
@@ -150,6 +158,12 @@ class DecodeSpec:
     """What a field without presence becomes that stands at its default: the wire cannot tell it from an absent one."""
     uri_names: Mapping[str, str] = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
+    payload_bytes_max: int = Wrapping().bytes_max
+    """Of one record, unpacked (`limits.payload_bytes`)."""
+
+    @property
+    def wrapping(self) -> Wrapping:
+        return Wrapping(self.payload, self.payload_bytes_max)
 
 
 @dataclass(frozen=True, slots=True)

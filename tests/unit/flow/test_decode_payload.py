@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from typing import Literal
 
 import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.flow.decode import decoder_for, payload
-from penstock.flow.rows import Decoded
+from penstock.flow.decode import Decoder, decoder_for, payload
+from penstock.flow.rows import Decoded, in_parts
 from penstock.job.spec import DecodeSpec, Payload, Policies, TombstonePolicy
+from tests.garmadon_descriptors import HEADER, garmadon_descriptors, named
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets, kafka_batch
 
 Wrap = Callable[[bytes], bytes]
+Form = Literal["json", "raw", "protobuf", "garmadon"]
 
 SCHEMA = pa.schema([("id", pa.int64())])
 RAW = pa.schema([("value", pa.binary())])
@@ -26,6 +29,16 @@ def gzipped(data: bytes) -> bytes:
 
 def zstd(data: bytes) -> bytes:
     return bytes(pa.compress(data, codec="zstd", asbytes=True))
+
+
+def wrapped_decoder(form: Form) -> Decoder:
+    if form == "json":
+        return decoder_for(DecodeSpec(form, Payload.GZIP), SCHEMA, Policies())
+    if form == "raw":
+        return decoder_for(DecodeSpec(form, Payload.GZIP), RAW, Policies())
+    # These cannot read the records; what matters is that all of them are looked at, a part at a time.
+    spec = DecodeSpec(form, Payload.GZIP, garmadon_descriptors(), named("StateEvent"), HEADER)
+    return decoder_for(spec, pa.schema([("state", pa.string())]), Policies())
 
 
 def decode_raw(values: list[bytes | None], wrapping: Payload, tombstone: TombstonePolicy) -> Decoded:
@@ -52,11 +65,39 @@ def test_wrapped_records_are_rows_and_what_is_not_wrapped_is_bad(wrapping: Paylo
 
 
 @pytest.mark.parametrize(("wrapping", "wrap"), [(Payload.GZIP, gzipped), (Payload.ZSTD, zstd)])
-def test_a_small_record_that_grows_without_end_is_bad(wrapping: Payload, wrap: Wrap) -> None:
-    bomb = wrap(b" " * (payload.RECORD_BYTES_MAX + 1))
-    decoded = decode_json(SCHEMA, [wrap(b'{"id":1}'), bomb], payload=wrapping)
-    assert good_offsets(decoded) == [100]
-    assert decoded.bad.errors.to_pylist() == [f"payload grows beyond {payload.RECORD_BYTES_MAX} bytes"]
+def test_a_small_record_that_grows_without_end_is_bad_and_names_the_limit(wrapping: Payload, wrap: Wrap) -> None:
+    small, bomb = wrap(b'{"id":1}'), wrap(b" " * 100_001)
+    decoder = decoder_for(DecodeSpec("json", wrapping, payload_bytes_max=100_000), SCHEMA, Policies())
+    decoded = decoder.decode(kafka_batch([small, bomb, wrap(b"{}" + b" " * 99_998)]))
+    assert good_offsets(decoded) == [100, 102]
+    assert decoded.bad.errors.to_pylist() == ["payload unpacks to more than the 100000 bytes of limits.payload_bytes"]
+    assert decoded.bad.kafka.column("value").to_pylist() == [bomb]
+
+
+@pytest.mark.parametrize("form", ["json", "raw", "protobuf", "garmadon"])
+def test_a_batch_that_is_large_unpacked_is_decoded_in_parts(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five records of 10,000 bytes and a bound of 15,000: two at a time, whatever stands between them."""
+    monkeypatch.setattr(payload, "PART_BYTES_MAX", 15_000)
+    large = gzipped(b'{"id":7}' + b" " * 9_992)
+    values = [large, None, large, b"not gzip", large, large, None, large]
+    decoder = wrapped_decoder(form)
+    parts = list(in_parts(decoder.decode, kafka_batch(values)))
+    assert [(part.rows.kafka.num_rows + len(part.bad.errors), part.filtered) for part in parts] == [
+        (2, 1),
+        (3, 0),
+        (1, 1),
+    ]
+    offsets = [offset for part in parts for offset in sorted(good_offsets(part) + bad_offsets(part))]
+    assert offsets == [100, 102, 103, 104, 105, 107]
+    if form in ("json", "raw"):
+        assert [offset for part in parts for offset in bad_offsets(part)] == [103]
+
+
+def test_records_that_unpack_to_250_mebibytes_in_all_are_rows() -> None:
+    value = gzipped(b'{"id":7}' + b" " * (50 * 2**20 - 8))
+    decoder = decoder_for(DecodeSpec("json", Payload.GZIP), SCHEMA, Policies())
+    parts = list(in_parts(decoder.decode, kafka_batch([value] * 5)))
+    assert [good_offsets(part) for part in parts] == [[100, 101], [102, 103], [104]]
 
 
 def test_a_tombstone_beside_wrapped_records_can_be_a_row() -> None:

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.flow.decode import payload
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route import UNKNOWN, groups, last_headers, plain_router
 from penstock.flow.route_field import FieldRouter, value_at
 from penstock.flow.shares import UNROUTED, TypeFlow
-from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec
+from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
 from tests.unit.flow.fanouts import fanout_flow, kafka_part, run, type_flow
 
 INT, TEXT = pa.int64(), pa.string()
@@ -163,7 +164,7 @@ def test_records_looked_at_together_have_the_values_that_they_have_alone(
     batch: list[bytes], path: tuple[str, ...]
 ) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
-    settled = FieldRouter(path, {"a": ("a",)}, Payload.PLAIN).settle(backwards)
+    settled = FieldRouter(path, {"a": ("a",)}, Wrapping()).settle(backwards)
     assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
     together = dict(zip(settled.batch.column("offset").to_pylist(), settled.values.to_pylist(), strict=True))
     together.update(
@@ -219,6 +220,22 @@ def test_wrapped_records_are_routed_by_what_is_inside_and_quarantined_as_they_ca
     assert kept["value"].to_pylist() == [values[1]]
 
 
+@pytest.mark.parametrize("route", [RouteSpec("field", ("type",)), RouteSpec("key")], ids=["field", "key"])
+def test_records_that_are_large_unpacked_are_routed_and_written_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: RouteSpec
+) -> None:
+    monkeypatch.setattr(payload, "PART_BYTES_MAX", 15_000)
+    names = ["a", "b", "a", "a", "b", "a", "a"]
+    texts = [b'{"type": "%b", "n": %d}' % (name.encode(), number) for number, name in enumerate(names)]
+    values = [gzip.compress(text + b" " * 10_000) for text in texts]
+    values[3] = gzip.compress(b" " * 30_001)
+    flow = fanout_flow(tmp_path, TYPES, decode=DecodeSpec("json", Payload.GZIP, payload_bytes_max=30_000), route=route)
+    outcome = run(flow, kafka_part(values, keys=[name.encode() for name in names]))
+    assert (outcome.offsets("a"), outcome.offsets("b")) == ([100, 102, 105, 106], [101, 104])
+    bad = outcome.bad() if route.by == "field" else outcome.bad("a")
+    assert bad == {103: "payload unpacks to more than the 30000 bytes of limits.payload_bytes"}
+
+
 def headers(*pairs: tuple[str, bytes | None]) -> list[dict[str, object]]:
     return [{"key": key, "value": value} for key, value in pairs]
 
@@ -238,12 +255,12 @@ def test_the_last_header_of_the_name_counts() -> None:
     assert last_headers(batch, "t").to_pylist() == [b"b", None, None, None, None, b"\xff"]
     assert last_headers(batch.slice(3), "t").to_pylist() == [None, None, b"\xff"]
     assert last_headers(batch.drop_columns(["headers"]), "t").to_pylist() == [None] * 6
-    router = plain_router(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, Payload.PLAIN)
+    router = plain_router(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, Wrapping())
     assert router.route(batch).codes.tolist() == [1, *[UNKNOWN] * 5]
 
 
 def test_a_key_is_text_or_means_no_type() -> None:
-    router = plain_router(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, Payload.PLAIN)
+    router = plain_router(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, Wrapping())
     batch = kafka_part([b"1"] * 5, keys=[b"b", "ä".encode(), b"\xff", None, b""])
     assert router.route(batch).codes.tolist() == [1, 0, UNKNOWN, UNKNOWN, UNKNOWN]
 

@@ -153,6 +153,7 @@ def test_a_wrong_value_is_answered_at_its_place_with_the_nearest_right_one(
         ("flush: fast", "flush", ""),
         ("flush:", "flush", ""),
         ("limits: {arrow_batch_bytes: 2GiB}", "limits.arrow_batch_bytes", ""),
+        ("limits: {payload_bytes: 2GiB}", "limits.payload_bytes", ""),
         ("spark: {conf: {ui.enabled: 1}}", "spark.conf.ui.enabled", "spark.ui.enabled"),
         ("job: again", "job", ""),
         ("<<: {a: 1}", "<<", ""),

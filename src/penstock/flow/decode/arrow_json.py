@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.flow.decode.convert import fit, read_type
+from penstock.flow.decode.convert import Mark, fit, has_infinite, read_type, wide_type
 from penstock.flow.decode.new_types import known_fields, new_in_array, note_array
 from penstock.flow.seen_types import NewFields, SeenTypes
 from penstock.job.spec import NewColumnPolicy
 
-_ROW_OF_ERROR = re.compile(r" in row (\d+)$")
 _UNEXPECTED = {
     NewColumnPolicy.ADD: "infer",
     NewColumnPolicy.IGNORE: "ignore",
     NewColumnPolicy.QUARANTINE: "error",
     NewColumnPolicy.FAIL: "error",
 }
+
+_GIVEN_TWICE = re.compile(r"Column\(/([^/]+)\) was specified twice in row \d+$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,38 +34,74 @@ class Parsed:
 
 
 class ArrowReader:
-    """Reads screened records; does not know maps."""
+    """Reads records that passed a screen; does not know maps."""
 
     def __init__(self, schema: pa.Schema, new_column: NewColumnPolicy) -> None:
         self._schema = schema
         self._new_column = new_column
         self._known = known_fields(schema)
         self._read_schema = pa.schema([(each.name, read_type(each.type)) for each in schema])
+        self._wide_schema = pa.schema([(each.name, wide_type(each.type)) for each in schema])
 
     def read(self, texts: pa.Array) -> Parsed:
         """Raises `pa.ArrowInvalid` if any record does not fit."""
+        table = self._table(texts, self._read_schema, _UNEXPECTED[self._new_column])
+        return Parsed(self._columns(table), self._new_fields(table))
+
+    def read_known(self, texts: pa.Array) -> pa.RecordBatch:
+        """The fields of the schema alone. Raises `pa.ArrowInvalid` if any record does not fit."""
+        return self._columns(self._table(texts, self._read_schema, "ignore"))
+
+    def read_fitting(self, texts: pa.Array) -> tuple[Parsed, dict[int, str]]:
+        """The records that fit, and the numbers of the others with the field that holds a decimal of too many digits.
+
+        Raises `pa.ArrowInvalid` if anything else is wrong with any of them.
+        """
         try:
-            return self._read(texts, _UNEXPECTED[self._new_column])
-        except pa.ArrowInvalid:
-            if self._new_column is not NewColumnPolicy.ADD:
+            return self._read_fitting(texts, _UNEXPECTED[self._new_column])
+        except pa.ArrowInvalid as error:
+            if self._new_column is not NewColumnPolicy.ADD or given_twice(error):
                 raise
         # Values that conflict outside the schema fail the inference, but not the records.
-        return Parsed(self._read(texts, "ignore").columns, None)
+        parsed, misfits = self._read_fitting(texts, "ignore")
+        return Parsed(parsed.columns, None), misfits
 
-    def _read(self, texts: pa.Array, unexpected: str) -> Parsed:
+    def _read_fitting(self, texts: pa.Array, unexpected: str) -> tuple[Parsed, dict[int, str]]:
+        table = self._table(texts, self._wide_schema, unexpected)
+        misfits: dict[int, str] = {}
+        columns = self._columns(table, misfits)
+        if not misfits:
+            return Parsed(columns, self._new_fields(table)), {}
+        kept = pa.array(np.delete(np.arange(len(texts)), list(misfits)))
+        if table.num_columns > len(self._schema):
+            # What the others hold besides must not count for the types of new fields.
+            table = self._table(texts.take(kept), self._wide_schema, unexpected)
+        return Parsed(columns.take(kept), self._new_fields(table)), misfits
+
+    def _table(self, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         lines = _lines(texts)
         table = pj.read_json(
             pa.BufferReader(lines),
             # One block: at the end of a block the reader looks for the end of a line, which may be inside a record.
             pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
-            pj.ParseOptions(explicit_schema=self._read_schema, unexpected_field_behavior=unexpected),
+            pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
         )
         # Screened records give one row each or this count differs: between two of them stands `}`, a line's end and
         # `{`, which no reader takes inside a string, nor behind a value that is still open.
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
-        columns = [fit(_whole(table.column(each.name)), each.type) for each in self._schema]
-        return Parsed(pa.RecordBatch.from_arrays(columns, schema=self._schema), self._new_fields(table))
+        return table
+
+    def _columns(self, table: pa.Table, misfits: dict[int, str] | None = None) -> pa.RecordBatch:
+        """The columns of the schema; with `misfits`, rows with decimals of too many digits are noted there."""
+        columns = []
+        for each in self._schema:
+            mark = None if misfits is None else _mark(misfits, each.name)
+            columns.append(fit(_whole(table.column(each.name)), each.type, mark))
+        if any(map(has_infinite, columns)):
+            # Written so, or a number too large for its column: only the exact path can tell.
+            raise pa.ArrowInvalid("an infinite number")
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _new_fields(self, table: pa.Table) -> NewFields:
         found: NewFields = {}
@@ -76,10 +114,14 @@ class ArrowReader:
         return found
 
 
-def row_of(error: pa.ArrowInvalid) -> int | None:
-    """The row that an error of the reader names, if it names one."""
-    found = _ROW_OF_ERROR.search(str(error))
-    return int(found[1]) if found else None
+def _mark(misfits: dict[int, str], name: str) -> Mark:
+    return lambda rows: misfits.update(dict.fromkeys(rows.tolist(), name))
+
+
+def given_twice(error: pa.ArrowInvalid) -> str | None:
+    """The field of the top level that a record gives twice, if that is what the reader found."""
+    found = _GIVEN_TWICE.search(str(error))
+    return found[1] if found else None
 
 
 def _lines(texts: pa.Array) -> pa.Buffer:

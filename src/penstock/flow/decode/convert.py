@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from decimal import Decimal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import UserError
-from penstock.flow.decode.leaves import DECIMAL_READ_DIGITS
 from penstock.flow.decode.times import UTC_MICROS, timestamps
 from penstock.job.schema import job_type_name
 
@@ -22,6 +26,11 @@ _PLAIN = (
     pa.float64(),
 )
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
+
+_DECIMAL_READ_DIGITS = 76
+"""Decimals are first read this wide: Arrow's JSON reader does not look at the precision after scaling."""
+Mark = Callable[[npt.NDArray[np.int64]], None]
+"""Takes the numbers of rows."""
 
 
 def check_schema(schema: pa.Schema) -> None:
@@ -54,32 +63,78 @@ def has_map(kind: pa.DataType) -> bool:
 
 def read_type(kind: pa.DataType) -> pa.DataType:
     """The type to ask the JSON reader for; `fit` makes `kind` of it."""
+    return _with_leaves(kind, lambda leaf: leaf.scale)
+
+
+def wide_type(kind: pa.DataType) -> pa.DataType:
+    """Like `read_type`, but the reader takes decimals with more digits too: `fit` can mark them.
+
+    Not with as many as there is room for: the reader does not see every overflow when it scales a number up. At this
+    scale a number that it lets through in spite of one is still larger than any that fits.
+    """
+    return _with_leaves(kind, lambda leaf: (_DECIMAL_READ_DIGITS - leaf.precision + leaf.scale) // 2)
+
+
+def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> pa.DataType:
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([pa.field(field.name, read_type(field.type)) for field in fields])
+        return pa.struct([pa.field(field.name, _with_leaves(field.type, scale_of)) for field in fields])
     if pa.types.is_list(kind):
-        return pa.list_(read_type(kind.value_type))
+        return pa.list_(_with_leaves(kind.value_type, scale_of))
     if pa.types.is_decimal(kind):
-        return pa.decimal256(DECIMAL_READ_DIGITS, kind.scale)
+        return pa.decimal256(_DECIMAL_READ_DIGITS, scale_of(kind))
     return pa.string() if kind in _AS_TEXT else kind
 
 
-def fit(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The array as `kind`; a struct may hold children that `kind` lacks. Raises `pa.ArrowInvalid`."""
+def has_infinite(array: pa.Array) -> bool:
+    """Whether a number is infinite, at any depth."""
+    if pa.types.is_floating(array.type):
+        return bool(pc.any(pc.is_inf(array), min_count=0).as_py())
+    if pa.types.is_struct(array.type):
+        return any(map(has_infinite, array.flatten()))
+    return pa.types.is_list(array.type) and has_infinite(array.flatten())
+
+
+def fit(array: pa.Array, kind: pa.DataType, mark: Mark | None = None) -> pa.Array:
+    """The array as `kind`; a struct may hold children that `kind` lacks. Raises `pa.ArrowInvalid`.
+
+    With `mark`, decimals of `wide_type` that have too many digits are no error but null, and their rows are marked.
+    """
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
-        children = [fit(array.field(field.name), field.type) for field in fields]
+        children = [fit(array.field(field.name), field.type, mark) for field in fields]
         return pa.StructArray.from_arrays(children, fields=fields, mask=_null_mask(array))
     if pa.types.is_list(kind):
-        items = fit(array.values, kind.value_type)
+        items = fit(array.values, kind.value_type, _mark_lists(array, mark))
         return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=_null_mask(array))
     if pa.types.is_timestamp(kind):
         return timestamps(array)
     if pa.types.is_binary(kind):
         return _unbase64(array)
+    if mark is not None and pa.types.is_decimal(kind):
+        return _fit_decimals(array, kind, mark)
     return array.cast(kind)
+
+
+def _mark_lists(array: pa.Array, mark: Mark | None) -> Mark | None:
+    """Marks the lists that hold the items which are marked."""
+    if mark is None:
+        return None
+    return lambda items: mark(np.searchsorted(array.offsets.to_numpy(), items, side="right") - 1)
+
+
+def _fit_decimals(array: pa.Array, kind: pa.DataType, mark: Mark) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        pass
+    largest = pa.scalar(Decimal((0, (9,) * kind.precision, -kind.scale)), array.type)
+    cut = array.cast(pa.decimal256(_DECIMAL_READ_DIGITS, kind.scale), safe=False)
+    fits = pc.and_(pc.equal(cut.cast(array.type), array), pc.less_equal(pc.abs(array), largest))
+    mark(pc.indices_nonzero(pc.invert(fits)).to_numpy().astype(np.int64))
+    return pc.if_else(fits, cut, pa.scalar(None, cut.type)).cast(kind)
 
 
 def _null_mask(array: pa.Array) -> pa.Array | None:

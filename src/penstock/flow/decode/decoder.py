@@ -31,10 +31,10 @@ def decoder_for(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: Me
         case "raw":
             if schema.names != RAW_SCHEMA.names or schema.types != RAW_SCHEMA.types:
                 raise UserError("the schema of raw records is one binary field, value")
-            return RawDecoder(schema, decode.payload, on.tombstone)
+            return RawDecoder(schema, decode.wrapping, on.tombstone)
         case "json":
             check_schema(schema)
-            return JsonDecoder(schema, decode.payload, on.tombstone, on.new_column)
+            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column)
         case "protobuf":
             return _protobuf(decode, schema, on, _named(message or decode.message, "message"))
         case "garmadon":
@@ -45,14 +45,14 @@ def decoder_for(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: Me
 
 def _protobuf(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: MessageName) -> Decoder:
     check_protobuf(schema, decode.descriptors, message)
-    return ProtobufDecoder(schema, decode.descriptors, message, decode.defaults, decode.payload, on.tombstone)
+    return ProtobufDecoder(schema, decode.descriptors, message, decode.defaults, decode.wrapping, on.tombstone)
 
 
 def _garmadon(decode: DecodeSpec, schema: pa.Schema, on: Policies, body: MessageName) -> Decoder:
     header = _named(decode.header, "header")
     check_garmadon(schema, decode.descriptors, header, body)
     return GarmadonDecoder(
-        schema, decode.descriptors, header, body, decode.defaults, decode.payload, on.tombstone, decode.uri_names
+        schema, decode.descriptors, header, body, decode.defaults, decode.wrapping, on.tombstone, decode.uri_names
     )
 
 

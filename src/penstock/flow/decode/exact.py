@@ -1,33 +1,52 @@
 """The exact path: one JSON record, strictly, naming the field that does not fit.
 
-The fast path decides which records are good; this one says what is wrong with the others, and decodes the schemas
-that the fast path cannot (maps). Both have the same rules, held together by a property test.
+It is the judge: the fast path reads nothing that this one refuses and gives the same values, held by a property test.
+This one also decodes the schemas that the fast path cannot (maps).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 
-from penstock.flow.decode.json_text import DEPTH_MAX, JsonObject, parse, too_deep
-from penstock.flow.decode.leaves import LeafReader, Value, leaf_reader, read_leaf, well_formed
+from penstock.flow.decode.json_text import DEPTH_MAX, JsonObject, parse, parse_member, too_deep
+from penstock.flow.decode.leaves import Read, Value, leaf_reader, well_formed
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
+
+_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_ReadMembers = Callable[[JsonObject], list[Value]]
 
 
 class ExactReader:
-    """Reads single records against a schema; with `known_only` a field that the schema lacks is a misfit."""
+    """Reads single records against a schema; with `known_only` a field that the schema lacks is a misfit.
+
+    Its functions do not travel to the workers: make it there.
+    """
 
     def __init__(self, schema: pa.Schema, *, known_only: bool) -> None:
         self._schema = schema
-        self._row = _members_node(list(schema), known_only)
-
-    def read(self, members: JsonObject) -> list[Value]:
+        self._readers = {field.name: _reader(field.type, known_only) for field in schema}
+        self.read = _members_reader(self._readers, known_only)
         """One value per field of the schema. Raises `MisfitError`."""
-        return self._row.values(members)
+
+    def try_field(self, record: bytes, name: str) -> None:
+        """Raise `MisfitError` if this field makes the record bad: cheaper than to read it all."""
+        reader = self._readers.get(name)
+        if reader is None or too_deep(record):
+            return
+        try:
+            value = parse_member(bytes(_RAW_MEMBERS.decode(record)[name]))
+            if value is not None:
+                reader(value)
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
+        except (msgspec.MsgspecError, ValueError, KeyError):
+            return
 
     def batch(self, rows: Sequence[list[Value]]) -> pa.RecordBatch:
         """Rows of `read` as columns."""
@@ -54,100 +73,79 @@ def members_of(record: bytes) -> JsonObject:
     return value
 
 
-class _Node(Protocol):
-    """One type of the schema, prepared for many values."""
+def _reader(kind: pa.DataType, known_only: bool) -> Read:
+    if pa.types.is_struct(kind):
+        return _struct_reader([kind.field(index) for index in range(kind.num_fields)], known_only)
+    if pa.types.is_list(kind):
+        return _list_reader(_reader(kind.value_type, known_only))
+    if pa.types.is_map(kind):
+        return _map_reader(_reader(kind.item_type, known_only))
+    return leaf_reader(kind)
 
-    def read(self, value: Any) -> Value:
-        """Takes a value that is not null."""
-        ...
 
+def _members_reader(readers: Mapping[str, Read], known_only: bool) -> _ReadMembers:
+    named = list(readers.items())
+    names = readers.keys()
 
-@dataclass(frozen=True, slots=True)
-class _Members:
-    nodes: tuple[tuple[str, _Node], ...]
-    known_only: bool
-    names: frozenset[str]
-
-    def values(self, members: JsonObject) -> list[Value]:
+    def read(members: JsonObject) -> list[Value]:
         values: list[Value] = []
-        for name, node in self.nodes:
-            try:
-                if name in members.doubled:
+        name = ""
+        try:
+            for name, reader in named:
+                if members.doubled and name in members.doubled:
                     raise MisfitError("given twice")
                 value = members.get(name)
-                values.append(None if value is None else node.read(value))
-            except MisfitError as misfit:
-                raise misfit.inside(name) from None
-        if self.known_only and not members.keys() <= self.names:
-            unknown = next(name for name in members if name not in self.names)
+                values.append(None if value is None else reader(value))
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
+        if known_only and not members.keys() <= names:
+            unknown = next(name for name in members if name not in names)
             raise MisfitError("field is not in the schema", unknown_field=True).inside(unknown)
         return values
 
+    return read
 
-@dataclass(frozen=True, slots=True)
-class _Struct:
-    members: _Members
 
-    def read(self, value: Any) -> Value:
+def _struct_reader(fields: Sequence[pa.Field], known_only: bool) -> Read:
+    names = [field.name for field in fields]
+    read_members = _members_reader({field.name: _reader(field.type, known_only) for field in fields}, known_only)
+
+    def read(value: Any) -> Value:
         if type(value) is not JsonObject:
             raise expected("object", value)
-        values = self.members.values(value)
-        return {name: each for (name, _), each in zip(self.members.nodes, values, strict=True)}
+        return dict(zip(names, read_members(value), strict=True))
+
+    return read
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
-    item: _Node
-
-    def read(self, value: Any) -> Value:
+def _list_reader(read_item: Read) -> Read:
+    def read(value: Any) -> Value:
         if type(value) is not list:
             raise expected("array", value)
         items: list[Value] = []
-        for index, item in enumerate(value):
-            try:
-                items.append(None if item is None else self.item.read(item))
-            except MisfitError as misfit:
-                raise misfit.inside(f"[{index}]") from None
+        try:
+            for item in value:
+                items.append(None if item is None else read_item(item))
+        except MisfitError as misfit:
+            raise misfit.inside(f"[{len(items)}]") from None
         return items
 
+    return read
 
-@dataclass(frozen=True, slots=True)
-class _Map:
-    item: _Node
 
-    def read(self, value: Any) -> Value:
+def _map_reader(read_item: Read) -> Read:
+    def read(value: Any) -> Value:
         if type(value) is not JsonObject:
             raise expected("object", value)
         entries: list[tuple[str, Value]] = []
-        for name, item in value.items():
-            try:
+        name = ""
+        try:
+            for name, item in value.items():
                 if name in value.doubled:
                     raise MisfitError("given twice")
-                entries.append((well_formed(name), None if item is None else self.item.read(item)))
-            except MisfitError as misfit:
-                raise misfit.inside(name) from None
+                entries.append((well_formed(name), None if item is None else read_item(item)))
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
         return entries
 
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    kind: pa.DataType
-    reader: LeafReader
-
-    def read(self, value: Any) -> Value:
-        return read_leaf(self.reader, self.kind, value)
-
-
-def _members_node(fields: Sequence[pa.Field], known_only: bool) -> _Members:
-    nodes = tuple((field.name, _node(field.type, known_only)) for field in fields)
-    return _Members(nodes, known_only, frozenset(name for name, _ in nodes))
-
-
-def _node(kind: pa.DataType, known_only: bool) -> _Node:
-    if pa.types.is_struct(kind):
-        return _Struct(_members_node([kind.field(index) for index in range(kind.num_fields)], known_only))
-    if pa.types.is_list(kind):
-        return _List(_node(kind.value_type, known_only))
-    if pa.types.is_map(kind):
-        return _Map(_node(kind.item_type, known_only))
-    return _Leaf(kind, leaf_reader(kind))
+    return read

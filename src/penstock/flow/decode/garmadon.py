@@ -33,7 +33,7 @@ from penstock.job.messages import (
     is_heap,
     message_schema,
 )
-from penstock.job.spec import MessageName, Payload, TombstonePolicy
+from penstock.job.spec import MessageName, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
 _HEAP_SECTION = "heap"
@@ -51,12 +51,12 @@ class GarmadonDecoder:
     header: MessageName
     body: MessageName
     defaults: Defaults
-    payload: Payload
+    wrapping: Wrapping
     tombstone: TombstonePolicy
     uri_names: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        records = open_records(batch, self.payload, self.tombstone)
+        records = open_records(batch, self.wrapping, self.tombstone)
         return decode_values(batch, records, self._read)
 
     def _read(self, values: pa.Array) -> Reading:

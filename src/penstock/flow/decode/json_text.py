@@ -32,18 +32,19 @@ class JsonNumber(str):
 class JsonObject(dict[str, Any]):
     """The members of an object; `doubled` are the names that it gives more than once."""
 
-    __slots__ = ("doubled",)
+    doubled: frozenset[str] = frozenset()
 
-    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
-        super().__init__(pairs)
-        self.doubled: frozenset[str] = frozenset()
-        if len(self) != len(pairs):
-            times = Counter(name for name, _ in pairs)
-            self.doubled = frozenset(name for name, count in times.items() if count > 1)
+
+def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
+    members = JsonObject(pairs)
+    if len(members) != len(pairs):
+        times = Counter(name for name, _ in pairs)
+        members.doubled = frozenset(name for name, count in times.items() if count > 1)
+    return members
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=JsonObject, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
+    object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
 )
 
 
@@ -52,10 +53,17 @@ def parse(text: str) -> Any:
     try:
         return _DECODER.decode(text)
     except json.JSONDecodeError:
+        if "Inf" not in text and "-NaN" not in text:
+            raise
         respelled = _STRING_OR_SHORT_NAME.sub(_long_name, text)
         if respelled == text:
             raise
         return _DECODER.decode(respelled)
+
+
+def parse_member(raw: bytes) -> Any:
+    """A value that a parser has cut out of its record already. Raises `ValueError`."""
+    return _DECODER.raw_decode(raw.decode())[0]
 
 
 def _long_name(found: re.Match[str]) -> str:

@@ -1,8 +1,12 @@
-"""Single JSON values into the types of leaf columns, with the outcome that Arrow's parsers have in the fast path."""
+"""Single JSON values into the types of leaf columns, by what they mean: whatever fits its column is taken.
+
+Arrow's parsers in the fast path take less (a zero with a large exponent, say) but nothing else, nor any other value.
+"""
 
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Callable
 from decimal import Context, Decimal, Inexact, InvalidOperation
@@ -12,43 +16,40 @@ import pyarrow as pa
 
 from penstock.flow.decode.json_text import JsonNumber
 from penstock.flow.decode.misfit import MisfitError, expected, shown
-from penstock.flow.decode.times import timestamps
+from penstock.flow.decode.times import day_number, timestamp_micros
+from penstock.job.schema import job_type_name
 
 Value = Any
 """What `pa.array` takes for the type of its column."""
 
-LeafReader = Callable[[pa.DataType, Any], Value]
+Read = Callable[[Any], Value]
 """Takes a value that is not null. Raises `MisfitError`, or `ValueError` if the value simply is not of the type."""
 
-DECIMAL_READ_DIGITS = 76
-"""Decimals are first read this wide: Arrow's JSON reader does not look at the precision after scaling."""
-
-_EXPONENT_MAX = 308
 _INTEGER_CHARACTERS_MAX = 20
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_EXACT = Context(prec=2 * DECIMAL_READ_DIGITS, traps=[Inexact, InvalidOperation])
+_INFINITE = frozenset(["Infinity", "-Infinity"])
 
 
-def leaf_reader(kind: pa.DataType) -> LeafReader:
-    """The function that reads values of a leaf type."""
-    for fits, reader in _READERS:
-        if fits(kind):
-            return reader
-    raise ValueError(f"{kind} is not a leaf type")
+def leaf_reader(kind: pa.DataType) -> Read:
+    """The function that reads values of a leaf type; it raises `MisfitError` for every value that is not of it."""
+    read = next((reader(kind) for fits, reader in _READERS if fits(kind)), None)
+    if read is None:
+        raise ValueError(f"{kind} is not a leaf type")
+    wanted = job_type_name(kind)
 
+    def read_or_name(value: Any) -> Value:
+        try:
+            return read(value)
+        except ValueError:
+            raise expected(wanted, value) from None
 
-def read_leaf(reader: LeafReader, kind: pa.DataType, value: Any) -> Value:
-    """Raises `MisfitError` for every value that is not of the type."""
-    if type(value) is JsonNumber and _too_large(value):
-        raise MisfitError(f"the {shown(value)} is too large")
-    try:
-        return reader(kind, value)
-    except ValueError:
-        raise expected(kind, value) from None
+    return read_or_name
 
 
 def well_formed(text: str) -> str:
     """The text itself. Raises `MisfitError` if an escape left half of a surrogate pair in it."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -62,82 +63,86 @@ def _text(value: Any) -> str:
     return well_formed(value)
 
 
-def _read_string(_: pa.DataType, value: Any) -> Value:
-    return _text(value)
-
-
-def _read_boolean(_: pa.DataType, value: Any) -> Value:
+def _boolean(value: Any) -> Value:
     if type(value) is not bool:
         raise ValueError
     return value
 
 
-def _read_integer(kind: pa.DataType, value: Any) -> Value:
-    if type(value) is not JsonNumber or not value.whole or len(value) > _INTEGER_CHARACTERS_MAX:
+def _integer_reader(kind: pa.DataType) -> Read:
+    bound = 1 << (kind.bit_width - 1)
+
+    def read(value: Any) -> Value:
+        if type(value) is not JsonNumber or len(value) > _INTEGER_CHARACTERS_MAX:
+            raise ValueError
+        # Python's `int` refuses `1.0`, `1e2` and `NaN`, as a JSON number can be spelled.
+        number = int(value)
+        if not -bound <= number < bound:
+            raise ValueError
+        return number
+
+    return read
+
+
+def _double(value: Any) -> Value:
+    if type(value) is not JsonNumber:
         raise ValueError
-    number, bound = int(value), 1 << (kind.bit_width - 1)
-    if not -bound <= number < bound:
-        raise ValueError
+    return _finite(value, float(value))
+
+
+def _float_reader(kind: pa.DataType) -> Read:
+    def read(value: Any) -> Value:
+        if type(value) is not JsonNumber:
+            raise ValueError
+        # Not by way of Python's float: it would be rounded twice.
+        return _finite(value, pa.array([str(value)]).cast(kind)[0].as_py())
+
+    return read
+
+
+def _finite(written: JsonNumber, number: float) -> float:
+    if math.isinf(number) and written not in _INFINITE:
+        raise MisfitError(f"the {shown(written)} is too large")
     return number
 
 
-def _read_double(_: pa.DataType, value: Any) -> Value:
-    if type(value) is not JsonNumber:
-        raise ValueError
-    return float(value)
+def _decimal_reader(kind: pa.DataType) -> Read:
+    step = Decimal((0, (1,), -kind.scale))
+    exact = Context(prec=kind.precision, traps=[Inexact, InvalidOperation])
+
+    def read(value: Any) -> Value:
+        text = str(value) if type(value) is JsonNumber else _text(value)
+        if not _DECIMAL.fullmatch(text):
+            raise ValueError
+        try:
+            # Not by Arrow's cast from text: of hundreds of digits it makes a wrong number without a word.
+            return Decimal(text).quantize(step, context=exact)
+        except ArithmeticError:
+            raise ValueError from None
+
+    return read
 
 
-def _read_float(kind: pa.DataType, value: Any) -> Value:
-    if type(value) is not JsonNumber:
-        raise ValueError
-    # Not by way of Python's float: it would be rounded twice.
-    return pa.array([str(value)]).cast(kind)[0].as_py()
+def _timestamp(value: Any) -> Value:
+    return timestamp_micros(_text(value))
 
 
-def _read_decimal(kind: pa.DataType, value: Any) -> Value:
-    text = str(value) if type(value) is JsonNumber else _text(value)
-    if not _DECIMAL.fullmatch(text):
-        raise ValueError
-    number = Decimal(text)
-    # Not by Arrow's cast from text: of hundreds of digits it makes a wrong number without a word.
-    written = number.as_tuple()
-    if not isinstance(written.exponent, int) or max(len(written.digits), -written.exponent) > DECIMAL_READ_DIGITS:
-        raise ValueError
-    try:
-        scaled = number.quantize(Decimal((0, (1,), -kind.scale)), context=_EXACT)
-    except ArithmeticError:
-        raise ValueError from None
-    if len(scaled.as_tuple().digits) > kind.precision:
-        raise ValueError
-    return scaled
+def _date(value: Any) -> Value:
+    return day_number(_text(value))
 
 
-def _read_timestamp(_: pa.DataType, value: Any) -> Value:
-    return timestamps(pa.array([_text(value)]))[0].value
-
-
-def _read_date(kind: pa.DataType, value: Any) -> Value:
-    return pa.array([_text(value)]).cast(kind)[0].value
-
-
-def _read_binary(_: pa.DataType, value: Any) -> Value:
+def _binary(value: Any) -> Value:
     return base64.b64decode(_text(value), validate=True)
 
 
-_READERS: tuple[tuple[Callable[[pa.DataType], bool], LeafReader], ...] = (
-    (pa.types.is_string, _read_string),
-    (pa.types.is_boolean, _read_boolean),
-    (pa.types.is_integer, _read_integer),
-    (pa.types.is_float64, _read_double),
-    (pa.types.is_float32, _read_float),
-    (pa.types.is_decimal, _read_decimal),
-    (pa.types.is_timestamp, _read_timestamp),
-    (pa.types.is_date32, _read_date),
-    (pa.types.is_binary, _read_binary),
+_READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Read]], ...] = (
+    (pa.types.is_string, lambda _: _text),
+    (pa.types.is_boolean, lambda _: _boolean),
+    (pa.types.is_integer, _integer_reader),
+    (pa.types.is_float64, lambda _: _double),
+    (pa.types.is_float32, _float_reader),
+    (pa.types.is_decimal, _decimal_reader),
+    (pa.types.is_timestamp, lambda _: _timestamp),
+    (pa.types.is_date32, lambda _: _date),
+    (pa.types.is_binary, lambda _: _binary),
 )
-
-
-def _too_large(number: JsonNumber) -> bool:
-    """Arrow's reader judges by the exponent as written, whatever the digits before it."""
-    significand, _, exponent = number.lower().partition("e")
-    return bool(exponent) and float(exponent) > _EXPONENT_MAX + len(significand.partition(".")[2])

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow as pa
-
 from penstock.flow.decode.json_text import JsonNumber, JsonObject
-from penstock.job.schema import job_type_name
 
 _SHOWN_CHARACTERS_MAX = 60
 _PATH_CHARACTERS_MAX = 120
@@ -45,9 +42,7 @@ class MisfitError(Exception):
         return f"{self.path}: {self.problem}" if self._path else self.problem
 
 
-def expected(wanted: pa.DataType | str, value: Any) -> MisfitError:
-    if isinstance(wanted, pa.DataType):
-        wanted = job_type_name(wanted)
+def expected(wanted: str, value: Any) -> MisfitError:
     return MisfitError(f"expected {wanted}, found {shown(value)}")
 
 

@@ -9,53 +9,48 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode.payload import unwrap
-from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
+from penstock.flow.rows import Decoded, DecodedRows, bad_rows, rows_without, take
 from penstock.flow.seen_types import NewFields
-from penstock.job.spec import Payload, TombstonePolicy
+from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
 TOMBSTONE = "value is null (a tombstone)"
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Unwrapped values of the rows `rows` of a batch, ascending; `errors` and `filtered` are the others."""
+    """Unwrapped values of the rows `rows` of a batch, ascending; `errors`, `filtered` and `rest` are the others."""
 
     values: pa.Array
     rows: Sequence[int]
     errors: Mapping[int, str]
     filtered: int
+    rest: pa.RecordBatch | None
+    """The last rows of the batch, which have still to be opened, because the others hold enough bytes unpacked."""
 
 
-def open_records(batch: pa.RecordBatch, payload: Payload, tombstone: TombstonePolicy) -> Records:
+def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: TombstonePolicy) -> Records:
     """Apply the tombstone policy and take the payloads out of their wrapping; kept tombstones are null values."""
     values = batch.column("value")
     if values.type != pa.binary():
         values = values.cast(pa.binary())
-    rows: Sequence[int] = range(batch.num_rows)
-    errors: dict[int, str] = {}
-    filtered = 0
+    dead: list[int] = []
     if values.null_count and tombstone is not TombstonePolicy.ROW:
         dead = pc.indices_nonzero(values.is_null()).to_pylist()
-        rows = pc.indices_nonzero(values.is_valid()).to_pylist()
-        values = values.drop_null()
-        if tombstone is TombstonePolicy.FILTER:
-            filtered = len(dead)
-        else:
-            errors = dict.fromkeys(dead, TOMBSTONE)
-    if payload is not Payload.PLAIN:
-        values, rows = _unwrapped(values, rows, payload, errors)
-    return Records(values, rows, errors, filtered)
-
-
-def _unwrapped(
-    values: pa.Array, rows: Sequence[int], payload: Payload, errors: dict[int, str]
-) -> tuple[pa.Array, Sequence[int]]:
-    inner, unreadable = unwrap(values.to_pylist(), payload)
-    errors.update({rows[number]: error for number, error in unreadable.items()})
-    if unreadable:
-        good = [number for number in range(len(inner)) if number not in unreadable]
-        inner, rows = [inner[number] for number in good], [rows[number] for number in good]
-    return pa.array(inner, pa.binary()), rows
+    errors: dict[int, str] = {}
+    rest = None
+    if wrapping.payload is not Payload.PLAIN:
+        opened = unwrap(values.to_pylist(), wrapping)
+        values, errors, count = pa.array(opened.values, pa.binary()), opened.errors, len(opened.values)
+        if count < batch.num_rows:
+            rest = batch.slice(count)
+            dead = [row for row in dead if row < count]
+    filtered = len(dead) if tombstone is TombstonePolicy.FILTER else 0
+    rows = rows_without(len(values), {**errors, **dict.fromkeys(dead, TOMBSTONE)})
+    if len(rows) < len(values):
+        values = values.take(pa.array(rows, pa.int64()))
+    if not filtered:
+        errors |= dict.fromkeys(dead, TOMBSTONE)
+    return Records(values, rows, errors, filtered, rest)
 
 
 def gathered(
@@ -63,8 +58,9 @@ def gathered(
     columns: pa.RecordBatch,
     rows: Sequence[int],
     errors: Mapping[int, str],
-    filtered: int,
+    opened: Records,
     new_fields: NewFields,
 ) -> Decoded:
     """The outcome of a batch: `columns` were decoded from its rows `rows`, `errors` names the bad ones."""
-    return Decoded(DecodedRows(columns, take(batch, rows)), bad_rows(batch, errors), filtered, new_fields)
+    rows_of_it = DecodedRows(columns, take(batch, rows))
+    return Decoded(rows_of_it, bad_rows(batch, errors), opened.filtered, new_fields, opened.rest)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.errors import UserError
-from penstock.job.spec import Payload
+from penstock.job.spec import Payload, Wrapping
 
-RECORD_BYTES_MAX = 256 * 1024 * 1024
-BATCH_BYTES_MAX = 1024 * 1024 * 1024
-"""Of one batch, unwrapped: beyond 2 GiB an Arrow array of strings cannot hold it."""
+PART_BYTES_MAX = 64 * 1024 * 1024
+"""Of unpacked values that are held at a time; the last of them may go beyond it by what one record may have."""
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 
@@ -20,54 +20,65 @@ class UnreadablePayloadError(Exception):
     """The bytes are not what the job file says they are, or grow beyond their bound."""
 
 
-def unwrap(values: list[bytes | None], payload: Payload) -> tuple[list[bytes | None], dict[int, str]]:
-    """The inner bytes of each value, null where there are none; a value that cannot be unwrapped has an error."""
-    unwrapped: list[bytes | None] = []
-    errors: dict[int, str] = {}
+@dataclass(frozen=True, slots=True)
+class Unwrapped:
+    """The inner bytes of the first values, null where there are none; `errors` names those that have none to read."""
+
+    values: list[bytes | None]
+    errors: dict[int, str]
+
+
+def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> Unwrapped:
+    """Unwrap values until enough bytes are held: the others are for the next call."""
+    unwrapped = Unwrapped([], {})
     size_bytes = 0
     for number, value in enumerate(values):
+        if size_bytes >= PART_BYTES_MAX:
+            break
         inner = None
         try:
             if value is not None:
-                inner = _gunzip(value) if payload is Payload.GZIP else _unzstd(value)
+                inner = _UNPACK[wrapping.payload](value, wrapping.bytes_max)
         except UnreadablePayloadError as error:
-            errors[number] = str(error)
-        unwrapped.append(inner)
+            unwrapped.errors[number] = str(error)
+        unwrapped.values.append(inner)
         size_bytes += len(inner or b"")
-        if size_bytes > BATCH_BYTES_MAX:
-            raise UserError(
-                f"{number + 1} records of one Arrow batch hold more than {BATCH_BYTES_MAX} bytes unpacked",
-                hint="lower limits.arrow_batch_bytes_max",
-            )
-    return unwrapped, errors
+    return unwrapped
 
 
-def _gunzip(data: bytes) -> bytes:
+def _too_large(bytes_max: int) -> UnreadablePayloadError:
+    return UnreadablePayloadError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
+
+
+def _gunzip(data: bytes, bytes_max: int) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     while data or not parts:
         member = zlib.decompressobj(_GZIP_WINDOW)
         try:
-            parts.append(member.decompress(data, RECORD_BYTES_MAX + 1 - size_bytes))
+            parts.append(member.decompress(data, bytes_max + 1 - size_bytes))
         except zlib.error as error:
             raise UnreadablePayloadError(f"payload is not gzip: {error}") from None
         size_bytes += len(parts[-1])
-        if size_bytes > RECORD_BYTES_MAX:
-            raise UnreadablePayloadError(f"payload grows beyond {RECORD_BYTES_MAX} bytes")
+        if size_bytes > bytes_max:
+            raise _too_large(bytes_max)
         if not member.eof:
             raise UnreadablePayloadError("payload is not gzip: it ends too early")
         data = member.unused_data
     return b"".join(parts)
 
 
-def _unzstd(data: bytes) -> bytes:
+def _unzstd(data: bytes, bytes_max: int) -> bytes:
     if not data:
         raise UnreadablePayloadError("payload is not zstd: it is empty")
     try:
         with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
-            inner: bytes = stream.read(RECORD_BYTES_MAX + 1)
+            inner: bytes = stream.read(bytes_max + 1)
     except OSError as error:
         raise UnreadablePayloadError(f"payload is not zstd: {error}") from None
-    if len(inner) > RECORD_BYTES_MAX:
-        raise UnreadablePayloadError(f"payload grows beyond {RECORD_BYTES_MAX} bytes")
+    if len(inner) > bytes_max:
+        raise _too_large(bytes_max)
     return inner
+
+
+_UNPACK = {Payload.GZIP: _gunzip, Payload.ZSTD: _unzstd}

@@ -140,7 +140,7 @@ def decode_values(batch: pa.RecordBatch, records: Records, read: Callable[[pa.Ar
     reading = read(records.values)
     rows = records.rows if not reading.errors else [records.rows[number] for number in reading.numbers]
     errors = {records.rows[number]: error for number, error in reading.errors.items()}
-    return gathered(batch, reading.columns, rows, {**records.errors, **errors}, records.filtered, {})
+    return gathered(batch, reading.columns, rows, {**records.errors, **errors}, records, {})
 
 
 def _beside_tombstones(batch: pa.RecordBatch, records: Records, read: Callable[[pa.Array], Reading]) -> Decoded:
@@ -152,7 +152,7 @@ def _beside_tombstones(batch: pa.RecordBatch, records: Records, read: Callable[[
     columns = reading.columns.take(pa.array([line_of[place] for place in places], pa.int64()))
     rows = [records.rows[place] for place in places]
     errors = {records.rows[alive[number]]: error for number, error in reading.errors.items()}
-    return gathered(batch, columns, rows, {**records.errors, **errors}, records.filtered, {})
+    return gathered(batch, columns, rows, {**records.errors, **errors}, records, {})
 
 
 def _has_required(message: Descriptor, seen: set[str]) -> bool:

@@ -15,7 +15,7 @@ from penstock.flow.decode.protobuf_wire import wire_reader
 from penstock.flow.rows import Decoded
 from penstock.job.messages import find_message, message_schema
 from penstock.job.schema import job_type_name
-from penstock.job.spec import MessageName, Payload, TombstonePolicy
+from penstock.job.spec import MessageName, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
 
@@ -28,12 +28,12 @@ class ProtobufDecoder:
     descriptors: bytes
     message: MessageName
     defaults: Defaults
-    payload: Payload
+    wrapping: Wrapping
     tombstone: TombstonePolicy
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         reader = message_reader("value", self.descriptors, self.message, self.schema, self.defaults)
-        return decode_values(batch, open_records(batch, self.payload, self.tombstone), reader.read)
+        return decode_values(batch, open_records(batch, self.wrapping, self.tombstone), reader.read)
 
 
 @lru_cache(maxsize=_READERS_KEPT_MAX)

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.rows import Decoded
-from penstock.job.spec import Payload, TombstonePolicy
+from penstock.job.spec import TombstonePolicy, Wrapping
 
 RAW_SCHEMA = pa.schema([("value", pa.binary())])
 
@@ -16,10 +16,10 @@ RAW_SCHEMA = pa.schema([("value", pa.binary())])
 @dataclass(frozen=True, slots=True)
 class RawDecoder:
     schema: pa.Schema
-    payload: Payload
+    wrapping: Wrapping
     tombstone: TombstonePolicy
 
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        records = open_records(batch, self.payload, self.tombstone)
+        records = open_records(batch, self.wrapping, self.tombstone)
         columns = pa.RecordBatch.from_arrays([records.values], schema=self.schema)
-        return gathered(batch, columns, records.rows, records.errors, records.filtered, {})
+        return gathered(batch, columns, records.rows, records.errors, records, {})

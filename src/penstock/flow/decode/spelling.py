@@ -30,7 +30,7 @@ def misspelled(piece: Piece, found: Mapping[str, SeenTypes], known: Known, good:
     kept = frozenset(good)
     for number in _suspects(piece.records, names):
         row = piece.rows[number]
-        fault = _fault(members_of(piece.record(number)), known) if row in kept else None
+        fault = _fault(members_of(piece.records[number].as_py()), known) if row in kept else None
         if fault is not None:
             errors[row] = fault
     return errors

@@ -5,6 +5,9 @@ A date alone is its midnight, a time without a zone is UTC, up to nine fraction 
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, date, datetime, timedelta
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,10 +16,20 @@ _NAIVE_MICROS = pa.timestamp("us")
 
 _DATE = r"\d{4}-\d{2}-\d{2}"
 _CLOCK = r"\d{2}(?::\d{2}(?::\d{2}(?:\.\d{1,9})?)?)?"
-_SHAPE = rf"^{_DATE}(?:[T ]{_CLOCK}(?:Z|[+-]\d{{2}}(?::?\d{{2}})?)?)?$"
 _LONG_FRACTION = r"(\.\d{6})\d{1,3}"
 _DATE_ALONE = rf"^({_DATE})$"
 _NO_ZONE = rf"^({_DATE}[T ]{_CLOCK})$"
+
+_HOUR, _SIXTY = r"(?:[01]\d|2[0-3])", r"[0-5]\d"
+_ONE_TIME = re.compile(
+    rf"{_DATE}(?:[T ]{_HOUR}(?::{_SIXTY}(?::{_SIXTY}(?:\.\d{{1,9}})?)?)?(?:Z|[+-]{_HOUR}(?::?{_SIXTY})?)?)?", re.ASCII
+)
+_ONE_DAY = re.compile(_DATE, re.ASCII)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MICROSECOND = timedelta(microseconds=1)
+_CYCLE = timedelta(days=146_097)
+"""400 years, after which the calendar repeats itself."""
 
 
 def timestamps(text: pa.Array) -> pa.Array:
@@ -33,30 +46,43 @@ def timestamps(text: pa.Array) -> pa.Array:
     return spelled.cast(UTC_MICROS)
 
 
+def timestamp_micros(text: str) -> int:
+    """One time, with the outcome that `timestamps` has for it, but no array. Raises `ValueError`."""
+    if not _ONE_TIME.fullmatch(text):
+        raise ValueError("not a time")
+    if text.startswith("0000"):
+        # Python's calendar begins a year later.
+        return timestamp_micros("0400" + text[4:]) - _CYCLE // _MICROSECOND
+    found = datetime.fromisoformat(text)
+    offset = found.utcoffset() or timedelta(0)
+    # Not as a time of UTC: at either end of the calendar there may be none.
+    return (found.replace(tzinfo=UTC) - _EPOCH - offset) // _MICROSECOND
+
+
+def day_number(text: str) -> int:
+    """The days from 1970 to a date written `YYYY-MM-DD`. Raises `ValueError`."""
+    if not _ONE_DAY.fullmatch(text):
+        raise ValueError("not a date")
+    if text.startswith("0000"):
+        return day_number("0400" + text[4:]) - _CYCLE.days
+    return date.fromisoformat(text).toordinal() - _EPOCH_DAY
+
+
 def timestamps_or_null(text: pa.Array) -> tuple[pa.Array, list[int]]:
     """Like `timestamps`, but a text that is not a time becomes null and its row number is returned."""
     try:
         return timestamps(text), []
     except pa.ArrowInvalid:
         pass
-    shaped = pc.fill_null(pc.match_substring_regex(text, _SHAPE), True)
-    values = pc.if_else(shaped, text, pa.scalar(None, text.type))
-    unreadable = set(pc.indices_nonzero(pc.invert(shaped)).to_pylist())
-    parts: list[pa.Array] = []
-    # What has the shape and is still no time (a month 13) is rare: halving finds it.
-    waiting = [(0, len(values))]
-    while waiting:
-        start, end = waiting.pop()
+    values: list[int | None] = []
+    unreadable: list[int] = []
+    for row, each in enumerate(text.to_pylist()):
         try:
-            parts.append(timestamps(values.slice(start, end - start)))
-        except pa.ArrowInvalid:
-            if end - start == 1:
-                parts.append(pa.nulls(1, UTC_MICROS))
-                unreadable.add(start)
-                continue
-            middle = (start + end) // 2
-            waiting += [(middle, end), (start, middle)]
-    return pa.concat_arrays(parts), sorted(unreadable)
+            values.append(None if each is None else timestamp_micros(each))
+        except ValueError:
+            values.append(None)
+            unreadable.append(row)
+    return pa.array(values, pa.int64()).cast(UTC_MICROS), unreadable
 
 
 def days(times: pa.Array) -> pa.Array:
