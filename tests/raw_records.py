@@ -1,4 +1,4 @@
-"""Records that no client library would write, put into a topic as bytes of Kafka's protocol."""
+"""What no client library does, as bytes of Kafka's protocol: unusual records, and quotas."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 SECONDS_MAX = 30.0
 _PRODUCE, _PRODUCE_VERSION = 0, 8
+_ALTER_CLIENT_QUOTAS = 49
 _CASTAGNOLI = 0x82F63B78
 
 
@@ -24,23 +25,35 @@ class RawRecord:
 
 def append_raw(bootstrap: str, topic: str, records: Sequence[RawRecord], partition: int = 0) -> None:
     """Append each record as a batch of its own, which any timestamps fit into; one broker is the leader of all."""
-    host, _, port = bootstrap.partition(",")[0].rpartition(":")
-    with socket.create_connection((host, int(port)), SECONDS_MAX) as connection:
-        for record in records:
-            _append(connection, topic, partition, _batch(record))
-
-
-def _append(connection: socket.socket, topic: str, partition: int, batch: bytes) -> None:
     acks_all, timeout_ms = -1, 30_000
-    partitions = struct.pack(">iii", 1, partition, len(batch)) + batch
-    body = struct.pack(">hhii", -1, acks_all, timeout_ms, 1) + _text(topic.encode()) + partitions
-    header = struct.pack(">hhi", _PRODUCE, _PRODUCE_VERSION, 1) + _text(b"raw")
-    connection.sendall(struct.pack(">i", len(header + body)) + header + body)
-    [size] = struct.unpack(">i", _received(connection, 4))
-    answer = _received(connection, size)
-    # Correlation id, one topic, its name, one partition, its number: the error code stands behind them.
-    [error] = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic.encode()) + 4 + 4)
-    assert error == 0, f"the broker refuses the record: error {error}"
+    for record in records:
+        batch = _batch(record)
+        partitions = struct.pack(">iii", 1, partition, len(batch)) + batch
+        request = struct.pack(">hhii", -1, acks_all, timeout_ms, 1) + _text(topic) + partitions
+        answer = _answer(bootstrap, _PRODUCE, _PRODUCE_VERSION, request)
+        # One topic, its name, one partition, its number: the error code stands behind them.
+        [error] = struct.unpack_from(">h", answer, 4 + len(_text(topic)) + 4 + 4)
+        assert error == 0, f"the broker refuses the record: error {error}"
+
+
+def limit_consumers(bootstrap: str, client_id: str, bytes_per_second: int) -> None:
+    """Let clients of that id read no more than so much."""
+    entity = struct.pack(">i", 1) + _text("client-id") + _text(client_id)
+    operation = struct.pack(">i", 1) + _text("consumer_byte_rate") + struct.pack(">d?", bytes_per_second, False)
+    request = struct.pack(">i", 1) + entity + operation + struct.pack(">?", False)
+    answer = _answer(bootstrap, _ALTER_CLIENT_QUOTAS, 0, request)
+    [error] = struct.unpack_from(">h", answer, 4 + 4)
+    assert error == 0, f"the broker refuses the quota: error {error}"
+
+
+def _answer(bootstrap: str, api: int, version: int, request: bytes) -> bytes:
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    correlation = struct.pack(">i", 1)
+    message = struct.pack(">hh", api, version) + correlation + _text("raw") + request
+    with socket.create_connection((host, int(port)), SECONDS_MAX) as connection:
+        connection.sendall(struct.pack(">i", len(message)) + message)
+        [size] = struct.unpack(">i", _received(connection, 4))
+        return _received(connection, size).removeprefix(correlation)
 
 
 def _batch(record: RawRecord) -> bytes:
@@ -53,8 +66,9 @@ def _batch(record: RawRecord) -> bytes:
     return struct.pack(">qi", 0, len(behind_length)) + behind_length
 
 
-def _text(value: bytes) -> bytes:
-    return struct.pack(">h", len(value)) + value
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    return struct.pack(">h", len(encoded)) + encoded
 
 
 def _bytes(value: bytes | None) -> bytes:

@@ -303,7 +303,7 @@ def _header_array(messages: list[Message]) -> pa.Array:
             headers.extend(given)
         except (SystemError, UnicodeDecodeError) as error:
             # The client fails on a key that is not UTF-8. Asked again it would answer with a broken list.
-            if not isinstance(error.__cause__ or error, UnicodeDecodeError):
+            if not isinstance(_first_cause(error), UnicodeDecodeError):
                 raise
             headers.append(UNREADABLE_HEADERS)
     if not any(headers):
@@ -311,3 +311,7 @@ def _header_array(messages: list[Message]) -> pa.Array:
     # One header may stand several times, so the client gives pairs.
     rows = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers]
     return pa.array(rows, HEADERS_TYPE)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else _first_cause(error.__cause__)
