@@ -19,8 +19,8 @@ from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
 
-BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200"}
-"""Compaction runs as soon as there is something to compact, so that tests need not wait for it."""
+BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
+"""Compaction runs as soon as there is something to compact, and quotas hold back for a second, not for ten."""
 
 # Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")

@@ -357,7 +357,7 @@ class JobRounds(ABC, Generic[W]):
         if self.job.delivery is Delivery.AT_MOST_ONCE:
             return None
         hands = Hands(self.write, self.settle, self.land, self.reach)
-        return RangeWork(claims, self.log, self.stateful, self.job.flush, hands, self.listener)
+        return RangeWork(claims, self.log, self.stateful, self.job, hands, self.listener)
 
     def reach(self, step: str) -> None:
         self.environment.reach(step)

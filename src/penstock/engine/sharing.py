@@ -16,9 +16,10 @@ from penstock.engine.events import Listener
 from penstock.engine.starting import StartedTable
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.failpoints import Reach
-from penstock.job.spec import FlushPolicy
+from penstock.job.spec import JobSpec
 from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.log.offsets import Batch, Bounds, Partition
+from penstock.plan.planner import range_slice
 from penstock.tables.environment import new_batch_id
 from penstock.tables.proposal import Outcome
 from penstock.tables.state import TableWord
@@ -58,7 +59,7 @@ class RangeWork(Generic[W]):
         claims: GroupClaims,
         log: KafkaLog,
         table: StartedTable,
-        flush: FlushPolicy,
+        job: JobSpec,
         hands: Hands[W],
         listener: Listener,
     ) -> None:
@@ -66,7 +67,8 @@ class RangeWork(Generic[W]):
         self._desk = RangeDesk(claims.agent, attempts_max=None)
         self._log = log
         self._table = table
-        self._size = flush.max_messages_per_batch
+        self._size = job.flush.max_messages_per_batch
+        self._gap = job.on.gap
         self._hands = hands
         self._listener = listener
         self._parked: list[_Parked[W]] = []
@@ -82,13 +84,13 @@ class RangeWork(Generic[W]):
                 idle = participant.idle_others(self._agent.now(), lag_max=self._size)
             position, first, end = state.of(partition).position or 0, bounds[partition].first, bounds[partition].end
             if ranges is not None:
-                over = not ranges.leases and (end - ranges.next < self._size or not idle)
+                over = not ranges.leases and (end - ranges.next < self._size or not idle or ranges.next < first)
                 if not over or not self._desk.close(partition, token):
                     shared.add(partition)
                 else:
                     self._listener.event("ranges closed", partition=str(partition), position=position)
             elif position < first:
-                # Only the planner records a gap.
+                # The planner records it in one step.
                 continue
             elif idle and end - position >= HOT_RANGES * self._size and self._desk.open(partition, token, position):
                 shared.add(partition)
@@ -134,17 +136,35 @@ class RangeWork(Generic[W]):
             if self._table.state([partition]).of(partition).token != token:
                 # The owner has not fenced the table yet, or is no owner any more.
                 continue
-            end = self._log.bounds([partition])[partition].end if len(self._parked) < PARKED_MAX else 0
-            held = self._desk.claim(partition, self._size, end)
+            held = self._desk.claim(partition, self._size, self._end_of_new(partition))
             if held is not None:
-                self._write(held)
+                self._do(held)
                 return Outcome(None)
         return None
 
+    def _do(self, held: HeldRange) -> None:
+        """Write a range, or only report it if the table has it already: the log need not have it any more."""
+        if (self._table.state([held.partition]).of(held.partition).position or 0) >= held.end:
+            self._finish(held)
+        else:
+            self._write(held)
+
+    def _end_of_new(self, partition: Partition) -> int:
+        """Where the last new range ends; 0 if only those are taken that others wait for."""
+        bounds = self._log.bounds([partition])[partition]
+        with self._agent.looking() as participant:
+            ranges = participant.world.claim(partition).ranges
+        # Offsets that nobody claimed before the log lost them are left to the owner's planner.
+        overtaken = ranges is not None and ranges.next < bounds.first
+        return 0 if overtaken or len(self._parked) >= PARKED_MAX else bounds.end
+
     def _write(self, held: HeldRange) -> None:
         self._listener.event("range claimed", partition=str(held.partition), start=held.start, end=held.end)
-        batch = Batch(new_batch_id(), (Slice(held.partition, held.start, held.end, held.start),))
         try:
+            # Retention may overtake a range: whoever takes it records the gap, or nobody could get past it.
+            bounds = self._log.bounds([held.partition])[held.partition]
+            piece = range_slice(held.partition, held.start, held.end, bounds, self._gap)
+            batch = Batch(new_batch_id(), (piece,))
             written = self._hands.write(batch)
         except PenstockError:
             self._give_back(held)

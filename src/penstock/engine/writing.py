@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -24,10 +25,11 @@ from penstock.flow.seen_types import column_types
 from penstock.flow.task import Flow, NamedSlice
 from penstock.flow.write import WriteOptions
 from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.log.batches import gathered
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Slice
 from penstock.log.reader import PieceReader
-from penstock.log.sizes import sample_sizes
+from penstock.log.sizes import rows_for
 from penstock.log.source import read_batch
 from penstock.tables.delta.table import Table
 
@@ -122,20 +124,18 @@ class BatchWriter:
     def _records(self, slices: Sequence[Slice]) -> Source:
         tasks_min = self.spark.sparkContext.defaultParallelism
         if self.job.log.reader == "spark":
-            return Source(read_batch(self._session, self.job.log, slices, tasks_min, True))
+            frame = read_batch(self._session, self.job.log, slices, tasks_min, True)
+            return Source(frame, partial(gathered, bytes_max=self.job.limits.arrow_batch_bytes_max))
         reader = PieceReader.of(self.job.log, slices, tasks_min, self.job.limits.arrow_batch_bytes_max)
         count = len(reader.pieces)
         return Source(self._session.range(0, count, 1, max(1, count)), reader, tasks=count)
 
     def _cut_batches(self, batch: Batch) -> None:
-        """Where Spark cuts Arrow batches: by rows, from the size of records; by bytes, slower, if none can be seen."""
+        """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow makes needful."""
         if self.job.log.reader != "spark" and self.job.sql is None:
             return
-        sizes = sample_sizes(self.job.log, list(batch.slices))
-        if sizes is None:
-            self._cut_batches_carefully()
-            return
-        rows = sizes.rows_for(self.job.limits.arrow_batch_bytes_max)
+        largest = max(self.log.record_bytes_max(topic) for topic in {each.partition.topic for each in batch.slices})
+        rows = rows_for(self.job.limits.arrow_batch_bytes_max, largest)
         self._session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", BYTES_UNBOUNDED)
         self._session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(rows))
 

@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.decode.times import UTC_MICROS, days, hours, timestamps_or_null
+from penstock.flow.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000, record_headers, record_times
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text
-from penstock.job.kafka_types import HEADERS_TYPE, KAFKA_TYPES
+from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.schema import job_type_name
 
 _MICROS_PER_UNIT: dict[FunctionName, int] = {
@@ -26,8 +27,6 @@ _MICROS_PER_UNIT: dict[FunctionName, int] = {
     "timestamp_millis": 1_000,
     "timestamp_micros": 1,
 }
-_MICROS_OF_YEAR_1 = -62_135_596_800_000_000
-_MICROS_OF_YEAR_10000 = 253_402_300_800_000_000
 _SHOWN_CHARACTERS_MAX = 60
 
 Faults = dict[int, str]
@@ -65,8 +64,14 @@ def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Ar
         case Field(path=path):
             column = rows.columns.column(path[0])
             return pc.struct_field(column, list(path[1:])) if path[1:] else column
+        case KafkaField(name="timestamp"):
+            times, outside = record_times(rows.kafka)
+            faults.update(outside)
+            return times
         case KafkaField(name="headers"):
-            return _headers(rows.kafka)
+            headers, unreadable = record_headers(rows.kafka)
+            faults.update(unreadable)
+            return headers
         case KafkaField(name=name):
             return rows.kafka.column(name).cast(KAFKA_TYPES[name])
         case Constant(value=value):
@@ -207,7 +212,7 @@ def _times(values: pa.Array, faults: Faults) -> pa.Array:
 def _times_of_numbers(numbers: pa.Array, micros: int, faults: Faults) -> pa.Array:
     wide = numbers.cast(pa.int64())
     # Other years exist in no calendar that readers of the table have.
-    least, end = -(-_MICROS_OF_YEAR_1 // micros), _MICROS_OF_YEAR_10000 // micros
+    least, end = -(-MICROS_OF_YEAR_1 // micros), MICROS_OF_YEAR_10000 // micros
     outside = pc.or_(pc.less(wide, least), pc.greater_equal(wide, end))
     for row in pc.indices_nonzero(outside.fill_null(False)).to_pylist():
         faults[row] = f"{_shown(numbers[row])} is not in the years 1 to 9999"
@@ -223,13 +228,6 @@ def _cut(texts: pa.Array, start: Expression, length: Expression) -> pa.Array:
 def _whole_number(expression: Expression) -> int:
     assert isinstance(expression, Constant) and isinstance(expression.value, int)
     return expression.value
-
-
-def _headers(kafka: pa.RecordBatch) -> pa.Array:
-    index = kafka.schema.get_field_index("headers")
-    if index < 0:
-        return pa.nulls(kafka.num_rows, HEADERS_TYPE)
-    return kafka.column(index).cast(HEADERS_TYPE)
 
 
 def _shown(scalar: Any) -> str:

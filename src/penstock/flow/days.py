@@ -81,7 +81,9 @@ class DayBounds:
         micros = times.cast(pa.int64())
         reasons: dict[int, str] = {}
         if self.late_seconds_max is not None:
-            oldest = pc.subtract(written.cast(UTC_MICROS).cast(pa.int64()), round(self.late_seconds_max * _SECOND))
+            # What is before the bound is refused in any case; a Kafka time far before it would wrap around.
+            since = pc.max_element_wise(written.cast(UTC_MICROS).cast(pa.int64()), self.least, skip_nulls=False)
+            oldest = pc.subtract(since, round(self.late_seconds_max * _SECOND))
             behind = f"more than {_seconds(self.late_seconds_max)} before its Kafka time"
             reasons.update(self._named(times, pc.less(micros, oldest), behind))
         span = pc.min_max(micros)

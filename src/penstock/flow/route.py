@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from penstock.flow.decode.envelope import markers, open_envelopes
 from penstock.flow.decode.outcome import open_records
+from penstock.flow.kafka_fields import record_headers
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
 from penstock.job.spec import Payload, RouteSpec, TombstonePolicy, Wrapping
 
@@ -114,7 +115,7 @@ def plain_router(route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrappi
             return PlainRouter(values, lambda batch: (_texts(batch.column("key")), {}), Wrapping())
         case "header":
             name = route.path[0]
-            return PlainRouter(values, lambda batch: (_texts(last_headers(batch, name)), {}), Wrapping())
+            return PlainRouter(values, lambda batch: _header_texts(batch, name), Wrapping())
         case "envelope":
             return PlainRouter(values, _markers, wrapping)
         case "field":
@@ -165,18 +166,21 @@ def rows_of(batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
     return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
 
 
-def last_headers(batch: pa.RecordBatch, name: str) -> pa.Array:
+def last_headers(headers: pa.Array, name: str) -> pa.Array:
     """The value of the last header of that name of each record, null where there is none."""
-    index = batch.schema.get_field_index("headers")
-    headers = batch.column(index) if index >= 0 else pa.nulls(batch.num_rows)
-    if headers.null_count == batch.num_rows:
-        return pa.nulls(batch.num_rows, pa.binary())
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), pa.binary())
     entries, parents = headers.flatten(), pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)
     named = np.flatnonzero(pc.equal(entries.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
-    last = np.full(batch.num_rows, -1, np.int64)
+    last = np.full(len(headers), -1, np.int64)
     # Where a record has the header several times, the last assignment stays.
     last[parents[named]] = named
     return entries.field("value").take(pa.array(last, mask=last < 0))
+
+
+def _header_texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, dict[int, str]]:
+    headers, unreadable = record_headers(batch)
+    return _texts(last_headers(headers, name)), dict(unreadable)
 
 
 def _texts(values: pa.Array) -> pa.Array:

@@ -36,6 +36,7 @@ from penstock.flow.task import (
 )
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
+from penstock.log.batches import gathered
 
 
 class RowState(IntEnum):
@@ -45,6 +46,7 @@ class RowState(IntEnum):
     """No record: carries the number of filtered tombstones and new fields, as JSON in the error column."""
 
 
+WRITE_BYTES = 16 * 1024 * 1024
 _PREFIX = "_penstock_"
 _KEEP = f"{_PREFIX}keep"
 HIDDEN = pa.schema(
@@ -92,7 +94,8 @@ def write_stage(flow: Flow) -> Stage:
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         writer = SliceWriter(flow)
         try:
-            for batch in batches:
+            # Spark cuts by few rows, because it does not know how large they are.
+            for batch in gathered(batches, WRITE_BYTES):
                 for key, part in _by_partition_hidden(batch):
                     _take(writer, key, part)
             yield report_batch(writer.finish())

@@ -20,6 +20,7 @@ from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.log.admin import CALL_SECONDS_MAX, BoundedAdmin
 from penstock.log.faults import Fault, unknown_topic
 from penstock.log.offsets import Bounds, Partition
+from penstock.log.sizes import RECORD_BYTES_MAX
 
 UNKNOWN_SECONDS_MAX = 2.0
 UNKNOWN_PAUSE_SECONDS = 0.2
@@ -73,13 +74,22 @@ class KafkaLog:
 
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if this client may not know."""
+        config = self._config(topic)
+        return None if config is None else "compact" in config["cleanup.policy"]
+
+    def record_bytes_max(self, topic: str) -> int:
+        """How large a record of the topic may be as it is sent; Kafka's own limit if this client may not know."""
+        config = self._config(topic)
+        return RECORD_BYTES_MAX if config is None else int(config["max.message.bytes"])
+
+    def _config(self, topic: str) -> dict[str, str] | None:
         resource = ConfigResource(ResourceType.TOPIC, topic)
         results = self.admin.try_each(
             lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
         )
         [result] = results.values()
         if not isinstance(result, Fault):
-            return "compact" in result["cleanup.policy"].value
+            return {name: str(entry.value) for name, entry in result.items()}
         if result.code in _DENIED:
             return None
         if result.code in _MISSING:

@@ -8,35 +8,39 @@ that the log ends there. See docs/adr/0004.
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from operator import methodcaller
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import TransientError
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import KafkaLogSpec
+from penstock.log.batches import gathered
 from penstock.log.faults import error_of, fault_of
 from penstock.log.offsets import Slice
 from penstock.log.security import librdkafka_settings
 from penstock.log.source import SliceShrankError
 
 MIB = 1024 * 1024
-NO_PROGRESS_SECONDS_MAX = 30.0
-FIRST_ROWS = 1_000
-ROWS_MAX = 100_000
+SILENCE_SECONDS_MAX = 30.0
+"""So long without a record, and without a fetch of records that are passed over, is an error."""
 CHUNK_RECORDS = 4_096
 """As many messages as the processor's cache holds: measured, a third less CPU than taking a whole batch at once."""
 PIECE_RECORDS_MIN = 10_000
 """Fewer are not worth a task and a file of their own."""
 _WAIT_SECONDS = 0.1
+_LOOKS_AT_PROGRESS = 6
+"""How often the client says within the time of silence how far it has fetched."""
 _TUNING = {
     "fetch.message.max.bytes": str(2 * MIB),
     "fetch.wait.max.ms": "50",
@@ -46,6 +50,14 @@ _TUNING = {
     "fetch.queue.backoff.ms": "5",
     "check.crcs": "true",
 }
+
+Headers: TypeAlias = list[tuple[str | None, bytes | None]]
+UNREADABLE_HEADERS: Headers = [(None, None)]
+"""A header without a key, which Kafka does not know: stands for headers that the client cannot hand over."""
+
+_MILLIS, _MICROS = pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")
+_MILLIS_MAX = (2**63 - 1) // 1_000
+"""The most that a column of microseconds holds, in either direction."""
 
 _ERROR = methodcaller("error")
 _TIMESTAMP = methodcaller("timestamp")
@@ -58,7 +70,7 @@ SCHEMA = pa.schema(
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestamp", _MICROS),
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", HEADERS_TYPE),
@@ -92,11 +104,12 @@ def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PieceReader:
-    """Turns piece numbers, as Spark deals them out to tasks, into Arrow batches of about `batch_bytes`."""
+    """Turns piece numbers, as Spark deals them out to tasks, into Arrow batches of at most `batch_bytes`."""
 
     settings: Mapping[str, str]
     pieces: tuple[Piece, ...]
     batch_bytes: int
+    silence_seconds_max: float = SILENCE_SECONDS_MAX
 
     @classmethod
     def of(cls, spec: KafkaLogSpec, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
@@ -118,16 +131,15 @@ class PieceReader:
                     yield from self._read(self.pieces[number])
 
     def _read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
-        consumer = Consumer(dict(self.settings))
+        progress = _Progress(piece)
+        interval_ms = int(1_000 * self.silence_seconds_max / _LOOKS_AT_PROGRESS)
+        consumer = Consumer(
+            {**self.settings, "statistics.interval.ms": str(interval_ms), "stats_cb": progress.hear_statistics}
+        )
         try:
             consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
-            rows = FIRST_ROWS
-            cursor = _Cursor(piece, consumer, self.settings["bootstrap.servers"])
-            while (batch := cursor.next_batch(rows)) is not None:
-                yield batch
-                mean_bytes = max(1.0, batch.nbytes / batch.num_rows)
-                # Never much larger than the last: a few small records must not promise that all are small.
-                rows = max(1, min(ROWS_MAX, 16 * rows, int(self.batch_bytes / mean_bytes)))
+            cursor = _Cursor(piece, consumer, progress, self)
+            yield from gathered(cursor.batches(), self.batch_bytes)
         except KafkaException as error:
             raise error_of(fault_of(error), self.settings["bootstrap.servers"], f"topic {piece.topic}") from error
         finally:
@@ -149,36 +161,65 @@ def _no_cycle_search() -> Iterator[None]:
             gc.enable()
 
 
+class _Progress:
+    """When the read of a piece last came forward: by records, or by what is fetched and never delivered."""
+
+    def __init__(self, piece: Piece) -> None:
+        self._piece = piece
+        self._fetched_to: int | None = None
+        self.at = time.monotonic()
+
+    def hear_statistics(self, text: str) -> None:
+        """The client passes over the records of aborted transactions: only its next offset to fetch shows it."""
+        partitions = json.loads(text)["topics"].get(self._piece.topic, {}).get("partitions", {})
+        fetched_to = partitions.get(str(self._piece.partition), {}).get("next_offset")
+        if fetched_to != self._fetched_to:
+            self._fetched_to = fetched_to
+            self.at = time.monotonic()
+
+
 class _Cursor:
     """Where the read of one piece stands."""
 
-    def __init__(self, piece: Piece, consumer: Consumer, bootstrap: str) -> None:
+    def __init__(self, piece: Piece, consumer: Consumer, progress: _Progress, reader: PieceReader) -> None:
         self._piece = piece
         self._consumer = consumer
-        self._bootstrap = bootstrap
+        self._progress = progress
+        self._bootstrap = reader.settings["bootstrap.servers"]
+        self._batch_bytes = reader.batch_bytes
+        self._silence_seconds_max = reader.silence_seconds_max
         self._position = piece.start
-        self._progress_at = time.monotonic()
 
-    def next_batch(self, rows: int) -> pa.RecordBatch | None:
-        """Up to so many records of the piece, or none once it is read."""
-        found: list[pa.RecordBatch] = []
-        count = 0
-        while count < rows and self._position < self._piece.end:
-            wanted = min(rows - count, self._piece.end - self._position, CHUNK_RECORDS)
-            arrived = self._consumer.consume(wanted, _WAIT_SECONDS)
-            if arrived:
-                self._progress_at = time.monotonic()
-                taken = self._taken(arrived)
-                if taken:
-                    found.append(arrow_batch(self._piece, taken))
-                    count += len(taken)
-            elif time.monotonic() - self._progress_at > NO_PROGRESS_SECONDS_MAX:
-                raise TransientError(
-                    f"Kafka sent nothing of {self._piece.topic}/{self._piece.partition} for too long",
-                    detail=f"{NO_PROGRESS_SECONDS_MAX} s at offset {self._position}, the end is {self._piece.end}",
-                    hint="is every broker reachable from the executors?",
-                )
-        return pa.concat_batches(found) if found else None
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records of the piece as they arrive."""
+        chunk = CHUNK_RECORDS
+        while self._position < self._piece.end:
+            messages = self._arrived(min(chunk, self._piece.end - self._position))
+            if messages:
+                arrived_bytes = 0
+                for part in arrow_batches(self._piece, messages, self._batch_bytes):
+                    arrived_bytes += part.nbytes
+                    yield part
+                # Large records come in small chunks: what arrives at once is in memory twice.
+                chunk = max(1, min(CHUNK_RECORDS, self._batch_bytes * len(messages) // max(1, arrived_bytes)))
+
+    def _arrived(self, records_max: int) -> list[Message]:
+        """Records of the piece that the client has ready, waiting for the first one only.
+
+        The client's queue is bounded by bytes; to wait for a number of records would empty it over and over.
+        """
+        arrived = self._consumer.consume(1, _WAIT_SECONDS)
+        if arrived and records_max > 1:
+            arrived += self._consumer.consume(records_max - 1, 0)
+        if arrived:
+            self._progress.at = time.monotonic()
+        elif time.monotonic() - self._progress.at > self._silence_seconds_max:
+            raise TransientError(
+                f"Kafka sent nothing of {self._piece.topic}/{self._piece.partition} for too long",
+                detail=f"{self._silence_seconds_max:g} s at offset {self._position}, the end is {self._piece.end}",
+                hint="is every broker reachable from the executors?",
+            )
+        return self._taken(arrived)
 
     def _taken(self, arrived: list[Message]) -> list[Message]:
         """The records of the piece among what arrived, which is in offset order; events are heard."""
@@ -213,20 +254,24 @@ def _offset(message: Message) -> int:
     return message.offset() or 0
 
 
-def arrow_batch(piece: Piece, messages: list[Message]) -> pa.RecordBatch:
-    """Records of one partition in the columns of Spark's Kafka source."""
+def arrow_batches(piece: Piece, messages: list[Message], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """Records of one partition in the columns of Spark's Kafka source, their values in batches of so many bytes."""
     count = len(messages)
-    headers = list(map(_HEADERS, messages))
+    values = pa.array(list(map(_VALUE, messages)), pa.binary())
+    if values.nbytes > bytes_max and count > 1:
+        for half in (messages[: count // 2], messages[count // 2 :]):
+            yield from arrow_batches(piece, half, bytes_max)
+        return
     arrays = [
         pa.repeat(piece.topic, count),
         pa.repeat(pa.scalar(piece.partition, pa.int32()), count),
         _offset_array(messages),
         _timestamp_array(messages),
         pa.array(list(map(_KEY, messages)), pa.binary()),
-        pa.array(list(map(_VALUE, messages)), pa.binary()),
-        _header_array(headers, count),
+        values,
+        _header_array(messages),
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
 def _offset_array(messages: list[Message]) -> pa.Array:
@@ -238,15 +283,35 @@ def _offset_array(messages: list[Message]) -> pa.Array:
 
 
 def _timestamp_array(messages: list[Message]) -> pa.Array:
-    """The times in the unit of Spark's source; null where a record has none."""
+    """The times in the unit of Spark's source; null where a record has none, the nearest where the unit is too fine."""
     kinds, millis = zip(*map(_TIMESTAMP, messages), strict=True)
     known = millis if all(kinds) else [at if kind else None for kind, at in zip(kinds, millis, strict=True)]
-    return pa.array(known, pa.timestamp("ms", "UTC")).cast(SCHEMA.field(3).type)
+    times = pa.array(known, pa.int64())
+    try:
+        return times.cast(_MILLIS).cast(_MICROS)
+    except pa.ArrowInvalid:
+        near = pc.min_element_wise(times, _MILLIS_MAX, skip_nulls=False)
+        near = pc.max_element_wise(near, -_MILLIS_MAX, skip_nulls=False)
+        return near.cast(_MILLIS).cast(_MICROS)
 
 
-def _header_array(headers: list[Any], count: int) -> pa.Array:
+def _header_array(messages: list[Message]) -> pa.Array:
+    headers: list[Headers | None] = []
+    given = map(_HEADERS, messages)
+    while len(headers) < len(messages):
+        try:
+            headers.extend(given)
+        except (SystemError, UnicodeDecodeError) as error:
+            # The client fails on a key that is not UTF-8. Asked again it would answer with a broken list.
+            if not isinstance(_first_cause(error), UnicodeDecodeError):
+                raise
+            headers.append(UNREADABLE_HEADERS)
     if not any(headers):
-        return pa.nulls(count, HEADERS_TYPE)
+        return pa.nulls(len(messages), HEADERS_TYPE)
     # One header may stand several times, so the client gives pairs.
     rows = [None if each is None else [{"key": key, "value": value} for key, value in each] for each in headers]
     return pa.array(rows, HEADERS_TYPE)
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    return error if error.__cause__ is None else _first_cause(error.__cause__)

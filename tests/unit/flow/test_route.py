@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.decode import payload
 from penstock.flow.decode.misfit import MisfitError
+from penstock.flow.kafka_fields import record_headers
 from penstock.flow.route import UNKNOWN, groups, last_headers, plain_router
 from penstock.flow.route_field import FieldRouter, value_at
 from penstock.flow.shares import UNROUTED, TypeFlow
@@ -252,9 +253,9 @@ def test_the_last_header_of_the_name_counts() -> None:
             headers(("t", b"a"), ("t", b"\xff")),
         ],
     )
-    assert last_headers(batch, "t").to_pylist() == [b"b", None, None, None, None, b"\xff"]
-    assert last_headers(batch.slice(3), "t").to_pylist() == [None, None, b"\xff"]
-    assert last_headers(batch.drop_columns(["headers"]), "t").to_pylist() == [None] * 6
+    assert last_headers(record_headers(batch)[0], "t").to_pylist() == [b"b", None, None, None, None, b"\xff"]
+    assert last_headers(record_headers(batch.slice(3))[0], "t").to_pylist() == [None, None, b"\xff"]
+    assert last_headers(record_headers(batch.drop_columns(["headers"]))[0], "t").to_pylist() == [None] * 6
     router = plain_router(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, Wrapping())
     assert router.route(batch).codes.tolist() == [1, *[UNKNOWN] * 5]
 
