@@ -190,8 +190,16 @@ class ExportPipe:
         return [offset for (offset,) in self.rows(name, "kafka_offset")]
 
     def files(self, name: str = "") -> list[str]:
-        """The data files below the root, or of one type, as a plain glob sees them."""
-        return [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
+        """The data files below the root, or of one type, as a plain glob sees them; a job's only topic is left out."""
+        [topic, *others] = self.job.log.topics
+        paths = [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
+        return paths if others else [each.replace(f"/{topic}.", "/") for each in paths]
+
+    def file(self, path: str) -> Path:
+        """A data file by its path without the job's only topic."""
+        [topic] = self.job.log.topics
+        folder, _, name = path.rpartition("/")
+        return self.root / folder / f"{topic}.{name}"
 
     def everywhere(self) -> Counter[tuple[int, int]]:
         """How often each (partition, offset) stands in the files of any type and in quarantine."""

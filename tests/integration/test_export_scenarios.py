@@ -125,13 +125,12 @@ def test_s5_two_clusters_below_one_root_share_neither_files_nor_positions(
 def test_s5_a_second_job_that_would_use_the_same_file_names_is_refused(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    first, second = topic(), topic()
-    export.describe(first)
-    produce(first, [event("A", number) for number in range(2)])
-    produce(second, [event("A", number) for number in range(2)])
+    name = topic()
+    export.describe(name)
+    produce(name, [event("A", number) for number in range(2)])
     export.run_to_end(clock=a_month_later())
     rival = replace(export, name="rival.yaml")
-    rival.describe(second)
+    rival.describe(name)
     rival.path.write_text(rival.path.read_text().replace("job: export", "job: rival"))
     with pytest.raises(UserError) as refused:
         rival.run_to_end(clock=a_month_later())
@@ -188,7 +187,7 @@ def test_s10_an_event_for_each_of_200_days_is_filed_with_two_files_open_at_a_tim
 
 
 def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story) -> None:
-    story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation=after(100))])
+    story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation="{every: 365d}")])
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "AABA")
     before = story.export.files()

@@ -102,6 +102,7 @@ class ExportWriter:
     ) -> FanoutFlow:
         export, job = self._export, self._job
         return FanoutFlow(
+            job=job.name,
             batch_id=batch.id,
             decode=job.decode,
             on=job.on,

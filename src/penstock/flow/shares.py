@@ -55,6 +55,7 @@ class RoutedSlice:
 class FanoutFlow:
     """Everything that a task of a routed job needs to know; it travels to the workers."""
 
+    job: str
     batch_id: str
     decode: DecodeSpec
     on: Policies

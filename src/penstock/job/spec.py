@@ -264,8 +264,7 @@ class ExportSpec:
     format: Literal["parquet", "delta"] = "parquet"
     days: DaysSpec = field(default_factory=DaysSpec)
     cluster: str = ""
-    topic_in_names: bool = False
-    """Whether file names begin with `<cluster>.<topic>.`: true where a root serves several."""
+    """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
     retry_seconds: float = 30.0
     """How long a type that could not be written is left alone."""
     compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"

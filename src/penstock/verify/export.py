@@ -52,6 +52,7 @@ def _prove(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
         return Proof(None, (facts.slices,))
+    facts.table.refuse_other_names(job.log.topics)
     landed = find_landed(job, export, facts)
     with closing(KafkaLog(job.log)) as log:
         log_facts = read_log(log, facts.lives)

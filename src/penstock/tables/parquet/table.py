@@ -21,10 +21,12 @@ from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
 from penstock.tables.parquet.names import (
+    CLAIMS,
     NameSpace,
     Places,
     day_folder,
     final_name,
+    is_of_topic,
 )
 from penstock.tables.parquet.proposal import (
     LedgerPart,
@@ -76,7 +78,7 @@ class ExportTable:
         self.environment = environment
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
-        self.space = NameSpace(export.cluster, export.topic_in_names)
+        self.space = NameSpace(export.cluster)
         self.ledger = Ledger(self.storage, self.places, environment)
         self.failures: dict[str, int] = {}
         """Writes to the final place that failed since the last entry of ours, by type."""
@@ -255,6 +257,7 @@ class ExportTable:
 
         if not self.ledger.exists:
             refuse_files_without_ledger(self.storage, self.job, self.export)
+        self.refuse_other_names(self.job.log.topics)
 
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
@@ -309,6 +312,7 @@ class ExportTable:
 
     def claim_names(self, topics: Iterable[str]) -> None:
         """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
+        self.refuse_other_names(topics)
         for topic in sorted(set(topics)):
             path = self.space.claim(topic)
             if self.storage.put_if_absent(path, self.job.name.encode()):
@@ -318,6 +322,23 @@ class ExportTable:
                 raise UserError(
                     f"the root {self.job.table.path} is used by the job {owner} under the same file names",
                     hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
+                )
+
+    def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
+        """Refuse a job file under which the files that are there would no longer be ours.
+
+        Only another `cluster` does that: what a topic's names begin with never changes otherwise.
+        """
+        expected = {self.space.of(each.topic): each.topic for each in self.ledger.refresh().partitions}
+        expected |= {self.space.of(topic): topic for topic in topics}
+        for entry in self.storage.list(CLAIMS):
+            space = entry.path.rsplit("/", 1)[-1]
+            now = next((new for new, topic in expected.items() if is_of_topic(space, topic)), None)
+            if space not in expected and now and self.storage.read(entry.path).decode() == self.job.name:
+                raise UserError(
+                    f"the job {self.job.name} has named files below {self.job.table.path} that begin with {space}",
+                    detail=f"by the job file they would begin with {now}",
+                    hint="set table.export.cluster to what it was, or write to a new root",
                 )
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
