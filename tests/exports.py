@@ -191,9 +191,9 @@ class ExportPipe:
 
     def files(self, name: str = "") -> list[str]:
         """The data files below the root, or of one type, as a plain glob sees them; a job's only topic is left out."""
-        [topic, *others] = self.job.log.topics
+        topics = self.job.log.topics if self.path.exists() else ()
         paths = [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
-        return paths if others else [each.replace(f"/{topic}.", "/") for each in paths]
+        return [each.replace(f"/{topics[0]}.", "/") for each in paths] if len(topics) == 1 else paths
 
     def file(self, path: str) -> Path:
         """A data file by its path without the job's only topic."""

@@ -238,23 +238,29 @@ def test_records_that_retention_took_stop_the_export_or_are_counted_as_a_gap(sto
     assert (story.totals.gap, story.totals.read, story.totals.written) == (2, 6, 6)
 
 
-def test_waiting_records_that_retention_took_stop_the_export_or_are_counted_as_vanished(
+def test_waiting_records_that_retention_took_stop_their_type_alone_or_are_counted_as_vanished(
     story: Story, topic: Topics
 ) -> None:
     """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are gone, and the ledger says so."""
-    types = [type_of("A"), type_of("B", rotation=after(100))]
+    types = [type_of("A"), type_of("B", rotation=after(100)), type_of("C", rotation=after(2))]
     story.export.describe(story.topic, types=types)
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "ABABAB")
-    topic.cut(story.topic, 4)
-    with pytest.raises(GapError):
+        topic.cut(story.topic, 4)
+        story.read(pipeline, "ACAC")
+        story.read(pipeline, "A")
+        assert story.written() == [0, 2, 4, 6, 7, 8, 9, 10], "A and C go on"
+        [told] = story.export.heard.named("type stopped by a gap")
+        assert (told["type"], story.global_position) == ("B", 1)
+    with pytest.raises(GapError) as stopped:
         story.run_to_end()
+    assert (stopped.value.type, stopped.value.position, stopped.value.first) == ("B", 1, 4)
     assert story.global_position == 1
     story.export.describe(story.topic, types=types, on="gap: record")
     story.run_to_end()
-    assert story.global_position == 6
-    assert story.written() == [0, 2, 4, 5]
-    assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (6, 4, 2, 0)
+    assert story.global_position == 11
+    assert story.written() == [0, 2, *range(4, 11)]
+    assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (11, 9, 2, 0)
 
 
 def test_what_a_type_had_still_to_read_of_a_topic_that_was_recreated_is_counted_and_told(

@@ -13,12 +13,12 @@ from penstock.engine.rounds import JobRounds, Surroundings
 from penstock.engine.starting import StartedTable
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts
-from penstock.job.spec import JobSpec
+from penstock.job.spec import GapPolicy, JobSpec
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
-from penstock.plan import Wait
+from penstock.plan import GapError, Wait
 from penstock.plan.planner import records_per_batch_max
 from penstock.tables.environment import new_batch_id
-from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue
+from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue, lost_lanes
 from penstock.tables.parquet.days import next_boundary_ms
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.marks import mark_days
@@ -43,6 +43,8 @@ class CatchUpBatch(Batch):
     """Slices below the positions, for types that are behind."""
 
     takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
+    routing: str = ""
+    """The id of the routing under which their records were counted."""
 
 
 class ExportPipeline(JobRounds[WrittenShares]):
@@ -64,6 +66,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self._vanished = self._vanished_now()
         self._marked_number = 0
         self._idle_since: dict[Partition, float] = {}
+        self._stopped: set[tuple[Partition, str]] = set()
+        """Where a type was told to stand still because the log lost records of it."""
         self._named_topics: set[str] = set()
         self._mark_last_days()
 
@@ -97,23 +101,49 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if not behind:
             return None
         self._look_at_failing(state, behind)
+        self._tell_stopped(state, {each: bounds[each] for each in behind})
         terms = CatchUpTerms(
             rotations={name: spec.rotation for name, spec in self.export.types.items()},
             now=self.environment.now(),
             gap=self.job.on.gap,
             flush_now=flush_now,
             resting=self.failing.resting(self.environment.now()),
-            records_max=records_per_batch_max(self.job.flush, self.seen.record_bytes) // len(behind) + 1,
+            records_max=max(1, records_per_batch_max(self.job.flush, self.seen.record_bytes) // len(behind)),
         )
         planned = [
             found for each in behind if (found := catch_up(each, state.of(each), bounds[each], terms)) is not None
         ]
         if not planned:
             return None
+        # A Spark job routes in one way; what was counted under another comes next.
+        routing = planned[0].routing
+        planned = [each for each in planned if each.routing == routing]
         takes = {each.piece.partition: each.takes for each in planned}
         names = sorted({name for each in planned for name in each.takes})
         self.listener.event("catch-up planned", types=names, offsets=sum(each.piece.offsets for each in planned))
-        return CatchUpBatch(new_batch_id(), tuple(each.piece for each in planned), takes)
+        return CatchUpBatch(new_batch_id(), tuple(each.piece for each in planned), takes, routing)
+
+    def _tell_stopped(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> None:
+        """Say where the log lost records that wait for a type: it stands still there, and the others go on (I7)."""
+        for error in self._gaps(state, bounds):
+            if (error.partition, error.type) not in self._stopped:
+                self._stopped.add((error.partition, error.type))
+                self.listener.event(
+                    "type stopped by a gap",
+                    type=error.type,
+                    partition=str(error.partition),
+                    reason=error.primary,
+                    hint=error.hint,
+                )
+
+    def _gaps(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
+        if self.job.on.gap is not GapPolicy.FAIL:
+            return []
+        return [
+            GapError(partition, lane.position, held.first, name)
+            for partition, held in bounds.items()
+            for name, lane in sorted(lost_lanes(state.of(partition), held).items())
+        ]
 
     def _look_at_failing(self, state: LedgerState, partitions: Iterable[Partition]) -> None:
         """Before a type that failed is read again: whether its folder takes files now. A look costs little."""
@@ -140,7 +170,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
                 each.partition: Roles(takes := batch.takes[each.partition], {}, self._ahead(each.partition, takes))
                 for each in batch.slices
             }
-            return self.writer.write(batch, roles, main=False)
+            return self.writer.write(batch, roles, main=False, routing=batch.routing)
         return self.writer.write(batch, {each.partition: self._roles(each, state) for each in batch.slices}, main=True)
 
     def _roles(self, piece: Slice, state: LedgerState) -> Roles:
@@ -182,7 +212,17 @@ class ExportPipeline(JobRounds[WrittenShares]):
         # A clock that runs ahead must not close days: nothing is later than now.
         now_ms = int(self.environment.now() * 1000)
         watermark_ms = min(max(seen), now_ms) if seen else None
-        part = RoutedPart(piece, token, shares, roles.takes, roles.behind, written.main, watermark_ms, roles.taken_from)
+        part = RoutedPart(
+            piece,
+            token,
+            shares,
+            roles.takes,
+            roles.behind,
+            written.main,
+            watermark_ms,
+            roles.taken_from,
+            self.table.routing.id,
+        )
         for name, share in shares.items():
             if share.failed:
                 self._fail(name, share.failed, costly=True)
@@ -293,6 +333,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if self._flushing and self.failing.reasons and self.is_behind(tokens):
             names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
             raise TypeBehindError(f"types cannot be written: {names}", hint="the other types are up to date")
+        if self._flushing and (gaps := self._gaps(state, {each: bounds[each] for each in tokens})):
+            raise gaps[0]
         idle_seconds = self.export.days.idle_seconds
         idle: dict[Partition, int] = {}
         for partition in tokens:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -26,6 +26,7 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
 from penstock.log.source import source_error
+from penstock.tables.parquet.routing import Routing, parse_routing
 from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import ExportTable
@@ -79,13 +80,18 @@ class ExportWriter:
         self._failpoint = failpoint
         self.checks = ReadChecks(job, log)
 
-    def write(self, batch: Batch, roles: Mapping[Partition, Roles], main: bool) -> WrittenShares | None:
-        """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again."""
+    def write(
+        self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, routing: str = ""
+    ) -> WrittenShares | None:
+        """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again.
+
+        `routing` is the id of the one that a catch-up needs; empty: that of the job file.
+        """
         started_at = self._table.environment.now()
         state = self._table.state()
         tasks_min = self._spark.sparkContext.defaultParallelism
         reader = PieceReader.of(self._job.log, batch.slices, tasks_min, self._job.limits.arrow_batch_bytes_max)
-        flow = self._flow(batch, state, roles, main, reader)
+        flow = self._flow(batch, state, roles, main, reader, self._routing(state, routing))
         count = len(reader.pieces)
         source = Source(self._spark.range(0, count, 1, max(1, count)), reader)
         try:
@@ -97,17 +103,26 @@ class ExportWriter:
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
 
+    def _routing(self, state: LedgerState, routing: str) -> Routing:
+        return parse_routing(state.routings[routing]) if routing in state.routings else self._table.routing
+
     def _flow(
-        self, batch: Batch, state: LedgerState, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader
+        self,
+        batch: Batch,
+        state: LedgerState,
+        roles: Mapping[Partition, Roles],
+        main: bool,
+        reader: PieceReader,
+        routing: Routing,
     ) -> FanoutFlow:
         export, job = self._export, self._job
         return FanoutFlow(
             job=job.name,
             batch_id=batch.id,
-            decode=job.decode,
-            on=job.on,
-            route=export.route,
-            types={name: self._type_flow(spec, state) for name, spec in export.all_types.items()},
+            decode=replace(job.decode, payload=routing.payload),
+            on=replace(job.on, tombstone=routing.tombstone),
+            route=routing.route,
+            types={name: self._type_flow(spec, state, routing) for name, spec in export.all_types.items()},
             columns=job.columns,
             days=export.days,
             now_ms=int(self._table.environment.now() * 1000),
@@ -126,14 +141,14 @@ class ExportWriter:
             failpoint=self._failpoint,
         )
 
-    def _type_flow(self, spec: TypeSpec, state: LedgerState) -> TypeFlow:
+    def _type_flow(self, spec: TypeSpec, state: LedgerState, routing: Routing) -> TypeFlow:
         fixed = schema_of(state, spec.name)
-        raw = spec.name not in self._export.types
+        raw = routing.is_unknown(spec.name)
         # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
         decoded = fixed if self._job.decode.format == "json" and not raw else spec.schema
         return TypeFlow(
             name=spec.name,
-            values=spec.values,
+            values=routing.values.get(spec.name, ()),
             decoded=decoded,
             target=self._table.columns_of(spec.name),
             event_time=spec.event_time,

@@ -76,7 +76,7 @@ def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
 
 
 def _rotation(rotation: RotationSection) -> Rotation:
-    return Rotation(rotation.events, rotation.every, rotation.size)
+    return replace(Rotation(), **stated(events=rotation.events, seconds=rotation.every, size_bytes=rotation.size))
 
 
 def _days(file: JobFile) -> DaysSpec:
@@ -100,4 +100,12 @@ def _alerts(file: JobFile) -> AlertLimits:
     alerts = file.alerts
     if alerts is None:
         return AlertLimits()
-    return AlertLimits(alerts.failed_writes_percent, alerts.lag_records, alerts.discrepancy_records)
+    return replace(
+        AlertLimits(),
+        **stated(
+            failed_writes_percent_max=alerts.failed_writes_percent,
+            lag_records_max=alerts.lag_records,
+            discrepancy_records_max=alerts.discrepancy_records,
+            retention_percent_max=alerts.retention_percent,
+        ),
+    )

@@ -208,7 +208,8 @@ class Rotation:
     """When a type with a rhythm of its own writes its files; whatever comes first."""
 
     events: int | None = None
-    seconds: float | None = None
+    seconds: float = 1_800.0
+    """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
     size_bytes: int | None = None
     """Of the records' values as they lie in the log."""
 
@@ -253,6 +254,8 @@ class AlertLimits:
     failed_writes_percent_max: float | None = None
     lag_records_max: int | None = None
     discrepancy_records_max: int | None = None
+    retention_percent_max: float = 50.0
+    """How much of the topic's retention may be over before records that wait for a type raise an alert."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from penstock.tables.parquet.proposal import (
     slice_record,
     start_record,
 )
+from penstock.tables.parquet.routing import Routing
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
@@ -65,6 +66,7 @@ class Draft:
     types: Mapping[str, TypeRecord] = field(default_factory=dict)
     idle: Mapping[Partition, int] = field(default_factory=dict)
     parts: tuple[LedgerPart, ...] = ()
+    routings: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExportTable:
@@ -79,6 +81,7 @@ class ExportTable:
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
         self.space = NameSpace(export.cluster)
+        self.routing = Routing.of(job, export)
         self.ledger = Ledger(self.storage, self.places, environment)
         self.failures: dict[str, int] = {}
         """Writes to the final place that failed since the last entry of ours, by type."""
@@ -218,6 +221,7 @@ class ExportTable:
             pending_removes=self._leftover.removes,
             failures=known,
             reopened=reopened_by(slices, state, after),
+            routings=draft.routings,
         )
         return replace(entry, closed=closable(apply(state, entry), after))
 
@@ -252,7 +256,7 @@ class ExportTable:
         return pa.schema([*decoded, *computed])
 
     def agree_on_types(self) -> LedgerState:
-        """Enter the job's types that the table does not know yet, each where the job file says that it begins."""
+        """Enter the routing and the types that the table does not know yet, each where the job file says it begins."""
         specs = self.export.all_types
 
         if not self.ledger.exists:
@@ -269,7 +273,8 @@ class ExportTable:
                 )
             changes = {name: self._type_change(spec, state) for name, spec in specs.items()}
             stated = {name: record for name, record in changes.items() if record is not None}
-            return Draft(EntryKind.TYPES, types=stated) if stated else None
+            routings = {} if self.routing.id in state.routings else {self.routing.id: self.routing.text}
+            return Draft(EntryKind.TYPES, types=stated, routings=routings) if stated or routings else None
 
         self.append(decide)
         return self.ledger.refresh()
@@ -306,7 +311,7 @@ class ExportTable:
                 f"type {spec.name} is new to a table that already has positions",
                 hint=f"say where it begins: types.{spec.name}.start: beginning, or now",
             )
-        return TypeRecord(schema, spec.start)
+        return TypeRecord(schema, spec.start, self.routing.id)
 
     # places
 
