@@ -11,14 +11,15 @@ from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
 from penstock.engine.failing import FailingTypes
 from penstock.engine.rounds import JobRounds, Surroundings
 from penstock.engine.starting import StartedTable
+from penstock.engine.waiting import WaitingRecords
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts
-from penstock.job.spec import GapPolicy, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.log.offsets import Batch, Bounds, Partition, Slice
-from penstock.plan import GapError, Wait
+from penstock.plan import Wait
 from penstock.plan.planner import records_per_batch_max
 from penstock.tables.environment import new_batch_id
-from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue, lost_lanes
+from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue
 from penstock.tables.parquet.days import next_boundary_ms
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.marks import mark_days
@@ -63,11 +64,11 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self.failing = FailingTypes(job.export.retry_seconds)
         self._flushing = False
         self._ends: dict[Partition, int] = {}
+        self._expiring: Mapping[Partition, int] = {}
         self._vanished = self._vanished_now()
         self._marked_number = 0
         self._idle_since: dict[Partition, float] = {}
-        self._stopped: set[tuple[Partition, str]] = set()
-        """Where a type was told to stand still because the log lost records of it."""
+        self.waiting = WaitingRecords(self.log, job.on.gap, job.export.alerts.retention_percent_max, self.listener)
         self._named_topics: set[str] = set()
         self._mark_last_days()
 
@@ -87,6 +88,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
     ) -> Batch | Wait:
         self._flushing = flush_now
         self._ends = {each: bounds[each].end for each in tokens}
+        held = {each: bounds[each] for each in tokens}
+        self._expiring = self.waiting.expiring(self.table.ledger.known, held, self.environment.now())
         self._claim_names(tokens)
         self._tell_vanished()
         self._tell_rules()
@@ -101,7 +104,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if not behind:
             return None
         self._look_at_failing(state, behind)
-        self._tell_stopped(state, {each: bounds[each] for each in behind})
+        self.waiting.tell_gaps(state, {each: bounds[each] for each in behind})
         terms = CatchUpTerms(
             rotations={name: spec.rotation for name, spec in self.export.types.items()},
             now=self.environment.now(),
@@ -122,28 +125,6 @@ class ExportPipeline(JobRounds[WrittenShares]):
         names = sorted({name for each in planned for name in each.takes})
         self.listener.event("catch-up planned", types=names, offsets=sum(each.piece.offsets for each in planned))
         return CatchUpBatch(new_batch_id(), tuple(each.piece for each in planned), takes, routing)
-
-    def _tell_stopped(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> None:
-        """Say where the log lost records that wait for a type: it stands still there, and the others go on (I7)."""
-        for error in self._gaps(state, bounds):
-            if (error.partition, error.type) not in self._stopped:
-                self._stopped.add((error.partition, error.type))
-                self.listener.event(
-                    "type stopped by a gap",
-                    type=error.type,
-                    partition=str(error.partition),
-                    reason=error.primary,
-                    hint=error.hint,
-                )
-
-    def _gaps(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
-        if self.job.on.gap is not GapPolicy.FAIL:
-            return []
-        return [
-            GapError(partition, lane.position, held.first, name)
-            for partition, held in bounds.items()
-            for name, lane in sorted(lost_lanes(state.of(partition), held).items())
-        ]
 
     def _look_at_failing(self, state: LedgerState, partitions: Iterable[Partition]) -> None:
         """Before a type that failed is read again: whether its folder takes files now. A look costs little."""
@@ -292,7 +273,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
 
     def _tell_rules(self) -> None:
         """The seed's monitoring rules over the partitions of this process."""
-        self.listener.event(RULES_EVENT, **rule_fields(self.table.ledger.known, self._ends, self.export.alerts))
+        known, limits = self.table.ledger.known, self.export.alerts
+        self.listener.event(RULES_EVENT, **rule_fields(known, self._ends, limits, self._expiring))
 
     def _tell_recovered(self, outcome: LedgerOutcome) -> None:
         for part in outcome.accepted:
@@ -333,7 +315,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if self._flushing and self.failing.reasons and self.is_behind(tokens):
             names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
             raise TypeBehindError(f"types cannot be written: {names}", hint="the other types are up to date")
-        if self._flushing and (gaps := self._gaps(state, {each: bounds[each] for each in tokens})):
+        if self._flushing and (gaps := self.waiting.gaps(state, {each: bounds[each] for each in tokens})):
             raise gaps[0]
         idle_seconds = self.export.days.idle_seconds
         idle: dict[Partition, int] = {}

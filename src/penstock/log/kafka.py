@@ -73,18 +73,29 @@ class KafkaLog:
 
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if this client may not know."""
+        settings = self.settings(topic)
+        return None if settings is None else "compact" in settings["cleanup.policy"]
+
+    def settings(self, topic: str) -> dict[str, str] | None:
+        """The configuration of a topic; None if this client may not know."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         results = self.admin.try_each(
             lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
         )
         [result] = results.values()
         if not isinstance(result, Fault):
-            return "compact" in result["cleanup.policy"].value
+            return {name: str(entry.value) for name, entry in result.items()}
         if result.code in _DENIED:
             return None
         if result.code in _MISSING:
             raise unknown_topic(topic, self.spec.bootstrap, self.admin.topic_names())
         raise self.admin.error(result, f"the configuration of topic {topic}")
+
+    def offsets_since(self, partitions: Iterable[Partition], at: float) -> dict[Partition, int | None]:
+        """The first offsets whose records are not older than a time, in seconds since 1970; None where all are."""
+        spec: OffsetSpec = OffsetSpec.for_timestamp(max(0, int(at * 1000)))
+        found = self._offsets(tuple(partitions), spec)
+        return {each: offset if offset >= 0 else None for each, offset in found.items()}
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
