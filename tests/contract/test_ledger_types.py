@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
 from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.parquet.names import Places
+from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.proposal import FencePart
@@ -247,3 +249,17 @@ def test_a_second_job_under_the_same_names_is_refused(storage: Storage) -> None:
     open_table(storage, AB, name="another", cluster="am5").claim_names(["events"])
     with pytest.raises(UserError):
         open_table(storage, AB, name="third", cluster="am5").claim_names(["other", "events"])
+
+
+def test_of_two_processes_that_meet_a_new_field_with_different_types_the_second_takes_what_the_first_fixed(
+    storage: Storage,
+) -> None:
+    """It plans its batch again, and a value that does not fit is a bad record."""
+    first, second = begun(open_table(storage, AB)), open_table(storage, AB)
+    second.agree_on_types()
+    first.change_schema("A", pa.schema([("size", pa.int64())]))
+    second.change_schema("A", pa.schema([("size", pa.string()), ("price", pa.float64())]))
+    fixed = schema_of(second.state(), "A")
+    assert fixed is not None
+    assert [(each.name, each.type) for each in fixed][-2:] == [("size", pa.int64()), ("price", pa.float64())]
+    assert schema_of(first.state(), "A") == fixed

@@ -32,4 +32,10 @@ def extended(known: pa.Schema, wanted: pa.Schema, name: str) -> pa.Schema:
                 f"type {name}: the column {old.name} is {old.type} in the table and {each.type} in the job",
                 hint="files that are written keep their types: give the field another name",
             )
-    return pa.schema([*known, *(each for each in wanted if each.name.lower() not in there)])
+    return with_new_fields(known, wanted)
+
+
+def with_new_fields(known: pa.Schema, found: pa.Schema) -> pa.Schema:
+    """The known columns, and of those found the ones that are new; a record that does not fit a known one is bad."""
+    there = {each.name.lower() for each in known}
+    return pa.schema([*known, *(each for each in found if each.name.lower() not in there)])

@@ -37,7 +37,7 @@ from penstock.tables.parquet.proposal import (
     start_record,
 )
 from penstock.tables.parquet.routing import Routing
-from penstock.tables.parquet.schemas import extended, schema_of, schema_text
+from penstock.tables.parquet.schemas import extended, schema_of, schema_text, with_new_fields
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 
@@ -280,11 +280,11 @@ class ExportTable:
         return self.ledger.refresh()
 
     def change_schema(self, name: str, schema: pa.Schema) -> None:
-        """Fix the columns of a type anew; columns are only ever added."""
+        """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
 
         def decide(state: LedgerState) -> Draft | None:
             known = schema_of(state, name)
-            merged = schema if known is None else extended(known, schema, name)
+            merged = schema if known is None else with_new_fields(known, schema)
             if known is not None and merged.equals(known):
                 return None
             return Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
