@@ -189,11 +189,14 @@ class ExportPipe:
         """The offsets of a type's rows, over all partitions."""
         return [offset for (offset,) in self.rows(name, "kafka_offset")]
 
+    def paths(self, name: str = "") -> list[str]:
+        """The data files below the root, or of one type, as a plain glob sees them."""
+        return [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
+
     def files(self, name: str = "") -> list[str]:
-        """The data files below the root, or of one type, as a plain glob sees them; a job's only topic is left out."""
+        """The same without the topic that their names begin with, if the job reads no other."""
         topics = self.job.log.topics if self.path.exists() else ()
-        paths = [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
-        return [each.replace(f"/{topics[0]}.", "/") for each in paths] if len(topics) == 1 else paths
+        return [each.replace(f"/{topics[0]}.", "/") if len(topics) == 1 else each for each in self.paths(name)]
 
     def file(self, path: str) -> Path:
         """A data file by its path without the job's only topic."""

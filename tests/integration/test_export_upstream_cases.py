@@ -123,7 +123,7 @@ def test_a_type_is_written_at_its_third_event_and_not_before(story: Story) -> No
             story.read(pipeline, kinds)
             assert len(story.export.files()) == files
     assert story.export.files() == [f"{DAY_FOLDER}/0.2.parquet", f"{DAY_FOLDER}/0.6.parquet"]
-    frames = [pl.read_parquet(story.export.root / path)["kafka_offset"].to_list() for path in story.export.files()]
+    frames = [pl.read_parquet(story.export.root / path)["kafka_offset"].to_list() for path in story.export.paths()]
     assert frames == [[0, 1, 2], [3, 4, 5, 6]], "rows lie in the order of the log"
 
 
