@@ -56,6 +56,7 @@ COLUMNS = pa.schema(
         ("id", pa.int64()),
         ("kafka_partition", pa.int32()),
         ("kafka_offset", pa.int64()),
+        ("kafka_topic", pa.string()),
     ]
 )
 
@@ -219,6 +220,7 @@ class ExportRoot:
             for (name, day), offsets in wanted.items():
                 facts = {
                     "v": 1,
+                    "job": self.job.name,
                     "topic": partition.topic,
                     "topic_id": partition.topic_id,
                     "partition": partition.number,
@@ -251,7 +253,14 @@ class ExportRoot:
         staged = staged_name(partition.topic_id, partition.number, *place, unique)
         path = f"{self.table.places.staged}/{name}/{staged}"
         listed = [
-            {"type": name, "at": day, "id": each, "kafka_partition": partition.number, "kafka_offset": each}
+            {
+                "type": name,
+                "at": day,
+                "id": each,
+                "kafka_partition": partition.number,
+                "kafka_offset": each,
+                "kafka_topic": partition.topic,
+            }
             for each in offsets
         ]
         table = pa.Table.from_pylist(listed, self.columns)

@@ -189,9 +189,20 @@ class ExportPipe:
         """The offsets of a type's rows, over all partitions."""
         return [offset for (offset,) in self.rows(name, "kafka_offset")]
 
-    def files(self, name: str = "") -> list[str]:
+    def paths(self, name: str = "") -> list[str]:
         """The data files below the root, or of one type, as a plain glob sees them."""
         return [str(each.relative_to(self.root)) for each in data_files(self.root / name)]
+
+    def files(self, name: str = "") -> list[str]:
+        """The same without the topic that their names begin with, if the job reads no other."""
+        topics = self.job.log.topics if self.path.exists() else ()
+        return [each.replace(f"/{topics[0]}.", "/") if len(topics) == 1 else each for each in self.paths(name)]
+
+    def file(self, path: str) -> Path:
+        """A data file by its path without the job's only topic."""
+        [topic] = self.job.log.topics
+        folder, _, name = path.rpartition("/")
+        return self.root / folder / f"{topic}.{name}"
 
     def everywhere(self) -> Counter[tuple[int, int]]:
         """How often each (partition, offset) stands in the files of any type and in quarantine."""

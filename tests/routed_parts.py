@@ -58,14 +58,11 @@ def export_job(
     types: Iterable[str],
     name: str = "garmadon",
     cluster: str = "",
-    topic_in_names: bool = False,
     start: TypeStart | None = None,
     days: DaysSpec | None = None,
 ) -> tuple[JobSpec, ExportSpec]:
     specs = {each: TypeSpec(each, (each,), ROWS, KafkaField("timestamp"), start=start) for each in types}
     export = ExportSpec(RouteSpec("header", ("type",)), specs, days=days or DaysSpec(), cluster=cluster)
-    if topic_in_names or cluster:
-        export = ExportSpec(export.route, specs, days=export.days, cluster=cluster, topic_in_names=True)
     job = JobSpec(
         name=name,
         log=KafkaLogSpec("nowhere:9092", topics=("events",)),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
 from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.parquet.names import Places
+from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.proposal import FencePart
@@ -111,12 +113,12 @@ def test_what_another_process_could_put_in_place_is_not_carried_on(storage: Stor
 
 def test_a_file_of_somebody_else_under_our_name_is_not_taken_for_ours(storage: Storage) -> None:
     table = begun(open_table(storage, AB))
-    storage.put("A/day=2026-03-01/0.8.parquet", b"not ours")
+    storage.put("A/day=2026-03-01/events.0.8.parquet", b"not ours")
     landed(table, reader(table).main(0, 10))
     assert "taken" in table.failing_types()["A"]
     state = landed(table, reader(table).main(10, 20))
     assert state.position_of(EVENTS, "A") == 0
-    storage.delete("A/day=2026-03-01/0.8.parquet")
+    storage.delete("A/day=2026-03-01/events.0.8.parquet")
     landed(table, reader(table).main(20, 30))
     assert visible(storage) == expected(MIXED[:30])
 
@@ -217,7 +219,7 @@ def test_two_clusters_in_one_root_never_mix(storage: Storage) -> None:
 def test_two_topics_in_one_root_never_mix(storage: Storage) -> None:
     """S7: a position of 500 in one topic says nothing about offset 3 of the other."""
     first, second = Partition("t1", "life-t1", 0), Partition("t2", "life-t2", 0)
-    table = begun(begun(open_table(storage, AB, topic_in_names=True), first), second)
+    table = begun(begun(open_table(storage, AB), first), second)
     table.claim_names(["t1", "t2"])
     landed(table, reader(table, partition=first).main(0, 50))
     state = landed(table, reader(table, partition=second).main(0, 4))
@@ -233,8 +235,8 @@ def test_a_recreated_topic_does_not_meet_the_files_of_its_former_life(storage: S
     landed(table, reader(table, partition=reborn).main(0, 10))
     assert visible(storage) == expected(MIXED[:10]) + expected(MIXED[:10])
     assert sorted(each.path for each in storage.list("A")) == [
-        "A/day=2026-03-01/0.8.parquet",
-        "A/day=2026-03-01/0~2.8.parquet",
+        "A/day=2026-03-01/events.0.8.parquet",
+        "A/day=2026-03-01/events.0~2.8.parquet",
     ]
 
 
@@ -247,3 +249,17 @@ def test_a_second_job_under_the_same_names_is_refused(storage: Storage) -> None:
     open_table(storage, AB, name="another", cluster="am5").claim_names(["events"])
     with pytest.raises(UserError):
         open_table(storage, AB, name="third", cluster="am5").claim_names(["other", "events"])
+
+
+def test_of_two_processes_that_meet_a_new_field_with_different_types_the_second_takes_what_the_first_fixed(
+    storage: Storage,
+) -> None:
+    """It plans its batch again, and a value that does not fit is a bad record."""
+    first, second = begun(open_table(storage, AB)), open_table(storage, AB)
+    second.agree_on_types()
+    first.change_schema("A", pa.schema([("size", pa.int64())]))
+    second.change_schema("A", pa.schema([("size", pa.string()), ("price", pa.float64())]))
+    fixed = schema_of(second.state(), "A")
+    assert fixed is not None
+    assert [(each.name, each.type) for each in fixed][-2:] == [("size", pa.int64()), ("price", pa.float64())]
+    assert schema_of(first.state(), "A") == fixed

@@ -79,7 +79,7 @@ def test_a_schema_is_inferred_from_the_first_records_and_then_fixed(
     assert export.rows("A", "id", "size") == [(1, 4.5), (2, None)]
     produce(name, [event("A", 3, color="red"), event("A", 4, id="four")])
     export.run_to_end()
-    newest = pl.read_parquet(export.root / export.files("A")[-1])
+    newest = pl.read_parquet(export.root / export.paths("A")[-1])
     assert newest.select("id", "size", "color").rows() == [(3, None, "red")]
     assert export.quarantined() == [(0, 3)]
 

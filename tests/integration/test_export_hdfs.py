@@ -47,7 +47,7 @@ class HdfsExport(ExportPipe):
         path: Any = f"{self.address}{self.home}"
         self.path.write_text(export_job(self.bootstrap, path, *topics, **sections))
 
-    def files(self, name: str = "") -> list[str]:
+    def paths(self, name: str = "") -> list[str]:
         folder = f"{self.home}/{name}".rstrip("/")
         try:
             listed = [each.path for each in Client(self.address, {}).list_status(folder, True) if not each.isdir]
@@ -62,12 +62,12 @@ class HdfsExport(ExportPipe):
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         places = ("kafka_partition", "kafka_offset")
-        found = [row for path in self.files(name) for row in self._read(path, *places, *columns)]
+        found = [row for path in self.paths(name) for row in self._read(path, *places, *columns)]
         return [row[2:] for row in sorted(found, key=lambda row: row[:2])]
 
     def everywhere(self) -> Counter[tuple[int, int]]:
         found: Counter[tuple[int, int]] = Counter()
-        for path in self.files():
+        for path in self.paths():
             found.update((row[0], row[1]) for row in self._read(path, "kafka_partition", "kafka_offset"))
         return found
 

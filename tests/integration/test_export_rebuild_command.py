@@ -37,7 +37,7 @@ def test_a_lost_ledger_is_rebuilt_and_a_doubt_is_named(tmp_path: Path, bootstrap
     assert [(each["origin"], each["position"], each["read_again"]) for each in told["partitions"]] == [(0, 10, {})]
     assert root.open().state().of(partition).position == 10
     shutil.rmtree(root.lake / "_penstock")
-    (root.lake / "click" / f"day={MONDAY}" / "0.9.parquet").unlink()
+    (root.lake / "click" / f"day={MONDAY}" / f"{partition.topic}.0.9.parquet").unlink()
     refused = CliRunner().invoke(app, [str(path), "--rebuild"])
     assert refused.exit_code == 1
     assert "offsets 0 to 9" in refused.stdout and "nothing was written" in refused.stdout

@@ -25,9 +25,11 @@ from datetime import timedelta
 import pytest
 
 from penstock.engine.starting import TopicRecreatedError
+from penstock.engine.waiting import LOOK_SECONDS
 from penstock.errors import UserError
 from penstock.failpoints import Reach
 from penstock.plan import GapError
+from penstock.tables.parquet.rules import RULES_EVENT
 from tests.export_story import Story, a_month_later, after
 from tests.exports import FIRST_DAY, ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
@@ -125,13 +127,12 @@ def test_s5_two_clusters_below_one_root_share_neither_files_nor_positions(
 def test_s5_a_second_job_that_would_use_the_same_file_names_is_refused(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
-    first, second = topic(), topic()
-    export.describe(first)
-    produce(first, [event("A", number) for number in range(2)])
-    produce(second, [event("A", number) for number in range(2)])
+    name = topic()
+    export.describe(name)
+    produce(name, [event("A", number) for number in range(2)])
     export.run_to_end(clock=a_month_later())
     rival = replace(export, name="rival.yaml")
-    rival.describe(second)
+    rival.describe(name)
     rival.path.write_text(rival.path.read_text().replace("job: export", "job: rival"))
     with pytest.raises(UserError) as refused:
         rival.run_to_end(clock=a_month_later())
@@ -188,7 +189,7 @@ def test_s10_an_event_for_each_of_200_days_is_filed_with_two_files_open_at_a_tim
 
 
 def test_an_exporter_that_was_down_for_months_reads_on_where_it_was(story: Story) -> None:
-    story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation=after(100))])
+    story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation="{every: 365d}")])
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "AABA")
     before = story.export.files()
@@ -239,23 +240,32 @@ def test_records_that_retention_took_stop_the_export_or_are_counted_as_a_gap(sto
     assert (story.totals.gap, story.totals.read, story.totals.written) == (2, 6, 6)
 
 
-def test_waiting_records_that_retention_took_stop_the_export_or_are_counted_as_vanished(
+def test_waiting_records_that_retention_took_stop_their_type_alone_or_are_counted_as_vanished(
     story: Story, topic: Topics
 ) -> None:
     """B's records at 1, 3 and 5 wait; the log then begins at 4: two of them are gone, and the ledger says so."""
-    types = [type_of("A"), type_of("B", rotation=after(100))]
+    types = [type_of("A"), type_of("B", rotation=after(100)), type_of("C", rotation=after(2))]
     story.export.describe(story.topic, types=types)
     with story.export.opened(clock=story.clock) as pipeline:
         story.read(pipeline, "ABABAB")
-    topic.cut(story.topic, 4)
-    with pytest.raises(GapError):
+        topic.cut(story.topic, 4)
+        story.clock.seconds += LOOK_SECONDS
+        story.read(pipeline, "ACAC")
+        story.read(pipeline, "A")
+        assert story.written() == [0, 2, 4, 6, 7, 8, 9, 10], "A and C go on"
+        [told] = story.export.heard.named("type stopped by a gap")
+        assert (told["type"], story.global_position) == ("B", 1)
+        [alert] = story.export.heard.named(RULES_EVENT)[-1]["alerts"]["retention"]
+        assert alert.startswith("type B in ")
+    with pytest.raises(GapError) as stopped:
         story.run_to_end()
+    assert (stopped.value.type, stopped.value.position, stopped.value.first) == ("B", 1, 4)
     assert story.global_position == 1
     story.export.describe(story.topic, types=types, on="gap: record")
     story.run_to_end()
-    assert story.global_position == 6
-    assert story.written() == [0, 2, 4, 5]
-    assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (6, 4, 2, 0)
+    assert story.global_position == 11
+    assert story.written() == [0, 2, *range(4, 11)]
+    assert (story.totals.read, story.totals.written, story.totals.vanished, story.totals.deferred) == (11, 9, 2, 0)
 
 
 def test_what_a_type_had_still_to_read_of_a_topic_that_was_recreated_is_counted_and_told(

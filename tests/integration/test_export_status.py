@@ -252,7 +252,10 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
     print_status(fan.status(), Console(file=printed, width=200))
     text = printed.getvalue()
     assert f"behind: fs in {fan.partitions[1]} at 0, 5 records wait (failing, since 2026-03-03 01:06:40Z)" in text
-    assert "rules: failed writes 25.0% (limit 20), lag 2 (limit 5), discrepancy 8 (limit 3)" in text
+    assert (
+        "rules: failed writes 25.0% (limit 20), lag 2 (limit 5), discrepancy 8 (limit 3), retention 0 (limit 50)"
+        in text
+    )
 
 
 # days

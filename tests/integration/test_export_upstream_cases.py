@@ -57,7 +57,7 @@ def test_positions_do_not_come_from_what_lies_in_the_folders(story: Story) -> No
     story.send("AAA")
     story.run_to_end()
     folder = story.export.root / DAY_FOLDER
-    for name in ("0.900.parquet", "1.12", "abc", "12e", "0.abc", "0.index=1.12"):
+    for name in (f"{story.topic}.0.900.parquet", "0.900.parquet", "1.12", "abc", "12e", "0.abc", "0.index=1.12"):
         (folder / name).write_text("junk")
     story.send("AA")
     story.run_to_end()
@@ -123,7 +123,7 @@ def test_a_type_is_written_at_its_third_event_and_not_before(story: Story) -> No
             story.read(pipeline, kinds)
             assert len(story.export.files()) == files
     assert story.export.files() == [f"{DAY_FOLDER}/0.2.parquet", f"{DAY_FOLDER}/0.6.parquet"]
-    frames = [pl.read_parquet(story.export.root / path)["kafka_offset"].to_list() for path in story.export.files()]
+    frames = [pl.read_parquet(story.export.root / path)["kafka_offset"].to_list() for path in story.export.paths()]
     assert frames == [[0, 1, 2], [3, 4, 5, 6]], "rows lie in the order of the log"
 
 
@@ -168,7 +168,7 @@ def test_a_file_of_somebody_else_under_our_name_is_never_overwritten(story: Stor
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("B")
     story.run_to_end()
-    stranger = story.export.root / DAY_FOLDER / "0.1.parquet"
+    stranger = story.export.file(f"{DAY_FOLDER}/0.1.parquet")
     stranger.parent.mkdir(parents=True)
     stranger.write_text("somebody else's")
     story.send("AB")

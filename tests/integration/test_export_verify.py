@@ -155,7 +155,7 @@ def test_a_record_of_the_log_that_the_ledger_denies_is_found_by_the_deep_proof_a
     export.describe(name)
     produce(name, [event("AB"[number % 2], number) for number in range(10)])
     export.run_to_end()
-    rewrite_rows(export.root / "A/day=2026-03-01/0.8.parquet", lambda rows: [r for r in rows if r["kafka_offset"] != 4])
+    rewrite_rows(export.file("A/day=2026-03-01/0.8.parquet"), lambda rows: [r for r in rows if r["kafka_offset"] != 4])
 
     def deny(body: Any) -> None:
         [piece] = body["slices"]
@@ -178,7 +178,7 @@ def test_damage_is_named_with_its_first_offset_by_the_command_too(
     export.run_to_end()
     verify_command(export.path, json=True, shallow=False)
     assert json.loads(capsys.readouterr().out)["ok"] is True
-    (export.root / "B/day=2026-03-01/0.9.parquet").unlink()
+    export.file("B/day=2026-03-01/0.9.parquet").unlink()
     with pytest.raises(typer.Exit):
         verify_command(export.path, json=True, shallow=False)
     told = json.loads(capsys.readouterr().out)

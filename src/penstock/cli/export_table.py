@@ -28,4 +28,5 @@ def existing_export(job: JobSpec) -> ExportTable:
             f"there is no ledger of the job {job.name} at {job.table.path}",
             hint="`penstock run` creates it; `penstock verify --rebuild` makes a lost one again from the files",
         )
+    table.refuse_other_names(job.log.topics)
     return table

@@ -185,6 +185,7 @@ def _rules(job: ExportStatus) -> str:
         Rule.FAILED_WRITES: None if found.failed_writes_percent is None else f"{found.failed_writes_percent:.1f}%",
         Rule.LAG: max(found.lag_records.values(), default=unknown),
         Rule.DISCREPANCY: max(found.discrepancy_records.values(), default=None),
+        Rule.RETENTION: sum(found.expiring_records.values()) if job.log_error is None else UNKNOWN,
     }
     limits = {rule: limit_of(rule, job.limits) for rule in Rule}
     told = [

@@ -11,6 +11,7 @@ from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
 from penstock.engine.failing import FailingTypes
 from penstock.engine.rounds import JobRounds, Surroundings, answering_log
 from penstock.engine.starting import StartedTable
+from penstock.engine.waiting import WaitingRecords
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.manifest import Counts
 from penstock.job.spark_checks import refuse_unshared
@@ -44,6 +45,8 @@ class CatchUpBatch(Batch):
     """Slices below the positions, for types that are behind."""
 
     takes: Mapping[Partition, Mapping[str, int]] = field(default_factory=dict)
+    routing: str = ""
+    """The id of the routing under which their records were counted."""
 
 
 class ExportPipeline(JobRounds[WrittenShares]):
@@ -67,9 +70,11 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.failing = FailingTypes(job.export.retry_seconds)
             self._flushing = False
             self._ends: dict[Partition, int] = {}
+            self._expiring: Mapping[Partition, int] = {}
             self._vanished = self._vanished_now()
             self._marked_number = 0
             self._idle_since: dict[Partition, float] = {}
+            self.waiting = WaitingRecords(self.log, job.on.gap, job.export.alerts.retention_percent_max, self.listener)
             self._named_topics: set[str] = set()
             self._mark_last_days()
 
@@ -89,6 +94,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
     ) -> Batch | Wait:
         self._flushing = flush_now
         self._ends = {each: bounds[each].end for each in tokens}
+        held = {each: bounds[each] for each in tokens}
+        self._expiring = self.waiting.expiring(self.table.ledger.known, held, self.environment.now())
         self._claim_names(tokens)
         self._tell_vanished()
         self._tell_rules()
@@ -103,23 +110,27 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if not behind:
             return None
         self._look_at_failing(state, behind)
+        self.waiting.tell_gaps(state, {each: bounds[each] for each in behind})
         terms = CatchUpTerms(
             rotations={name: spec.rotation for name, spec in self.export.types.items()},
             now=self.environment.now(),
             gap=self.job.on.gap,
             flush_now=flush_now,
             resting=self.failing.resting(self.environment.now()),
-            records_max=records_per_batch_max(self.job.flush, self.seen.record_bytes) // len(behind) + 1,
+            records_max=max(1, records_per_batch_max(self.job.flush, self.seen.record_bytes) // len(behind)),
         )
         planned = [
             found for each in behind if (found := catch_up(each, state.of(each), bounds[each], terms)) is not None
         ]
         if not planned:
             return None
+        # A Spark job routes in one way; what was counted under another comes next.
+        routing = planned[0].routing
+        planned = [each for each in planned if each.routing == routing]
         takes = {each.piece.partition: each.takes for each in planned}
         names = sorted({name for each in planned for name in each.takes})
         self.listener.event("catch-up planned", types=names, offsets=sum(each.piece.offsets for each in planned))
-        return CatchUpBatch(new_batch_id(), tuple(each.piece for each in planned), takes)
+        return CatchUpBatch(new_batch_id(), tuple(each.piece for each in planned), takes, routing)
 
     def _look_at_failing(self, state: LedgerState, partitions: Iterable[Partition]) -> None:
         """Before a type that failed is read again: whether its folder takes files now. A look costs little."""
@@ -146,7 +157,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
                 each.partition: Roles(takes := batch.takes[each.partition], {}, self._ahead(each.partition, takes))
                 for each in batch.slices
             }
-            return self.writer.write(batch, roles, main=False)
+            return self.writer.write(batch, roles, main=False, routing=batch.routing)
         return self.writer.write(batch, {each.partition: self._roles(each, state) for each in batch.slices}, main=True)
 
     def _roles(self, piece: Slice, state: LedgerState) -> Roles:
@@ -188,7 +199,17 @@ class ExportPipeline(JobRounds[WrittenShares]):
         # A clock that runs ahead must not close days: nothing is later than now.
         now_ms = int(self.environment.now() * 1000)
         watermark_ms = min(max(seen), now_ms) if seen else None
-        part = RoutedPart(piece, token, shares, roles.takes, roles.behind, written.main, watermark_ms, roles.taken_from)
+        part = RoutedPart(
+            piece,
+            token,
+            shares,
+            roles.takes,
+            roles.behind,
+            written.main,
+            watermark_ms,
+            roles.taken_from,
+            self.table.routing.id,
+        )
         for name, share in shares.items():
             if share.failed:
                 self._fail(name, share.failed, costly=True)
@@ -258,7 +279,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
 
     def _tell_rules(self) -> None:
         """The seed's monitoring rules over the partitions of this process."""
-        self.listener.event(RULES_EVENT, **rule_fields(self.table.ledger.known, self._ends, self.export.alerts))
+        known, limits = self.table.ledger.known, self.export.alerts
+        self.listener.event(RULES_EVENT, **rule_fields(known, self._ends, limits, self._expiring))
 
     def _tell_recovered(self, outcome: LedgerOutcome) -> None:
         for part in outcome.accepted:
@@ -301,6 +323,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if self._flushing and self.failing.reasons and self.is_behind(tokens):
             names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
             raise TypeBehindError(f"types cannot be written: {names}", hint="the other types are up to date")
+        if self._flushing and (gaps := self.waiting.gaps(state, {each: bounds[each] for each in tokens})):
+            raise gaps[0]
         idle_seconds = self.export.days.idle_seconds
         idle: dict[Partition, int] = {}
         for partition in tokens:

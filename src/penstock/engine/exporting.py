@@ -26,7 +26,8 @@ from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Partition, Slice
 from penstock.log.reader import PieceReader
-from penstock.tables.parquet.state import Cause
+from penstock.tables.parquet.routing import Routing, parse_routing
+from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import ExportTable
 
 DAY_COLUMN = "day"
@@ -78,14 +79,19 @@ class ExportWriter:
         self._failpoint = failpoint
         self.checks = ReadChecks(job, log)
 
-    def write(self, batch: Batch, roles: Mapping[Partition, Roles], main: bool) -> WrittenShares | None:
-        """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again."""
+    def write(
+        self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, routing: str = ""
+    ) -> WrittenShares | None:
+        """Run the batch's Spark job. None if a type first had to get its columns: the batch is planned again.
+
+        `routing` is the id of the one that a catch-up needs; empty: that of the job file.
+        """
         started_at = self._table.environment.now()
-        self._table.ledger.refresh()
+        state = self._table.state()
         with spark_errors(self._spark):
             tasks_min = self._spark.sparkContext.defaultParallelism
             reader = PieceReader.of(self._job.log, batch.slices, tasks_min, self._job.limits.arrow_batch_bytes_max)
-            flow = self._flow(batch, roles, main, reader)
+            flow = self._flow(batch, roles, main, reader, self._routing(state, routing))
             count = len(reader.pieces)
             source = Source(self._spark.range(0, count, 1, max(1, count)), reader, tasks=count)
             reports = [
@@ -95,12 +101,17 @@ class ExportWriter:
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
 
-    def _flow(self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader) -> FanoutFlow:
+    def _routing(self, state: LedgerState, routing: str) -> Routing:
+        return parse_routing(state.routings[routing]) if routing in state.routings else self._table.routing
+
+    def _flow(
+        self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader, routing: Routing
+    ) -> FanoutFlow:
         slices = {
             (piece.partition.topic, piece.partition.number): _routed(piece, roles[piece.partition], main, reader)
             for piece in batch.slices
         }
-        flow = fanout_flow(self._job, self._export, self._table, batch.id, slices)
+        flow = fanout_flow(self._job, self._export, self._table, routing, batch.id, slices)
         return replace(flow, failpoint=self._failpoint)
 
     def _check(self, batch: Batch, written: WrittenShares, reports: list[FanoutReport]) -> None:
@@ -145,6 +156,7 @@ def fanout_flow(
     job: JobSpec,
     export: ExportSpec,
     table: ExportTable,
+    routing: Routing,
     batch_id: str,
     slices: Mapping[PartitionKey, RoutedSlice],
 ) -> FanoutFlow:
@@ -152,10 +164,10 @@ def fanout_flow(
     return FanoutFlow(
         job=job.name,
         batch_id=batch_id,
-        decode=job.decode,
-        on=job.on,
-        route=export.route,
-        types={name: _type_flow(job, export, table, spec) for name, spec in export.all_types.items()},
+        decode=replace(job.decode, payload=routing.payload),
+        on=replace(job.on, tombstone=routing.tombstone),
+        route=routing.route,
+        types={name: _type_flow(job, table, routing, spec) for name, spec in export.all_types.items()},
         columns=job.columns,
         days=export.days,
         now_ms=int(table.environment.now() * 1000),
@@ -171,13 +183,13 @@ def fanout_flow(
     )
 
 
-def _type_flow(job: JobSpec, export: ExportSpec, table: ExportTable, spec: TypeSpec) -> TypeFlow:
-    raw = spec.name not in export.types
+def _type_flow(job: JobSpec, table: ExportTable, routing: Routing, spec: TypeSpec) -> TypeFlow:
+    raw = routing.is_unknown(spec.name)
     # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
     decoded = table.decoded_of(spec.name) if job.decode.format == "json" and not raw else spec.schema
     return TypeFlow(
         name=spec.name,
-        values=spec.values,
+        values=routing.values.get(spec.name, ()),
         decoded=decoded,
         target=table.columns_of(spec.name),
         event_time=spec.event_time,

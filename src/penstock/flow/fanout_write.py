@@ -211,6 +211,7 @@ class FilePool:
         piece = self._flow.slices[owner.partition]
         facts: dict[str, Any] = {
             "v": 1,
+            "job": self._flow.job,
             "topic": owner.partition[0],
             "topic_id": piece.topic_id,
             "partition": owner.partition[1],

@@ -150,6 +150,7 @@ class AlertsSection(Section):
     failed_writes_percent: Annotated[float | None, PlainValidator(percent)] = None
     lag_records: Positive = None
     discrepancy_records: Positive = None
+    retention_percent: Annotated[float | None, PlainValidator(percent)] = None
 
 
 class ExportSection(Section):

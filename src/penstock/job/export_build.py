@@ -10,7 +10,7 @@ from penstock.job.border import JobFile
 from penstock.job.document import Document
 from penstock.job.export_border import ExportSection, RotationSection, TypeSection
 from penstock.job.export_checks import export_findings
-from penstock.job.export_columns import Schemas, read_event_times, read_export_columns, reads_several_topics
+from penstock.job.export_columns import Schemas, read_event_times, read_export_columns
 from penstock.job.export_types import read_type_schemas, route_values
 from penstock.job.expressions import Expression
 from penstock.job.faults import Finding
@@ -40,10 +40,8 @@ def read_export(
 
 def build_export(file: JobFile, export: ExportSection, parts: ExportParts) -> ExportSpec:
     """The export of a file without a fault."""
-    kafka = file.log.kafka if file.log is not None else None
     return replace(
         ExportSpec(_route(file), {name: _type(name, section, parts) for name, section in (file.types or {}).items()}),
-        topic_in_names=export.cluster is not None or reads_several_topics(kafka),
         days=_days(file),
         alerts=_alerts(file),
         **stated(
@@ -78,7 +76,7 @@ def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
 
 
 def _rotation(rotation: RotationSection) -> Rotation:
-    return Rotation(rotation.events, rotation.every, rotation.size)
+    return replace(Rotation(), **stated(events=rotation.events, seconds=rotation.every, size_bytes=rotation.size))
 
 
 def _days(file: JobFile) -> DaysSpec:
@@ -102,4 +100,12 @@ def _alerts(file: JobFile) -> AlertLimits:
     alerts = file.alerts
     if alerts is None:
         return AlertLimits()
-    return AlertLimits(alerts.failed_writes_percent, alerts.lag_records, alerts.discrepancy_records)
+    return replace(
+        AlertLimits(),
+        **stated(
+            failed_writes_percent_max=alerts.failed_writes_percent,
+            lag_records_max=alerts.lag_records,
+            discrepancy_records_max=alerts.discrepancy_records,
+            retention_percent_max=alerts.retention_percent,
+        ),
+    )

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.job.border import JobFile
 from penstock.job.document import Document
 from penstock.job.export_border import ExportSection, RouteBy, RouteSection, TypeSection
-from penstock.job.export_columns import Schemas, reads_several_topics
+from penstock.job.export_columns import Schemas
 from penstock.job.export_types import name_findings, value_findings
 from penstock.job.faults import Finding, KeyPath, shown
 from penstock.job.spec import DecodeSpec, Delivery, RouteSpec, Secret, UnknownTypePolicy
@@ -139,9 +139,7 @@ def _file_name_findings(export: ExportSection, file: JobFile) -> Iterator[Findin
         yield Finding((*AT, "cluster"), f"{shown(cluster)} cannot stand in a file name", "letters, digits, _ -")
     elif cluster is not None and len(cluster) > CLUSTER_CHARACTERS_MAX:
         yield Finding((*AT, "cluster"), f"longer than {CLUSTER_CHARACTERS_MAX} characters")
-    if kafka is None or (cluster is None and not reads_several_topics(kafka)):
-        return
-    for index, topic in enumerate(kafka.topics or ()):
+    for index, topic in enumerate(kafka.topics or () if kafka is not None else ()):
         if len(cluster or "") + len(topic) > NAME_CHARACTERS_MAX:
             message = (
                 f"cluster and topic together have more than {NAME_CHARACTERS_MAX} characters: no file name holds them"

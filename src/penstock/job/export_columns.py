@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.job.border import JobFile, KafkaSection
+from penstock.job.border import JobFile
 from penstock.job.column_checks import column_findings, field_findings, parse_columns, read_expression, type_of
 from penstock.job.document import Document
 from penstock.job.expressions import Call, Constant, Expression, KafkaField, KafkaName, to_text
@@ -25,16 +25,11 @@ _TIMES = ("timestamp_seconds", "timestamp_millis", "timestamp_micros")
 Schemas = Mapping[str, pa.Schema | None]
 
 
-def reads_several_topics(kafka: KafkaSection | None) -> bool:
-    """Whether a record's partition and offset do not say where it came from."""
-    return kafka is not None and (len(kafka.topics or ()) > 1 or kafka.topic_pattern is not None)
-
-
 def read_export_columns(file: JobFile, schemas: Schemas) -> tuple[dict[str, Expression], list[Finding]]:
     """The computed columns, with those added that say where a row came from."""
     raw = file.columns or {}
     columns, findings = parse_columns(raw)
-    added = _added_columns(columns, file.log.kafka if file.log is not None else None)
+    added = _added_columns(columns)
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     findings += _merged({name: column_findings(raw, columns, schema) for name, schema in known.items()})
     findings += _day_findings(("columns", name) for name in raw)
@@ -51,10 +46,9 @@ def read_export_columns(file: JobFile, schemas: Schemas) -> tuple[dict[str, Expr
     return columns | added, findings
 
 
-def _added_columns(columns: Mapping[str, Expression], kafka: KafkaSection | None) -> dict[str, KafkaField]:
-    wanted: list[KafkaName] = ["partition", "offset"]
-    if reads_several_topics(kafka):
-        wanted.append("topic")
+def _added_columns(columns: Mapping[str, Expression]) -> dict[str, KafkaField]:
+    """Always with the topic: rows that are there already could not say theirs once a second one is added."""
+    wanted: tuple[KafkaName, ...] = ("partition", "offset", "topic")
     present = {column.name for column in columns.values() if isinstance(column, KafkaField)}
     return {f"kafka_{name}": KafkaField(name) for name in wanted if name not in present}
 

@@ -89,6 +89,4 @@ def _lies_in(job: JobSpec, other: JobSpec) -> bool:
 def _same_names(job: JobSpec, other: JobSpec) -> bool:
     """Whether two exports could give files the same names, as far as stated topics tell it."""
     assert job.export is not None and other.export is not None
-    if (job.export.cluster, job.export.topic_in_names) != (other.export.cluster, other.export.topic_in_names):
-        return False
-    return not job.export.topic_in_names or not set(job.log.topics).isdisjoint(other.log.topics)
+    return job.export.cluster == other.export.cluster and not set(job.log.topics).isdisjoint(other.log.topics)

@@ -231,7 +231,8 @@ class Rotation:
     """When a type with a rhythm of its own writes its files; whatever comes first."""
 
     events: int | None = None
-    seconds: float | None = None
+    seconds: float = 1_800.0
+    """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
     size_bytes: int | None = None
     """Of the records' values as they lie in the log."""
 
@@ -276,6 +277,8 @@ class AlertLimits:
     failed_writes_percent_max: float | None = None
     lag_records_max: int | None = None
     discrepancy_records_max: int | None = None
+    retention_percent_max: float = 50.0
+    """How much of the topic's retention may be over before records that wait for a type raise an alert."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,8 +290,7 @@ class ExportSpec:
     format: Literal["parquet", "delta"] = "parquet"
     days: DaysSpec = field(default_factory=DaysSpec)
     cluster: str = ""
-    topic_in_names: bool = False
-    """Whether file names begin with `<cluster>.<topic>.`: true where a root serves several."""
+    """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
     retry_seconds: float = 30.0
     """How long a type that could not be written is left alone."""
     compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"

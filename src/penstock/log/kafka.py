@@ -74,15 +74,16 @@ class KafkaLog:
 
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if this client may not know."""
-        config = self._config(topic)
-        return None if config is None else "compact" in config["cleanup.policy"]
+        settings = self.settings(topic)
+        return None if settings is None else "compact" in settings["cleanup.policy"]
 
     def record_bytes_max(self, topic: str) -> int:
         """How large a record of the topic may be as it is sent; Kafka's own limit if this client may not know."""
-        config = self._config(topic)
-        return RECORD_BYTES_MAX if config is None else int(config["max.message.bytes"])
+        settings = self.settings(topic)
+        return RECORD_BYTES_MAX if settings is None else int(settings["max.message.bytes"])
 
-    def _config(self, topic: str) -> dict[str, str] | None:
+    def settings(self, topic: str) -> dict[str, str] | None:
+        """The configuration of a topic; None if this client may not know."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         results = self.admin.try_each(
             lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
@@ -95,6 +96,12 @@ class KafkaLog:
         if result.code in _MISSING:
             raise unknown_topic(topic, self.spec.bootstrap, self.admin.topic_names())
         raise self.admin.error(result, f"the configuration of topic {topic}")
+
+    def offsets_since(self, partitions: Iterable[Partition], at: float) -> dict[Partition, int | None]:
+        """The first offsets whose records are not older than a time, in seconds since 1970; None where all are."""
+        spec: OffsetSpec = OffsetSpec.for_timestamp(max(0, int(at * 1000)))
+        found = self._offsets(tuple(partitions), spec)
+        return {each: offset if offset >= 0 else None for each, offset in found.items()}
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]

@@ -37,6 +37,7 @@ def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenL
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
         return Proof(None, (facts.slices,))
+    facts.table.refuse_other_names(job.log.topics)
     landed = find_landed(job, export, facts)
     with closing(open_log(job)) as log:
         log_facts = read_log(log, facts.lives)

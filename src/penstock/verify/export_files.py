@@ -18,7 +18,7 @@ from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.by_type import type_table_spec
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.table import Table, open_table
-from penstock.tables.parquet.names import SUFFIX, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.names import CLAIMS, SUFFIX, is_compacted, parse_final_name, type_and_day
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.verify.chain import Chain
@@ -27,9 +27,6 @@ from penstock.verify.lives import find_lives
 from penstock.verify.owners import OriginColumns
 from penstock.verify.sources import TypeFiles
 from penstock.verify.table_offsets import DataFile, GoneError, active_files
-
-_NAMES_FOLDER = "_penstock/names"
-_NO_SPACE = "-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +150,7 @@ class _Owned:
                 known.append(each.topic_id)
         claims = {path.rsplit("/", 1)[-1]: job for path, job in _claims(table.storage)}
         self._other_jobs = set(claims.values()) - {self._job}
-        taken = {space for space, job in claims.items() if job != self._job}
-        self._other_spaces = {"" if space == _NO_SPACE else space for space in taken}
+        self._other_spaces = {space for space, job in claims.items() if job != self._job}
 
     def is_ours(self, path: str) -> bool:
         parsed = parse_final_name(path)
@@ -179,7 +175,7 @@ class _Owned:
 
 
 def _claims(storage: Storage) -> Iterator[tuple[str, str]]:
-    for entry in storage.list(_NAMES_FOLDER):
+    for entry in storage.list(CLAIMS):
         yield entry.path, storage.read(entry.path).decode()
 
 

@@ -44,7 +44,7 @@ class ExportRewriter:
         takes = dict.fromkeys(self.state.types, piece.start)
         routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes)
         flow = replace(
-            fanout_flow(self.job, self.export, self.table, BATCH_ID, {key: routed}),
+            fanout_flow(self.job, self.export, self.table, self.table.routing, BATCH_ID, {key: routed}),
             root_url=str(folder / "root"),
             quarantine_url=str(folder / "quarantine"),
             storage_options={},

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.errors import UserError
+from penstock.errors import PenstockError, UserError
 from penstock.job.spec import AlertLimits, ExportSpec, JobSpec
+from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
+from penstock.log.retention import expiring_offsets
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.days import watermark_of
 from penstock.tables.parquet.entry import Entry
@@ -38,6 +42,7 @@ _KINDS = {
     Rule.FAILED_WRITES: AlertKind.FAILED_WRITES,
     Rule.LAG: AlertKind.LAG,
     Rule.DISCREPANCY: AlertKind.DISCREPANCY,
+    Rule.RETENTION: AlertKind.RETENTION,
 }
 
 
@@ -160,7 +165,8 @@ def export_status(job: JobSpec, export: ExportSpec, now: Callable[[], float]) ->
     totals = [here.totals for here in state.partitions.values()]
     quarantine_rows = sum(each.quarantined - each.replayed for each in totals)
     types = tuple(type_status(state, name, export.days.complete_after_seconds) for name in sorted(state.types))
-    measured = measure(state, current, {each.partition: each.end for each in partitions if each.end is not None})
+    ends = {each.partition: each.end for each in partitions if each.end is not None}
+    measured = measure(state, current, ends, _expiring(job, export, state, view, now()))
     return ExportStatus(
         job=job.name,
         table=shown_path(job),
@@ -183,6 +189,21 @@ def export_status(job: JobSpec, export: ExportSpec, now: Callable[[], float]) ->
         measured=measured,
         limits=export.alerts,
     )
+
+
+def _expiring(
+    job: JobSpec, export: ExportSpec, state: LedgerState, view: LogView, now: float
+) -> Mapping[Partition, int]:
+    """Below which offsets waiting records are near their end; nothing where the log does not say."""
+    bounds = view.facts.bounds if view.facts else {}
+    waiting = {each: held for each, held in bounds.items() if state.of(each).lanes}
+    if not waiting:
+        return {}
+    with closing(KafkaLog(job.log)) as log:
+        try:
+            return expiring_offsets(log, waiting, export.alerts.retention_percent_max, now)
+        except PenstockError:
+            return {}
 
 
 def day_answers(job: JobSpec, day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
@@ -237,7 +258,7 @@ def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
 
 
 def rules_json(measured: Measured, limits: AlertLimits) -> dict[str, Any]:
-    """The three rules as plain values."""
+    """The rules as plain values."""
     return {
         "failed_writes_percent": {
             "value": measured.failed_writes_percent,
@@ -254,7 +275,19 @@ def rules_json(measured: Measured, limits: AlertLimits) -> dict[str, Any]:
             "partitions": {str(each): apart for each, apart in measured.discrepancy_records.items()},
             "limit": limits.discrepancy_records_max,
         },
+        "retention_percent": {
+            "value": sum(measured.expiring_records.values()),
+            "types": _by_type(measured.expiring_records),
+            "limit": limits.retention_percent_max,
+        },
     }
+
+
+def _by_type(records: Mapping[tuple[Partition, str], int]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for (_, name), count in records.items():
+        found[name] += count
+    return dict(found)
 
 
 def _partition(partition: Partition, here: RoutedPartition, state: LedgerState, view: LogView) -> ExportPartitionStatus:

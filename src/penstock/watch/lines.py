@@ -21,6 +21,7 @@ WARNINGS = frozenset(
         "mirror refused",
         "no topic matches",
         "records vanished",
+        "retention not known",
         "range not reported",
         "range not returned",
         "record isolated",
@@ -30,7 +31,7 @@ WARNINGS = frozenset(
         "table behind its claim",
     }
 )
-ERRORS = frozenset({"job failed", "job crashed", "type cannot be written"})
+ERRORS = frozenset({"job failed", "job crashed", "type cannot be written", "type stopped by a gap"})
 
 
 class JsonLines:

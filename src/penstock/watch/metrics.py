@@ -81,7 +81,7 @@ FAILED_WRITES_ALL_PERCENT = Metric(
     "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
 )
 ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a rule with a limit does not hold: failed_writes, lag or discrepancy.",
+    "penstock_alert", "gauge", "1 while a rule with a limit does not hold: failed_writes, lag, discrepancy, retention.",
     ("job", "rule"),
 )  # fmt: skip
 TYPE_BEHIND_RECORDS = Metric(

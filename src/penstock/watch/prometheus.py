@@ -38,7 +38,7 @@ _SUMMED = {
 }
 _RUNNING = {"job started": 1, "job stopped": 0, "job failed": 0, "job crashed": 0}
 _CLAIMS = {"claim won": 1, "claim lost": -1, "claim released": -1}
-_FAILING = {"type cannot be written": 1, "type written again": 0}
+_FAILING = {"type cannot be written": 1, "type stopped by a gap": 1, "type written again": 0}
 _MEASURED = {
     "lag_records": names.LAG_RECORDS,
     "discrepancy_records": names.DISCREPANCY_RECORDS,

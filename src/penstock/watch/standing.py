@@ -30,6 +30,7 @@ class AlertKind(StrEnum):
     FAILED_WRITES = "failed writes"
     LAG = "lag"
     DISCREPANCY = "discrepancy"
+    RETENTION = "retention"
 
 
 @dataclass(frozen=True, slots=True)

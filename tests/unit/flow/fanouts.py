@@ -73,7 +73,7 @@ def fanout_flow(
     named = {each.name: each for each in types}
     whole = RoutedSlice(TOPIC_ID, 100, 1_000_000, (100,), dict.fromkeys(named, 100))
     facts: dict[str, Any] = {
-        "job": "fanout",
+        "job": "shop",
         "batch_id": "b1",
         "decode": DecodeSpec("json"),
         "on": Policies(),

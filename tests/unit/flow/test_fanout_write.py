@@ -136,6 +136,7 @@ def test_a_footer_tells_all_that_a_rebuild_has_to_know(tmp_path: Path) -> None:
     staged = pool.finish()
     assert footer(tmp_path, staged[A].files[0].path) == {
         "v": 1,
+        "job": "shop",
         "topic": "orders",
         "topic_id": TOPIC_ID,
         "partition": 3,

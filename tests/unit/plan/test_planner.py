@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +81,13 @@ def test_catching_up_takes_large_batches_and_shares_them_evenly() -> None:
     # 100,000 bytes at 10 bytes are 10,000 records: the small lane whole, the rest split between the large ones.
     lanes = (lane(0, 0, 0, 1_000_000), lane(1, 0, 0, 1000), lane(2, 0, 0, 1_000_000))
     assert slices(plan(lanes, terms(), "b")) == [(0, 0, 0, 4500), (1, 0, 0, 1000), (2, 0, 0, 4500)]
+
+
+def test_a_backlog_is_bounded_by_bytes_and_not_by_max_messages_per_batch() -> None:
+    """As the reference page says: that many records are a unit, and the bytes of a batch its bound."""
+    few = FlushPolicy(min_bytes_per_file=1, max_messages_per_batch=2_500, max_bytes_per_batch=100_000)
+    assert records_per_batch_max(few, 10.0) == 10_000
+    assert records_per_batch_max(replace(few, max_bytes_per_batch=1), 10.0) == 2_500
 
 
 def test_a_batch_bound_below_one_file_does_not_stop_the_job() -> None:

@@ -24,6 +24,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    RoutedFrom,
     RoutedPartition,
     TypeState,
     Unfinished,
@@ -67,7 +68,7 @@ def slices(draw: st.DrawFn) -> SliceRecord:
     partition = draw(partitions)
     written = st.builds(WrittenRecord, numbers, numbers, numbers, st.dictionaries(days, numbers, max_size=3))
     left = st.builds(DeferredRecord, numbers, numbers, numbers, causes)
-    taken = st.none() | st.dictionaries(named, st.builds(TakenRecord, numbers, numbers), max_size=2)
+    taken = st.none() | st.dictionaries(named, st.builds(TakenRecord, numbers, numbers, numbers), max_size=2)
     return SliceRecord(
         partition,
         draw(numbers),
@@ -79,6 +80,7 @@ def slices(draw: st.DrawFn) -> SliceRecord:
         draw(st.dictionaries(named, left, max_size=2)),
         draw(taken),
         draw(staged_files(partition)),
+        draw(texts),
     )
 
 
@@ -93,7 +95,7 @@ entries = st.builds(
     fences=st.lists(st.builds(FenceRecord, partitions, numbers), max_size=2).map(tuple),
     slices=st.lists(slices(), max_size=2).map(tuple),
     types=st.dictionaries(
-        named, st.builds(TypeRecord, texts, st.none() | st.sampled_from(list(TypeStart))), max_size=2
+        named, st.builds(TypeRecord, texts, st.none() | st.sampled_from(list(TypeStart)), texts), max_size=2
     ),
     idle=st.dictionaries(partitions, st.integers(-(2**53), 2**53), max_size=2),
     renames=rename_lists,
@@ -103,12 +105,13 @@ entries = st.builds(
     failures=st.dictionaries(named, numbers, max_size=2),
     reopened=reopened,
     closed=st.lists(st.tuples(named, days), max_size=2).map(tuple),
+    routings=st.dictionaries(named, named, max_size=2),
 )
 
 
 @st.composite
 def routed(draw: st.DrawFn, partition: Partition) -> RoutedPartition:
-    lane = st.builds(Lane, numbers, causes, numbers, numbers, numbers, instants, marks)
+    lane = st.builds(Lane, numbers, causes, numbers, numbers, numbers, instants, marks, texts, numbers)
     listing = st.none() | st.builds(Listing, st.integers(1, 2**53), staged_files(partition))
     return RoutedPartition(
         draw(st.none() | numbers),
@@ -118,6 +121,7 @@ def routed(draw: st.DrawFn, partition: Partition) -> RoutedPartition:
         draw(st.dictionaries(named, lane, max_size=2)),
         draw(marks),
         draw(listing),
+        draw(st.lists(st.builds(RoutedFrom, numbers, texts), max_size=2).map(tuple)),
     )
 
 
@@ -135,4 +139,5 @@ def states(draw: st.DrawFn) -> LedgerState:
         reopened=draw(reopened),
         open_days=draw(st.frozensets(st.tuples(named, days), max_size=3)),
         first_batch=draw(texts),
+        routings=draw(st.dictionaries(named, named, max_size=2)),
     )

@@ -63,8 +63,8 @@ def test_a_complete_day_becomes_one_file_per_type_across_partitions(tmp_path: Pa
     assert root.files() == [
         f"click/day={MONDAY}/compacted~shop.{entry - 1}.0.parquet",
         f"order/day={MONDAY}/compacted~shop.{entry}.0.parquet",
-        f"order/day={WEDNESDAY}/0.33.parquet",
-        f"order/day={WEDNESDAY}/1.33.parquet",
+        f"order/day={WEDNESDAY}/shop.0.33.parquet",
+        f"order/day={WEDNESDAY}/shop.1.33.parquet",
     ]
     assert rows_in(root.lake) == root.expected
     assert root.staged() == []
@@ -104,8 +104,8 @@ def test_open_days_are_left_alone_unless_all_are_wanted(tmp_path: Path) -> None:
     assert compact(root.table).files_removed == 0
     assert compact(root.table, all_days=True).files_removed == 4
     assert [path for path in root.files() if WEDNESDAY in path] == [
-        f"order/day={WEDNESDAY}/0.49.parquet",
-        f"order/day={WEDNESDAY}/0.59.parquet",
+        f"order/day={WEDNESDAY}/shop.0.49.parquet",
+        f"order/day={WEDNESDAY}/shop.0.59.parquet",
     ]
     assert rows_in(root.lake) == root.expected
 
@@ -168,8 +168,8 @@ def test_late_rows_are_compacted_again_and_the_footer_lists_every_original(tmp_p
     (path,) = root.lake.glob(f"order/day={MONDAY}/*.parquet")
     footer = footer_of(path)
     assert (footer["v"], footer["kind"], footer["type"], footer["day"]) == (1, "compacted", "order", MONDAY)
-    assert {each["path"] for each in footer["replaces"]} == originals | {f"order/day={MONDAY}/0.39.parquet"}
-    late = next(each for each in footer["replaces"] if each["path"].endswith("0.39.parquet"))
+    assert {each["path"] for each in footer["replaces"]} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
+    late = next(each for each in footer["replaces"] if each["path"].endswith("shop.0.39.parquet"))
     told = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["files"])
     assert told == ("topicA", 0, [34, 40], [34, 40], 1, 1)
     assert all(set(each) >= {"batch", "topic", "main", "rows"} for each in footer["replaces"])
@@ -198,7 +198,7 @@ def test_a_file_that_cannot_be_removed_holds_the_new_one_back_until_it_can(tmp_p
     """A reader never sees a row twice; whoever comes next finishes what was ordered."""
     root = filled(tmp_path)
     watched = WatchedStorage(open_storage(str(root.lake), {}))
-    stubborn = {f"order/day={MONDAY}/{number}.5.parquet" for number in (0, 1)}
+    stubborn = {f"order/day={MONDAY}/shop.{number}.5.parquet" for number in (0, 1)}
 
     def refuse(act: str, path: str) -> None:
         if act == "delete" and path in stubborn:
@@ -273,7 +273,7 @@ def test_a_number_that_an_earlier_ledger_used_is_no_name_for_another_file(tmp_pa
 
 def test_a_damaged_file_stops_compaction_before_anything_is_removed(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    damaged = root.lake / "click" / f"day={MONDAY}" / "0.9.parquet"
+    damaged = root.lake / "click" / f"day={MONDAY}" / "shop.0.9.parquet"
     damaged.write_bytes(b"PAR1 nothing PAR1")
     known = root.files()
     with pytest.raises(Exception, match=r"cannot read the footer of click/.*0\.9\.parquet"):

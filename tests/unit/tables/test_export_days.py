@@ -91,7 +91,7 @@ def test_a_type_that_is_behind_keeps_its_own_watermark_and_the_others_theirs() -
 
 
 def test_a_type_whose_files_cannot_be_put_in_place_has_no_complete_day() -> None:
-    stuck = Rename("s.pq", f"A/day={FIRST}/0.9.parquet", "A", "life-1", 0, 0)
+    stuck = Rename("s.pq", f"A/day={FIRST}/events.0.9.parquet", "A", "life-1", 0, 0)
     state = said({EVENTS: at(FIRST_ENDS + 9 * HOUR_MS)}, pending=(stuck,))
     assert not complete(state, "A")
     assert complete(state, "B")
@@ -194,7 +194,7 @@ def test_a_type_left_behind_keeps_its_day_open_until_it_has_caught_up() -> None:
 
 def test_a_day_that_was_closed_before_its_files_turned_out_to_be_stuck_is_open_again() -> None:
     """RULES L4: the entry closed the day, then its rename failed."""
-    stuck = Rename("s.pq", f"A/day={FIRST}/0.9.parquet", "A", "life-1", 0, 0)
+    stuck = Rename("s.pq", f"A/day={FIRST}/events.0.9.parquet", "A", "life-1", 0, 0)
     start = Entry(
         1, EntryKind.START, "garmadon", "b", 1.0, starts=(StartRecord(EVENTS, 0, 1),), types={"A": TypeRecord("")}
     )

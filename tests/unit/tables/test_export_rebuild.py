@@ -183,18 +183,18 @@ def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
     only = {ZERO: Bounds(0, 30)}
     assert rebuilt(root, only).ok
     lose_ledger(root)
-    (root.lake / "order" / f"day={MONDAY}" / "0.19.parquet").unlink()
+    (root.lake / "order" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
     assert doubts(root, only) == {"a part of the slice left no file"}
 
 
 def test_a_missing_file_of_a_batch_is_a_doubt_with_partition_offsets_and_files(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
-    (root.lake / "click" / f"day={MONDAY}" / "1.19.parquet").unlink()
+    (root.lake / "click" / f"day={MONDAY}" / "shop.1.19.parquet").unlink()
     report = rebuilt(root)
     (doubt,) = report.doubts
     assert (doubt.partition, doubt.offsets) == ("shop/1", (10, 20))
-    assert doubt.files == (f"order/day={MONDAY}/1.15.parquet",)
+    assert doubt.files == (f"order/day={MONDAY}/shop.1.15.parquet",)
     assert doubt.reason == "1 files are there, and its task wrote 2"
     assert root.state.number == 0
 
@@ -202,7 +202,7 @@ def test_a_missing_file_of_a_batch_is_a_doubt_with_partition_offsets_and_files(t
 def test_a_slice_of_which_every_file_is_gone_is_a_hole(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
-    for path in root.lake.glob(f"*/day={MONDAY}/0.1?.parquet"):
+    for path in root.lake.glob(f"*/day={MONDAY}/shop.0.1?.parquet"):
         path.unlink()
     report = rebuilt(root)
     assert [(each.reason, each.offsets) for each in report.doubts] == [("no file tells of these offsets", (10, 20))]
@@ -211,17 +211,17 @@ def test_a_slice_of_which_every_file_is_gone_is_a_hole(tmp_path: Path) -> None:
 def test_a_file_closed_early_needs_another_that_counts_it(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
-    early = root.lake / "click" / f"day={MONDAY}" / "0.9.parquet"
+    early = root.lake / "click" / f"day={MONDAY}" / "shop.0.9.parquet"
     rewrite_footer(early, files=None)
     assert rebuilt(root).ok
     lose_ledger(root)
-    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "0.5.parquet", files=None)
+    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet", files=None)
     assert doubts(root) == {"2 files are there, and its task wrote an unknown number of"}
 
 
 def test_a_compaction_that_was_cut_short_with_the_ledger_is_a_doubt(tmp_path: Path) -> None:
     root = filled(tmp_path)
-    original = root.lake / "order" / f"day={MONDAY}" / "0.5.parquet"
+    original = root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet"
     data = original.read_bytes()
     compact(root.table)
     lose_ledger(root)
@@ -234,9 +234,9 @@ def test_files_that_were_moved_damaged_or_made_by_others_are_doubts(tmp_path: Pa
     lose_ledger(root)
     folder = root.lake / "order" / f"day={MONDAY}"
     (root.lake / "order" / f"day={TUESDAY}").mkdir()
-    (folder / "0.5.parquet").rename(root.lake / "order" / f"day={TUESDAY}" / "0.5.parquet")
-    pq.write_table(pa.table({"id": [1]}), folder / "0.77.parquet")
-    (folder / "0.78.parquet").write_bytes(b"torn")
+    (folder / "shop.0.5.parquet").rename(root.lake / "order" / f"day={TUESDAY}" / "shop.0.5.parquet")
+    pq.write_table(pa.table({"id": [1]}), folder / "shop.0.77.parquet")
+    (folder / "shop.0.78.parquet").write_bytes(b"torn")
     found = doubts(root)
     assert {"its name and its footer disagree", "its footer does not tell which batch wrote it"} <= found
     assert any(each.startswith("its footer cannot be read") for each in found)
@@ -246,8 +246,8 @@ def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
     folder = root.lake / "click" / f"day={MONDAY}"
-    shutil.copy(folder / "0.9.parquet", folder / "0.8.parquet")
-    rewrite_footer(folder / "0.8.parquet", batch="another", last=8, files=1)
+    shutil.copy(folder / "shop.0.9.parquet", folder / "shop.0.8.parquet")
+    rewrite_footer(folder / "shop.0.8.parquet", batch="another", last=8, files=1)
     assert doubts(root) == {"two slices overlap", "two batches wrote rows of click here"}
 
 
@@ -290,7 +290,7 @@ def test_the_lives_of_a_recreated_topic_keep_their_order(tmp_path: Path) -> None
     assert root.state.fingerprints == known
     assert root.state.of(ZERO).lanes == {}, "an earlier life cannot be read again"
     root.write(again, 5, 9, {("order", MONDAY): range(5, 9)})
-    assert f"order/day={MONDAY}/0~2.8.parquet" in root.files()
+    assert f"order/day={MONDAY}/shop.0~2.8.parquet" in root.files()
 
 
 def test_files_of_another_job_in_the_same_root_are_not_looked_at(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.log.offsets import Partition
-from penstock.tables.parquet.names import FinalName, NameSpace, final_name, parse_final_name
+from penstock.tables.parquet.names import FinalName, NameSpace, final_name, is_of_topic, parse_final_name
 
 EVENTS = Partition("events", "life", 123)
 
@@ -13,13 +13,14 @@ EVENTS = Partition("events", "life", 123)
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("123.12.parquet", FinalName("", 123, 1, 12)),
-        ("A/day=2026-03-01/123.12.parquet", FinalName("", 123, 1, 12)),
-        ("0.0.parquet", FinalName("", 0, 1, 0)),
-        ("42~2.22.parquet", FinalName("", 42, 2, 22)),
+        ("events.123.12.parquet", FinalName("events.", 123, 1, 12)),
+        ("A/day=2026-03-01/events.123.12.parquet", FinalName("events.", 123, 1, 12)),
+        ("a.0.0.parquet", FinalName("a.", 0, 1, 0)),
+        ("a.42~2.22.parquet", FinalName("a.", 42, 2, 22)),
         ("pa4.events.123.13.parquet", FinalName("pa4.events.", 123, 1, 13)),
         ("pa4.events.123~3.13.parquet", FinalName("pa4.events.", 123, 3, 13)),
         ("topic.7.123.13.parquet", FinalName("topic.7.", 123, 1, 13)),
+        ("~_topic.7.13.parquet", FinalName("~_topic.", 7, 1, 13)),
     ],
 )
 def test_a_name_tells_partition_and_last_offset(path: str, expected: FinalName) -> None:
@@ -37,14 +38,15 @@ def test_a_name_tells_partition_and_last_offset(path: str, expected: FinalName) 
         "123.abc",
         "123.parquet",
         "123.abc.parquet",
+        "123.12.parquet",
         "123.index=1.12",
         "123.cluster=pa4.index=13",
-        "123.12.parquet.crc",
-        "123.12.parquet.tmp",
+        "a.123.12.parquet.crc",
+        "a.123.12.parquet.tmp",
         ".123.12.parquet",
-        "123.-1.parquet",
-        "123~.12.parquet",
-        "123.12.PARQUET",
+        "a.123.-1.parquet",
+        "a.123~.12.parquet",
+        "a.123.12.PARQUET",
         "compacted~export.7.0.parquet",
     ],
 )
@@ -54,20 +56,20 @@ def test_other_names_are_passed_over(path: str) -> None:
 
 def test_several_partitions_and_clusters_in_one_folder_are_told_apart_in_any_order() -> None:
     names = [
-        "456.12.parquet",
+        "a.456.12.parquet",
         "123.abc",
         "pa4.events.123.13.parquet",
-        "456.24.parquet",
-        "123.9.parquet",
-        "123.10.parquet",
+        "a.456.24.parquet",
+        "a.123.9.parquet",
+        "a.123.10.parquet",
     ]
     found = [each for each in map(parse_final_name, names) if each is not None]
-    ours = [each.last_offset for each in found if (each.space, each.partition) == ("", 123)]
+    ours = [each.last_offset for each in found if (each.space, each.partition) == ("a.", 123)]
     theirs = [each.last_offset for each in found if (each.space, each.partition) == ("pa4.events.", 123)]
     assert (max(ours), max(theirs)) == (10, 13)
 
 
-@pytest.mark.parametrize("space", [NameSpace(), NameSpace("pa4"), NameSpace("pa4", True), NameSpace("", True)], ids=str)
+@pytest.mark.parametrize("space", [NameSpace(), NameSpace("pa4"), NameSpace("_pa4")], ids=str)
 @pytest.mark.parametrize("life", [1, 2])
 def test_what_a_name_was_made_of_comes_back(space: NameSpace, life: int) -> None:
     assert parse_final_name(final_name(space, EVENTS, life, 9)) == FinalName(space.of("events"), 123, life, 9)
@@ -76,9 +78,32 @@ def test_what_a_name_was_made_of_comes_back(space: NameSpace, life: int) -> None
 def test_lives_clusters_and_topics_never_share_a_name() -> None:
     other = Partition("other", "life", 123)
     names = [
-        final_name(NameSpace(cluster, True), partition, life, 9)
-        for cluster in ("pa4", "am5")
+        final_name(NameSpace(cluster), partition, life, 9)
+        for cluster in ("", "pa4", "am5")
         for partition in (EVENTS, other)
         for life in (1, 2)
     ]
-    assert len(set(names)) == len(names) == 8
+    assert len(set(names)) == len(names) == 12
+
+
+@pytest.mark.parametrize(("cluster", "topic"), [("", "_events"), ("", ".events"), ("_pa4", "events"), ("", "events")])
+def test_readers_pass_over_no_name_of_ours(cluster: str, topic: str) -> None:
+    """Spark and Hive take files that begin with an underscore or a dot for hidden."""
+    space = NameSpace(cluster)
+    name = final_name(space, Partition(topic, "life", 0), 1, 9)
+    assert not name.startswith(("_", "."))
+    assert parse_final_name(name) == FinalName(space.of(topic), 0, 1, 9)
+
+
+@pytest.mark.parametrize(
+    ("space", "topic", "expected"),
+    [
+        ("events.", "events", True),
+        ("pa4.events.", "events", True),
+        ("~_pa4.events.", "events", True),
+        ("my-events.", "events", False),
+        ("events.pa4.", "events", False),
+    ],
+)
+def test_of_which_topic_a_name_space_may_be(space: str, topic: str, expected: bool) -> None:
+    assert is_of_topic(space, topic) is expected

@@ -211,12 +211,12 @@ def test_time_based_partitioning_of_the_seed_holds_or_is_bettered() -> None:
         assert visible(storage) == expected(each for each in events if each.offset < found), moment
     names = sorted(each.path for each in storage.list() if each.path.startswith("A/"))
     assert names == [
-        "A/day=2026-02-28/0.49.parquet",
-        "A/day=2026-03-01/0.18.parquet",
-        "A/day=2026-03-01/0.29.parquet",
-        "A/day=2026-03-01/0.9.parquet",
-        "A/day=2026-03-02/0.19.parquet",
-        "A/day=2026-03-02/0.6.parquet",
+        "A/day=2026-02-28/events.0.49.parquet",
+        "A/day=2026-03-01/events.0.18.parquet",
+        "A/day=2026-03-01/events.0.29.parquet",
+        "A/day=2026-03-01/events.0.9.parquet",
+        "A/day=2026-03-02/events.0.19.parquet",
+        "A/day=2026-03-02/events.0.6.parquet",
     ]
 
 

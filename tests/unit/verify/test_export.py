@@ -57,7 +57,7 @@ def test_a_root_that_holds_each_record_once_is_proved(root: ExportRoot) -> None:
 
 def test_the_proof_is_the_same_in_many_small_passes(root: ExportRoot) -> None:
     assert failed(judged(root.job, offsets_per_pass_max=5)) == []
-    (root.lake / "order" / f"day={MONDAY}" / "1.15.parquet").unlink()
+    (root.lake / "order" / f"day={MONDAY}" / "shop.1.15.parquet").unlink()
     assert first_offence(judged(root.job, offsets_per_pass_max=5)) == at(1, 10, OffenceKind.MISSING)
 
 
@@ -72,28 +72,30 @@ def test_without_a_ledger_nothing_is_proved(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_deleted_is_named_with_its_first_offset(root: ExportRoot) -> None:
-    (root.lake / "click" / f"day={MONDAY}" / "0.19.parquet").unlink()
+    (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
     checks = judged(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert f"click/day={MONDAY}/0.19.parquet" in checks["rows"].detail
+    assert f"click/day={MONDAY}/shop.0.19.parquet" in checks["rows"].detail
     assert "type click has 20 rows, 24 are counted" in checks["rows"].detail
     assert first_offence(checks) == at(0, 16, OffenceKind.MISSING)
 
 
 def test_a_file_that_was_copied_under_another_name_of_ours_is_named(root: ExportRoot) -> None:
     folder = root.lake / "order" / f"day={MONDAY}"
-    shutil.copy(folder / "1.25.parquet", folder / "1.99.parquet")
+    shutil.copy(folder / "shop.1.25.parquet", folder / "shop.1.99.parquet")
     checks = judged(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert "1 files are not in the ledger: order/day=2026-03-02/1.99.parquet" in checks["rows"].detail
+    assert "1 files are not in the ledger: order/day=2026-03-02/shop.1.99.parquet" in checks["rows"].detail
     assert first_offence(checks) == at(1, 20, OffenceKind.TWICE)
 
 
-@pytest.mark.parametrize("place", [f"day={MONDAY}/backup.parquet", "backup.parquet", f"day={MONDAY}/0/1.25.parquet"])
+@pytest.mark.parametrize(
+    "place", [f"day={MONDAY}/backup.parquet", "backup.parquet", f"day={MONDAY}/0/shop.1.25.parquet"]
+)
 def test_a_file_of_no_job_that_readers_would_see_is_named(root: ExportRoot, place: str) -> None:
     target = root.lake / "order" / place
     target.parent.mkdir(exist_ok=True)
-    shutil.copy(root.lake / "order" / f"day={MONDAY}" / "1.25.parquet", target)
+    shutil.copy(root.lake / "order" / f"day={MONDAY}" / "shop.1.25.parquet", target)
     checks = judged(root.job)
     assert failed(checks) == ["rows"]
     assert f"1 files are of no job: order/{place}" in checks["rows"].detail
@@ -116,16 +118,16 @@ def test_files_of_another_job_below_the_same_root_are_its_own_business(tmp_path:
 
 
 def test_a_file_that_is_no_parquet_any_more_is_named(root: ExportRoot) -> None:
-    (root.lake / "order" / f"day={WEDNESDAY}" / "0.33.parquet").write_bytes(b"PAR1 and nothing else")
+    (root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.33.parquet").write_bytes(b"PAR1 and nothing else")
     checks = judged(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert f"1 files cannot be read: order/day={WEDNESDAY}/0.33.parquet" in checks["rows"].detail
+    assert f"1 files cannot be read: order/day={WEDNESDAY}/shop.0.33.parquet" in checks["rows"].detail
 
 
 def test_a_file_in_the_folder_of_another_type_is_found(root: ExportRoot) -> None:
     """All rows are there and all offsets once: only names and counts by type tell."""
-    source = root.lake / "click" / f"day={MONDAY}" / "0.19.parquet"
-    source.rename(root.lake / "order" / f"day={MONDAY}" / "0.19.parquet")
+    source = root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet"
+    source.rename(root.lake / "order" / f"day={MONDAY}" / "shop.0.19.parquet")
     checks = judged(root.job)
     assert failed(checks) == ["rows"]
     assert "type order has 48 rows, 44 are counted" in checks["rows"].detail
@@ -136,7 +138,7 @@ def test_a_row_whose_offset_was_doubled_is_named(root: ExportRoot) -> None:
     def double(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [*rows[:3], {**rows[3], "kafka_offset": 12}, *rows[4:]]
 
-    rewrite_rows(root.lake / "order" / f"day={MONDAY}" / "0.15.parquet", double)
+    rewrite_rows(root.lake / "order" / f"day={MONDAY}" / "shop.0.15.parquet", double)
     checks = judged(root.job)
     assert failed(checks) == ["offsets"]
     assert first_offence(checks) == at(0, 12, OffenceKind.TWICE)
@@ -148,7 +150,7 @@ def test_an_offset_that_is_in_two_types_is_named(root: ExportRoot) -> None:
     def stray(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [rows[0], {**rows[1], "kafka_offset": 12}, *rows[2:]]
 
-    rewrite_rows(root.lake / "click" / f"day={MONDAY}" / "0.19.parquet", stray)
+    rewrite_rows(root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet", stray)
     assert first_offence(judged(root.job)) == at(0, 12, OffenceKind.TWICE)
 
 
@@ -157,11 +159,11 @@ def test_an_offset_that_is_in_two_types_is_named(root: ExportRoot) -> None:
     [
         ({"kafka_offset": 34}, at(0, 34, OffenceKind.BEYOND_POSITION)),
         ({"kafka_offset": -1}, at(0, -1, OffenceKind.BEFORE_ORIGIN)),
-        ({"kafka_partition": 7}, Offence("topicA", 7, 33, OffenceKind.UNKNOWN_PARTITION)),
+        ({"kafka_partition": 7}, Offence("shop", 7, 33, OffenceKind.UNKNOWN_PARTITION)),
     ],
 )
 def test_a_row_that_no_slice_can_hold_is_named(root: ExportRoot, added: dict[str, int], offence: Offence) -> None:
-    path = root.lake / "order" / f"day={WEDNESDAY}" / "0.33.parquet"
+    path = root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.33.parquet"
     rewrite_rows(path, lambda rows: [*rows, {**rows[-1], **added}])
     checks = judged(root.job)
     assert failed(checks) == ["rows", "offsets"]
@@ -180,7 +182,7 @@ def test_a_compacted_root_is_proved_and_its_files_are_no_less_watched(root: Expo
 
 
 def test_a_removed_file_that_came_back_is_named(root: ExportRoot) -> None:
-    old = root.lake / "order" / f"day={MONDAY}" / "0.5.parquet"
+    old = root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet"
     kept = old.read_bytes()
     compact(root.table)
     assert not old.exists()
@@ -223,7 +225,7 @@ def test_a_compaction_that_was_cut_short_is_proved_at_every_step(root: ExportRoo
 
 def test_a_rename_that_could_not_be_done_is_carried_and_counted(root: ExportRoot) -> None:
     """Something else lies where the file should go, and later entries go on without it."""
-    taken = root.lake / "order" / f"day={TUESDAY}" / "0.37.parquet"
+    taken = root.lake / "order" / f"day={TUESDAY}" / "shop.0.37.parquet"
     taken.mkdir(parents=True)
     (taken / "x").write_text("")
     root.write(ZERO, 34, 38, {("order", TUESDAY): range(34, 38)})
@@ -266,7 +268,7 @@ def test_what_is_left_to_a_type_that_is_behind_is_counted_until_it_has_caught_up
     after = judged(root.job)
     assert failed(after) == []
     assert after["offsets"].facts == {"offsets": ROWS + 16}
-    (root.lake / "click" / f"day={TUESDAY}" / "0.44.parquet").unlink()
+    (root.lake / "click" / f"day={TUESDAY}" / "shop.0.44.parquet").unlink()
     assert first_offence(judged(root.job)) == at(0, 42, OffenceKind.MISSING)
 
 
@@ -276,7 +278,7 @@ def test_records_that_the_log_lost_before_their_type_came_back_are_counted(root:
     assert root.state.of(ZERO).totals.vanished == 3
     checks = judged(root.job)
     assert failed(checks) == []
-    (root.lake / "click" / f"day={TUESDAY}" / "0.39.parquet").unlink()
+    (root.lake / "click" / f"day={TUESDAY}" / "shop.0.39.parquet").unlink()
     assert first_offence(judged(root.job)) == at(0, 34, OffenceKind.MISSING, end=40)
 
 
@@ -339,7 +341,7 @@ def test_a_row_that_was_deleted_from_quarantine_is_found(tmp_path: Path) -> None
 
 def test_a_row_that_is_also_in_quarantine_is_named(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
-    path = root.lake / "order" / f"day={MONDAY}" / "0.5.parquet"
+    path = root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet"
     rewrite_rows(path, lambda rows: [*rows[:-1], {**rows[-1], "kafka_offset": 6}])
     assert first_offence(judged(root.job)) == at(0, 6, OffenceKind.BOTH)
 
@@ -369,7 +371,7 @@ def test_a_type_that_was_added_later_may_have_what_quarantine_has(tmp_path: Path
 
 def test_one_type_never_has_an_offset_twice_even_if_it_was_added_later(tmp_path: Path) -> None:
     root = with_new_type(tmp_path)
-    path = root.lake / "view" / f"day={MONDAY}" / "0.8.parquet"
+    path = root.lake / "view" / f"day={MONDAY}" / "shop.0.8.parquet"
     rewrite_rows(path, lambda rows: [rows[0], {**rows[1], "kafka_offset": 6}, rows[2]])
     assert first_offence(judged(root.job)) == at(0, 6, OffenceKind.TWICE)
 
@@ -378,7 +380,7 @@ def test_behind_the_beginning_of_a_new_type_every_offset_is_once_again(tmp_path:
     root = with_new_type(tmp_path)
     root.write(ZERO, 10, 12, {("order", MONDAY): [10], ("click", MONDAY): [11]})
     assert failed(judged(root.job)) == []
-    path = root.lake / "click" / f"day={MONDAY}" / "0.11.parquet"
+    path = root.lake / "click" / f"day={MONDAY}" / "shop.0.11.parquet"
     rewrite_rows(path, lambda rows: [{**rows[0], "kafka_offset": 10}])
     assert first_offence(judged(root.job)) == at(0, 10, OffenceKind.TWICE)
 
@@ -388,5 +390,5 @@ def test_of_a_job_that_keeps_no_offsets_rows_are_counted_and_the_rest_is_not_pro
     checks = judged(job)
     assert failed(checks) == []
     assert checks["offsets"].verdict is Verdict.NOT_PROVEN
-    rewrite_rows(root.lake / "order" / f"day={WEDNESDAY}" / "0.33.parquet", lambda rows: rows[1:])
+    rewrite_rows(root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.33.parquet", lambda rows: rows[1:])
     assert failed(judged(job)) == ["rows"]

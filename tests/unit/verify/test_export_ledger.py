@@ -136,7 +136,7 @@ def test_a_ledger_that_was_made_again_from_its_files_is_proved(root: ExportRoot)
     again = ExportRoot(root.job_path)
     again.write(ZERO, 34, 36, {("order", TUESDAY): [34, 35]})
     assert failed(judged(root.job)) == []
-    (root.lake / "click" / f"day={MONDAY}" / "0.19.parquet").unlink()
+    (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
     assert failed(judged(root.job)) == ["rows", "offsets"]
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.job.spec import AlertLimits
 from penstock.log.offsets import Partition
+from penstock.log.retention import Retention
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.parquet.rules import (
     Breach,
@@ -176,10 +179,53 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
         "global_position": {"events/0": 40},
         "behind_records": {"a": 60, "b": 0, "c": 0},
         "watermark": {},
-        "alerts": {"lag": ["events/0: 30 records up to the end of the log, the limit is 30"], "discrepancy": []},
+        "alerts": {
+            "lag": ["events/0: 30 records up to the end of the log, the limit is 30"],
+            "discrepancy": [],
+            "retention": [],
+        },
     }
 
 
 def test_a_process_that_holds_nothing_tells_of_no_partition() -> None:
     fields = rule_fields(ledger(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
-    assert (fields["lag_records"], fields["discrepancy_records"], fields["alerts"]) == ({}, {}, {"lag": []})
+    assert (fields["lag_records"], fields["discrepancy_records"], fields["alerts"]) == (
+        {},
+        {},
+        {"lag": [], "retention": []},
+    )
+
+
+# retention
+
+
+@pytest.mark.parametrize(("expiring", "broken"), [(40, []), (41, ["a"]), (100, ["a", "b"])])
+def test_a_type_whose_oldest_waiting_record_has_used_up_its_share_of_the_retention_is_named(
+    expiring: int, broken: list[str]
+) -> None:
+    """`a` waits from 40 on, `b` from 60 on."""
+    found = measure(ledger(100, {"a": 40, "b": 60}), [ZERO], {ZERO: 100}, {ZERO: expiring})
+    breached = list(breaches(found, AlertLimits()))
+    assert [(each.rule, each.place) for each in breached] == [
+        (Rule.RETENTION, f"type {name} in events/0") for name in broken
+    ]
+
+
+def test_records_that_a_backfill_has_still_to_look_for_were_promised_to_nobody() -> None:
+    here = RoutedPartition(100, 0, lanes={"a": Lane(0, Cause.BACKFILL, 50, deferred=1)})
+    state = replace(ledger(100), partitions={ZERO: here})
+    assert measure(state, [ZERO], {}, {ZERO: 50}).expiring_records == {}
+    assert measure(state, [ZERO], {}, {ZERO: 51}).expiring_records == {(ZERO, "a"): 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}, Retention(604_800.0)),
+        ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "1000"}, Retention(None, by_size=True)),
+        ({"cleanup.policy": "compact", "retention.ms": "604800000", "retention.bytes": "1000"}, Retention()),
+        ({"cleanup.policy": "compact,delete", "retention.ms": "1000", "retention.bytes": "0"}, Retention(1.0, True)),
+    ],
+)
+def test_what_the_settings_of_a_topic_say_of_its_retention(settings: dict[str, str], expected: Retention) -> None:
+    assert Retention.of(settings) == expected

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from penstock.errors import InvariantError
 from penstock.job.spec import GapPolicy, Rotation
 from penstock.log.offsets import Bounds, Partition, Slice
-from penstock.plan import GapError
 from penstock.tables.parquet.state import Cause, Lane, RoutedPartition
 
 
@@ -31,6 +30,8 @@ class CatchUp:
 
     piece: Slice
     takes: Mapping[str, int]
+    routing: str = ""
+    """The id of the routing by which their records are found; empty: that of the job file."""
 
 
 def is_due(name: str, lane: Lane, terms: CatchUpTerms) -> bool:
@@ -42,39 +43,67 @@ def is_due(name: str, lane: Lane, terms: CatchUpTerms) -> bool:
         return True
     return (
         (rotation.events is not None and lane.deferred >= rotation.events)
-        or (rotation.seconds is not None and terms.now - lane.since >= rotation.seconds)
+        or terms.now - lane.since >= rotation.seconds
         or (rotation.size_bytes is not None and lane.size_bytes >= rotation.size_bytes)
     )
+
+
+def lost_lanes(here: RoutedPartition, bounds: Bounds) -> dict[str, Lane]:
+    """The types that left records at offsets that the log no longer has; a backfill takes what is there."""
+    return {name: lane for name, lane in here.lanes.items() if lane.position < bounds.first and not _in_backfill(lane)}
 
 
 def catch_up(partition: Partition, here: RoutedPartition, bounds: Bounds, terms: CatchUpTerms) -> CatchUp | None:
     """The next slice behind a partition's position; None if nothing behind it is due.
 
-    A backfill ends where counting began, so that its records and those that were deferred are never in one slice.
+    A backfill ends where counting began, so that its records and those that were deferred are never in one slice; a
+    slice also ends where another routing began. A type that lost records stands still where `on.gap` says so.
     """
-    due = {name: lane for name, lane in here.lanes.items() if is_due(name, lane, terms)}
-    backfills = {name: lane for name, lane in due.items() if lane.position < lane.counted_from}
-    group = backfills or due
-    if not group or here.position is None:
+    stopped = lost_lanes(here, bounds) if terms.gap is GapPolicy.FAIL else {}
+    due = {name: lane for name, lane in here.lanes.items() if name not in stopped and is_due(name, lane, terms)}
+    backfills = {name: lane for name, lane in due.items() if _in_backfill(lane)}
+    if not due or here.position is None:
         return None
-    start = min(lane.position for lane in group.values())
-    end_max = min((lane.counted_from for lane in backfills.values()), default=here.position)
-    if start < bounds.first and not backfills and terms.gap is GapPolicy.FAIL:
-        raise GapError(partition, start, bounds.first)
+    first = min((backfills or due).values(), key=lambda lane: lane.position)
+    if backfills:
+        group = {name: lane for name, lane in backfills.items() if lane.routing == first.routing}
+        routing, end_max = first.routing, min(lane.counted_from for lane in group.values())
+    else:
+        group = due
+        routing, end_max = _routed_at(here, first.position)
+    start = first.position
     read_from = min(max(start, bounds.first), end_max)
     end = min(end_max, read_from + terms.records_max)
     takes = {name: lane.position for name, lane in group.items() if lane.position < end}
-    return CatchUp(Slice(partition, start, end, read_from), takes)
+    return CatchUp(Slice(partition, start, end, read_from), takes, routing)
 
 
 def check_residue(piece: Slice, here: RoutedPartition, taken: Mapping[str, int], may_vanish: bool) -> None:
-    """A type that has caught up must have found every record that was left for it."""
-    if here.position is None or piece.end < here.position or may_vanish or piece.gap:
+    """A type that has caught up must have found every record that was left for it, unless the log lost some."""
+    if here.position is None or piece.end < here.position or may_vanish:
         return
     for name, count in taken.items():
         lane = here.lanes.get(name)
-        if lane is not None and piece.end > lane.counted_from and lane.deferred != count:
+        if lane is None or lane.gap or lane.position < piece.read_from or piece.end <= lane.counted_from:
+            continue
+        if lane.deferred != count:
             raise InvariantError(
                 f"{piece.partition}: type {name} left {lane.deferred} records behind and found {count} of them",
-                detail=f"offsets {lane.position} to {piece.end - 1}",
+                detail=f"offsets {lane.position} to {piece.end - 1}; nothing was written",
+                hint="if the topic is transactional or was compacted, say so (log.kafka.transactional); "
+                "otherwise report this with the output of `penstock verify`",
             )
+
+
+def _in_backfill(lane: Lane) -> bool:
+    return lane.position < lane.counted_from
+
+
+def _routed_at(here: RoutedPartition, offset: int) -> tuple[str, int]:
+    """The routing under which records at an offset were counted, and where the next one begins."""
+    routing, end = "", here.position or 0
+    for each in here.routings:
+        if each.offset > offset:
+            return routing, each.offset
+        routing = each.routing
+    return routing, end

@@ -28,6 +28,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    RoutedFrom,
     RoutedPartition,
     TypeState,
     Unfinished,
@@ -64,6 +65,7 @@ def encode_entry(entry: Entry) -> bytes:
         "failures": dict(entry.failures),
         "reopened": [[name, day, at] for (name, day), at in entry.reopened.items()],
         "closed": [list(each) for each in entry.closed],
+        "routings": dict(entry.routings),
     }
     return _encoded("entry", head, body)
 
@@ -83,6 +85,7 @@ def encode_state(state: LedgerState) -> bytes:
         "reopened": [[name, day, at] for (name, day), at in state.reopened.items()],
         "open_days": sorted(map(list, state.open_days)),
         "first_batch": state.first_batch,
+        "routings": dict(state.routings),
     }
     return _encoded("snapshot", {"number": state.number}, body)
 
@@ -127,6 +130,7 @@ def _entry(body: Mapping[str, Any]) -> Entry:
         failures=body.get("failures", {}),
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         closed=tuple((name, day) for name, day in body.get("closed", ())),
+        routings=body.get("routings", {}),
     )
 
 
@@ -143,6 +147,7 @@ def _state(body: Mapping[str, Any]) -> LedgerState:
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         open_days=frozenset((name, day) for name, day in body.get("open_days", ())),
         first_batch=body.get("first_batch", ""),
+        routings=body.get("routings", {}),
     )
 
 
@@ -158,12 +163,13 @@ def _slice_body(piece: SliceRecord) -> dict[str, Any]:
                 "written": {name: asdict(each) for name, each in piece.written.items()},
                 "deferred": {name: asdict(each) for name, each in piece.deferred.items()},
                 "quarantine": [_file_body(each) for each in piece.quarantine],
+                "routing": piece.routing,
             }
         ),
         # The first instant of 1970 is a time too.
         **({} if piece.watermark_ms is None else {"watermark_ms": piece.watermark_ms}),
         # An empty mapping is not the same as none: it is a catch-up without types.
-        **({} if piece.taken is None else {"taken": {name: asdict(each) for name, each in piece.taken.items()}}),
+        **({} if piece.taken is None else {"taken": {name: _taken_body(each) for name, each in piece.taken.items()}}),
     }
 
 
@@ -184,6 +190,7 @@ def _slice(body: Mapping[str, Any]) -> SliceRecord:
         },
         taken=None if taken is None else {name: TakenRecord(**each) for name, each in taken.items()},
         quarantine=tuple(_file(each, partition) for each in body.get("quarantine", ())),
+        routing=body.get("routing", ""),
     )
 
 
@@ -195,7 +202,8 @@ def _partition_body(partition: Partition, here: RoutedPartition) -> dict[str, An
         "token": here.token,
         "watermark_ms": here.watermark_ms,
         "totals": _lean(asdict(here.totals)),
-        "lanes": {name: asdict(lane) for name, lane in here.lanes.items()},
+        "lanes": {name: _lane_body(lane) for name, lane in here.lanes.items()},
+        **({"routings": [[each.offset, each.routing] for each in here.routings]} if here.routings else {}),
         **(
             {"listed": here.listing.number, "quarantine": [_file_body(each) for each in here.listing.files]}
             if here.listing
@@ -215,12 +223,23 @@ def _routed(body: Mapping[str, Any]) -> RoutedPartition:
         lanes={name: Lane(**{**each, "cause": Cause(each["cause"])}) for name, each in body["lanes"].items()},
         watermark_ms=body["watermark_ms"],
         listing=Listing(body["listed"], files) if "listed" in body else None,
+        routings=tuple(RoutedFrom(offset, routing) for offset, routing in body.get("routings", ())),
     )
+
+
+def _taken_body(taken: TakenRecord) -> dict[str, Any]:
+    return {"start": taken.start, "count": taken.count, **_lean({"gap": taken.gap})}
+
+
+def _lane_body(lane: Lane) -> dict[str, Any]:
+    body = asdict(lane)
+    rare = {name: body.pop(name) for name in ("routing", "gap")}
+    return {**body, **_lean(rare)}
 
 
 def _type_record(body: Mapping[str, Any]) -> TypeRecord:
     start = body.get("start")
-    return TypeRecord(body.get("schema", ""), None if start is None else TypeStart(start))
+    return TypeRecord(body.get("schema", ""), None if start is None else TypeStart(start), body.get("routing", ""))
 
 
 def _file_body(file: StagedFile) -> dict[str, Any]:

@@ -65,6 +65,8 @@ class TakenRecord:
 
     start: int
     count: int
+    gap: int = 0
+    """Offsets from `start` on that the log no longer had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class SliceRecord:
     deferred: Mapping[str, DeferredRecord] = field(default_factory=dict)
     taken: Mapping[str, TakenRecord] | None = None
     quarantine: tuple[StagedFile, ...] = ()
+    routing: str = ""
+    """The id of the routing under which a slice of the partition itself was read; empty: that of the job file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class TypeRecord:
     schema: str
     start: TypeStart | None = None
     """Where it begins in partitions that already have a position; None for a type that is not new."""
+    routing: str = ""
+    """The id of the routing by which what it has to catch up is found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +124,5 @@ class Entry:
     reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)
     closed: tuple[tuple[str, Day], ...] = ()
     """Days that are complete with this entry."""
+    routings: Mapping[str, str] = field(default_factory=dict)
+    """Routings that are new to the table, by id."""

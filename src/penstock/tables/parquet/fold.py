@@ -17,6 +17,7 @@ from penstock.tables.parquet.state import (
     Lane,
     LedgerState,
     Listing,
+    RoutedFrom,
     RoutedPartition,
     TypeState,
     Unfinished,
@@ -43,8 +44,10 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         partitions[fence.partition] = replace(here, token=fence.token)
     for name, record in entry.types.items():
         if record.start is TypeStart.BEGINNING:
-            partitions = {each: _backfilled(here, name, entry.at) for each, here in partitions.items()}
+            partitions = {each: _backfilled(here, name, record, entry.at) for each, here in partitions.items()}
     for piece in entry.slices:
+        if piece.routing and piece.routing not in {**state.routings, **entry.routings}:
+            raise InvariantError(f"ledger entry {entry.number}: the routing {piece.routing} is not known")
         partitions[piece.partition] = _after(partitions[piece.partition], piece, entry)
     for partition, watermark_ms in entry.idle.items():
         partitions[partition] = _idle(partitions[partition], watermark_ms)
@@ -57,6 +60,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         pending=entry.pending,
         reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
         first_batch=state.first_batch or entry.batch_id,
+        routings={**state.routings, **entry.routings},
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
     )
 
@@ -115,7 +119,25 @@ def _advanced(here: RoutedPartition, piece: SliceRecord, at: float) -> RoutedPar
                 deferred=lane.deferred + left.count,
                 size_bytes=lane.size_bytes + left.size_bytes,
             )
-    return replace(here, position=piece.end, lanes=lanes, watermark_ms=later(here.watermark_ms, piece.watermark_ms))
+    return replace(
+        here,
+        position=piece.end,
+        lanes=lanes,
+        watermark_ms=later(here.watermark_ms, piece.watermark_ms),
+        routings=_needed(_routed(here, piece), min((lane.position for lane in lanes.values()), default=piece.end)),
+    )
+
+
+def _routed(here: RoutedPartition, piece: SliceRecord) -> tuple[RoutedFrom, ...]:
+    """The routings of a partition after a slice of it: its own begins with it."""
+    last = here.routings[-1].routing if here.routings else ""
+    return here.routings if piece.routing == last else (*here.routings, RoutedFrom(piece.start, piece.routing))
+
+
+def _needed(routings: tuple[RoutedFrom, ...], lowest: int) -> tuple[RoutedFrom, ...]:
+    """Without the routings that only concern offsets below the lowest lane."""
+    past = sum(each.offset <= lowest for each in routings)
+    return routings[max(0, past - 1) :]
 
 
 def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, TakenRecord]) -> RoutedPartition:
@@ -135,6 +157,7 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
                 cause=Cause.ROTATION if lane.cause is Cause.BACKFILL and not _in_backfill(lane, piece) else lane.cause,
                 deferred=left,
                 watermark_ms=later(lane.watermark_ms, piece.watermark_ms),
+                gap=lane.gap if backfill else lane.gap + took.gap,
             )
     return replace(here, lanes=lanes, totals=totals)
 
@@ -143,11 +166,11 @@ def _in_backfill(lane: Lane, piece: SliceRecord) -> bool:
     return piece.end < lane.counted_from
 
 
-def _backfilled(here: RoutedPartition, name: str, at: float) -> RoutedPartition:
+def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float) -> RoutedPartition:
     """A type that begins where the partition began: it is behind by all that was read since."""
     if here.position is None or here.origin is None or here.position <= here.origin:
         return here
-    lane = Lane(here.origin, Cause.BACKFILL, here.position, since=at)
+    lane = Lane(here.origin, Cause.BACKFILL, here.position, since=at, routing=record.routing)
     return replace(here, lanes={**here.lanes, name: lane})
 
 

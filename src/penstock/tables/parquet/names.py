@@ -1,6 +1,6 @@
 """Where things lie below the root of a routed job, and the names that readers see (DESIGN 6.1).
 
-    <type>/day=YYYY-MM-DD/[<cluster>.][<topic>.]<partition>[~<life>].<last offset>.parquet
+    <type>/day=YYYY-MM-DD/[<cluster>.]<topic>.<partition>[~<life>].<last offset>.parquet
     <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
     _penstock/names/<name space>                  which job writes names that begin so
     _penstock/<job>/ledger/<entry>.json           the chain of entries
@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from penstock.log.offsets import Partition
 
 SUFFIX = ".parquet"
+CLAIMS = "_penstock/names"
 _DIGITS = 20
-_FINAL = re.compile(r"(?P<space>(?:[A-Za-z0-9._-]+\.)?)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)\.parquet")
+_FINAL = re.compile(r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)\.parquet")
 _COMPACTED = re.compile(r"compacted~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
@@ -72,18 +73,21 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class NameSpace:
-    """How the file names of a job begin: nothing, or `<cluster>.<topic>.` where a root serves several."""
+    """How the file names of a job begin: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster.
+
+    Always with the topic: a second one may be added to the job at any time.
+    """
 
     cluster: str = ""
-    with_topic: bool = False
 
     def of(self, topic: str) -> str:
-        cluster = f"{self.cluster}." if self.cluster else ""
-        return f"{cluster}{topic}." if self.with_topic else cluster
+        space = f"{self.cluster}.{topic}." if self.cluster else f"{topic}."
+        # Readers pass over files whose names begin with these.
+        return f"~{space}" if space.startswith(("_", ".")) else space
 
     def claim(self, topic: str) -> str:
         """The object by which a job reserves the names that begin so."""
-        return f"_penstock/names/{self.of(topic) or '-'}"
+        return claim_of(self.of(topic))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,16 @@ class FinalName:
     partition: int
     life: int
     last_offset: int
+
+
+def claim_of(space: str) -> str:
+    """The object that says which job writes names that begin so."""
+    return f"{CLAIMS}/{space}"
+
+
+def is_of_topic(space: str, topic: str) -> bool:
+    """Whether names that begin so may be of a topic, under whatever name of its cluster."""
+    return f".{space.removeprefix('~')}".endswith(f".{topic}.")
 
 
 def day_folder(name: str, day: str) -> str:

@@ -37,6 +37,8 @@ class RoutedPart:
     watermark_ms: int | None = None
     taken_from: Mapping[str, int] = field(default_factory=dict)
     """From which offset on the files hold a type's records, where its own table was ahead."""
+    routing: str = ""
+    """The id of the routing under which a slice of the partition itself was read."""
 
     @property
     def partition(self) -> Partition:
@@ -141,6 +143,7 @@ def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:
         deferred=_deferred(part) if part.main else {},
         taken=None if part.main else _taken(part),
         quarantine=part.quarantine_files,
+        routing=part.routing if part.main else "",
     )
 
 
@@ -193,7 +196,9 @@ def _catch_up_totals(part: RoutedPart, here: RoutedPartition) -> Totals:
 def _taken(part: RoutedPart) -> dict[str, TakenRecord]:
     """Also a type without any record in the slice moves with it (I2)."""
     return {
-        name: TakenRecord(start, part.shares.get(name, Share()).counts.read)
+        name: TakenRecord(
+            start, part.shares.get(name, Share()).counts.read, max(0, min(part.piece.read_from, part.piece.end) - start)
+        )
         for name, start in part.takes.items()
         if name not in part.behind
     }

@@ -19,7 +19,6 @@ for done.
 from __future__ import annotations
 
 import io
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from penstock.storage import NotFoundError
 from penstock.tables.delta.keys import fingerprint, position_key
 from penstock.tables.environment import new_batch_id
 from penstock.tables.parquet.codec import encode_entry
-from penstock.tables.parquet.data_files import COMPACTED, DataFile, Footer, files_of_type, plain, read_footers
+from penstock.tables.parquet.data_files import COMPACTED, DataFile, Footer, plain, read_footers
 from penstock.tables.parquet.entry import (
     Entry,
     EntryKind,
@@ -47,7 +46,7 @@ from penstock.tables.parquet.entry import (
 )
 from penstock.tables.parquet.evidence import Doubt, PartitionProof, Witness, prove, witness
 from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.names import parse_final_name, type_and_day
+from penstock.tables.parquet.names import claim_of, is_compacted, parse_final_name, type_and_day
 from penstock.tables.parquet.schemas import schema_text
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
@@ -133,7 +132,9 @@ def _look(table: ExportTable) -> Found:
             reason = "it is gone again" if footer is None else footer.detail
             doubts.append(Doubt(f"its footer cannot be read: {reason}", files=(file.path,)))
             continue
-        for each in _testimony(file, footer):
+        if not _is_ours(table, file, footer):
+            continue
+        for each in _testimony(table, file, footer):
             if isinstance(each, Doubt):
                 doubts.append(each)
             else:
@@ -146,8 +147,20 @@ def _look(table: ExportTable) -> Found:
     return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0))
 
 
-def _testimony(file: DataFile, footer: Footer) -> Iterator[Witness | Doubt]:
+def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
+    """Whether this job wrote a file; that of a topic that it no longer reads tells it in its footer."""
+    expected = {table.space.of(each) for each in table.job.log.topics}
+    return file.name is None or file.name.space in expected or footer.facts.get("job") == table.job.name
+
+
+def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[Witness | Doubt]:
     if file.name is not None:
+        expected = table.space.of(str(footer.facts.get("topic", "")))
+        if footer.facts and file.name.space != expected:
+            yield Doubt(
+                f"its name does not begin with {expected}: was table.export.cluster changed?", files=(file.path,)
+            )
+            return
         yield witness(footer.facts, file.path, footer.rows, file.size_bytes)
         return
     if footer.facts.get("kind") != COMPACTED:
@@ -161,28 +174,19 @@ def _testimony(file: DataFile, footer: Footer) -> Iterator[Witness | Doubt]:
 
 
 def _files(table: ExportTable) -> Iterator[DataFile]:
-    """All data files of this job, also of types that the job file no longer names."""
-    names = {place[0] for entry in table.storage.list() if (place := type_and_day(entry.path)) is not None}
-    for name in sorted(names):
-        spaces = _spaces(table, name)
-        yield from files_of_type(table.storage, name, table.job.name, spaces)
+    """All data files that may be this job's, also of topics and types that the job file no longer names."""
+    places = ((entry, type_and_day(entry.path)) for entry in table.storage.list())
+    data = [(entry, place, parse_final_name(entry.path)) for entry, place in places if place is not None]
+    owners = {name.space: _owner(table, name.space) for _, _, name in data if name is not None}
+    for entry, place, name in sorted(data, key=lambda each: each[0].path):
+        unclaimed = name is not None and owners[name.space] in (None, table.job.name)
+        if unclaimed or is_compacted(entry.path, table.job.name):
+            yield DataFile(entry.path, *place, entry.size_bytes, name)
 
 
-def _spaces(table: ExportTable, name: str) -> frozenset[str]:
-    """How the names of this job's files may begin: topics by the job file, if no other job has claimed them."""
-    topics = set(table.job.log.topics)
-    pattern = table.job.log.topic_pattern
-    if pattern is not None:
-        parsed = (parse_final_name(entry.path) for entry in table.storage.list(name))
-        prefix = f"{table.space.cluster}." if table.space.cluster else ""
-        seen = {each.space.removeprefix(prefix).removesuffix(".") for each in parsed if each is not None}
-        topics |= {each for each in seen if re.fullmatch(pattern, each)}
-    return frozenset(table.space.of(each) for each in topics if _owner(table, each) in (None, table.job.name))
-
-
-def _owner(table: ExportTable, topic: str) -> str | None:
+def _owner(table: ExportTable, space: str) -> str | None:
     try:
-        return table.storage.read(table.space.claim(topic)).decode()
+        return table.storage.read(claim_of(space)).decode()
     except NotFoundError:
         return None
 

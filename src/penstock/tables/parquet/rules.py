@@ -1,4 +1,6 @@
-"""The three monitoring rules of seed 000, as pure functions of what the ledger and the log say.
+"""The monitoring rules: three of seed 000, and that no record waits for its type until the log lets go of it.
+
+They are pure functions of what the ledger and the log say.
 
 The latest committed offset of a type is its position, the latest committable one is the position of its partition:
 everything below that was read, and is either written or known to be left behind.
@@ -24,6 +26,7 @@ class Rule(StrEnum):
     FAILED_WRITES = "failed_writes"
     LAG = "lag"
     DISCREPANCY = "discrepancy"
+    RETENTION = "retention"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Measured:
     failed_writes_percent_by_type: Mapping[str, float] = field(default_factory=dict)
     lag_records: Mapping[Partition, int] = field(default_factory=dict)
     discrepancy_records: Mapping[Partition, int] = field(default_factory=dict)
+    expiring_records: Mapping[tuple[Partition, str], int] = field(default_factory=dict)
+    """By partition and type: records that wait, the oldest of them for more of the topic's retention than allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,20 @@ class Breach:
                 return f"{self.place}: {self.value:g} records up to the end of the log, the limit is {self.limit:g}"
             case Rule.DISCREPANCY:
                 return f"{self.place}: its types are {self.value:g} records apart, the limit is {self.limit:g}"
+            case Rule.RETENTION:
+                return f"{self.place}: {self.value:g} records wait, {self.limit:g} % of the topic's retention is over"
 
 
-def measure(state: LedgerState, partitions: Iterable[Partition], ends: Mapping[Partition, int]) -> Measured:
-    """Measure these partitions and all types; `ends` are where the log ends, as far as it is known."""
+def measure(
+    state: LedgerState,
+    partitions: Iterable[Partition],
+    ends: Mapping[Partition, int],
+    expiring: Mapping[Partition, int] | None = None,
+) -> Measured:
+    """Measure these partitions and all types; `ends` are where the log ends, as far as it is known.
+
+    `expiring` are the offsets below which records have used up what they may of their retention.
+    """
     writes = {name: each.outcomes for name, each in state.types.items()}
     percents = {name: failed_percent(outcomes) for name, outcomes in writes.items()}
     heads = {each: head for each in partitions if (head := state.of(each).position) is not None}
@@ -67,6 +82,12 @@ def measure(state: LedgerState, partitions: Iterable[Partition], ends: Mapping[P
         failed_writes_percent_by_type={name: percent for name, percent in percents.items() if percent is not None},
         lag_records={each: max(0, ends[each] - head) for each, head in heads.items() if each in ends},
         discrepancy_records={each: discrepancy(state, each) for each in heads},
+        expiring_records={
+            (each, name): lane.deferred
+            for each, offset in (expiring or {}).items()
+            for name, lane in sorted(state.of(each).lanes.items())
+            if lane.deferred and max(lane.position, lane.counted_from) < offset
+        },
     )
 
 
@@ -102,6 +123,8 @@ def breaches(found: Measured, limits: AlertLimits) -> Iterator[Breach]:
         for partition, apart in sorted(found.discrepancy_records.items()):
             if apart > limits.discrepancy_records_max:
                 yield Breach(Rule.DISCREPANCY, str(partition), apart, limits.discrepancy_records_max)
+    for (partition, name), records in sorted(found.expiring_records.items()):
+        yield Breach(Rule.RETENTION, f"type {name} in {partition}", records, limits.retention_percent_max)
 
 
 def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
@@ -113,11 +136,18 @@ def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
             return limits.lag_records_max
         case Rule.DISCREPANCY:
             return limits.discrepancy_records_max
+        case Rule.RETENTION:
+            return limits.retention_percent_max
 
 
-def rule_fields(state: LedgerState, ends: Mapping[Partition, int], limits: AlertLimits) -> dict[str, object]:
+def rule_fields(
+    state: LedgerState,
+    ends: Mapping[Partition, int],
+    limits: AlertLimits,
+    expiring: Mapping[Partition, int] | None = None,
+) -> dict[str, object]:
     """The fields of `RULES_EVENT` for the partitions that a process holds, with the ends of the log there."""
-    found = measure(state, ends, ends)
+    found = measure(state, ends, ends, expiring)
     broken = list(breaches(found, limits))
     marks = {name: watermark_of(state, name) for name in state.types}
     return {

@@ -40,6 +40,18 @@ class Lane:
     """When the first of them was left behind."""
     watermark_ms: int | None = None
     """The event time that the type is complete up to."""
+    routing: str = ""
+    """Of a backfill: the routing of the process that added the type."""
+    gap: int = 0
+    """Offsets since `counted_from` that the log had lost: some of `deferred` may never be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedFrom:
+    """From which offset on the records of a partition were counted under a routing."""
+
+    offset: int
+    routing: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,8 @@ class RoutedPartition:
     lanes: Mapping[str, Lane] = field(default_factory=dict)
     watermark_ms: int | None = None
     listing: Listing | None = None
+    routings: tuple[RoutedFrom, ...] = ()
+    """Ascending, as far back as a lane may still need them; a rebuilt partition has none below its position."""
 
     @property
     def quarantine_mark(self) -> int | None:
@@ -125,6 +139,8 @@ class LedgerState:
     """Days that have rows and are not complete."""
     first_batch: str = ""
     """The batch id of the first entry: it tells this ledger from another one of the same job and root."""
+    routings: Mapping[str, str] = field(default_factory=dict)
+    """The routings that processes of the job had, by id, as `Routing.text`."""
 
     @property
     def version(self) -> int:

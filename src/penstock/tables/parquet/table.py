@@ -24,10 +24,12 @@ from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
 from penstock.tables.parquet.names import (
+    CLAIMS,
     NameSpace,
     Places,
     day_folder,
     final_name,
+    is_of_topic,
 )
 from penstock.tables.parquet.proposal import (
     LedgerPart,
@@ -37,6 +39,7 @@ from penstock.tables.parquet.proposal import (
     slice_record,
     start_record,
 )
+from penstock.tables.parquet.routing import Routing
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
@@ -67,6 +70,7 @@ class Draft:
     types: Mapping[str, TypeRecord] = field(default_factory=dict)
     idle: Mapping[Partition, int] = field(default_factory=dict)
     parts: tuple[LedgerPart, ...] = ()
+    routings: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExportTable:
@@ -80,7 +84,8 @@ class ExportTable:
         self.environment = environment
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
-        self.space = NameSpace(export.cluster, export.topic_in_names)
+        self.space = NameSpace(export.cluster)
+        self.routing = Routing.of(job, export)
         self.ledger = Ledger(self.storage, self.places, environment)
         self.failures: dict[str, int] = {}
         """Writes to the final place that failed since the last entry of ours, by type."""
@@ -232,6 +237,7 @@ class ExportTable:
             pending_removes=self._leftover.removes,
             failures=known,
             reopened=reopened_by(slices, state, after),
+            routings=draft.routings,
         )
         return replace(entry, closed=closable(apply(state, entry), after))
 
@@ -271,11 +277,12 @@ class ExportTable:
         return pa.schema([*fixed, *computed])
 
     def agree_on_types(self) -> LedgerState:
-        """Enter the job's types that the table does not know yet, each where the job file says that it begins."""
+        """Enter the routing and the types that the table does not know yet, each where the job file says it begins."""
         specs = self.export.all_types
 
         if not self.ledger.exists:
             refuse_files_without_ledger(self.storage, self.job, self.export)
+        self.refuse_other_names(self.job.log.topics)
 
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
@@ -287,13 +294,14 @@ class ExportTable:
                 )
             changes = {name: self._type_change(spec, state) for name, spec in specs.items()}
             stated = {name: record for name, record in changes.items() if record is not None}
-            return Draft(EntryKind.TYPES, types=stated) if stated else None
+            routings = {} if self.routing.id in state.routings else {self.routing.id: self.routing.text}
+            return Draft(EntryKind.TYPES, types=stated, routings=routings) if stated or routings else None
 
         self.append(decide)
         return self.ledger.refresh()
 
     def change_schema(self, name: str, schema: pa.Schema) -> None:
-        """Fix the columns of a type anew; columns are only ever added."""
+        """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
 
         def decide(state: LedgerState) -> Draft | None:
             known = schema_of(state, name)
@@ -325,12 +333,13 @@ class ExportTable:
                 f"type {spec.name} is new to a table that already has positions",
                 hint=f"say where it begins: types.{spec.name}.start: beginning, or now",
             )
-        return TypeRecord(schema, spec.start)
+        return TypeRecord(schema, spec.start, self.routing.id)
 
     # places
 
     def claim_names(self, topics: Iterable[str]) -> None:
         """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
+        self.refuse_other_names(topics)
         for topic in sorted(set(topics)):
             path = self.space.claim(topic)
             if self.storage.put_if_absent(path, self.job.name.encode()):
@@ -340,6 +349,23 @@ class ExportTable:
                 raise UserError(
                     f"the root {self.job.table.path} is used by the job {owner} under the same file names",
                     hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
+                )
+
+    def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
+        """Refuse a job file under which the files that are there would no longer be ours.
+
+        Only another `cluster` does that: what a topic's names begin with never changes otherwise.
+        """
+        expected = {self.space.of(each.topic): each.topic for each in self.ledger.refresh().partitions}
+        expected |= {self.space.of(topic): topic for topic in topics}
+        for entry in self.storage.list(CLAIMS):
+            space = entry.path.rsplit("/", 1)[-1]
+            now = next((new for new, topic in expected.items() if is_of_topic(space, topic)), None)
+            if space not in expected and now and self.storage.read(entry.path).decode() == self.job.name:
+                raise UserError(
+                    f"the job {self.job.name} has named files below {self.job.table.path} that begin with {space}",
+                    detail=f"by the job file they would begin with {now}",
+                    hint="set table.export.cluster to what it was, or write to a new root",
                 )
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
