@@ -60,7 +60,10 @@ def said(number: int, kind: EntryKind, **contents: Any) -> Entry:
 
 RELEASED: dict[EntryKind, Entry] = {
     EntryKind.TYPES: said(
-        1, EntryKind.TYPES, types={"fs": TypeRecord("c2NoZW1h", TypeStart.BEGINNING), "gc": TypeRecord("")}
+        1,
+        EntryKind.TYPES,
+        types={"fs": TypeRecord("c2NoZW1h", TypeStart.BEGINNING, "5f0c"), "gc": TypeRecord("")},
+        routings={"5f0c": "{}"},
     ),
     EntryKind.START: said(2, EntryKind.START, starts=(StartRecord(ZERO, 0, 1), StartRecord(ONE, 10, 0))),
     EntryKind.FENCE: said(3, EntryKind.FENCE, fences=(FenceRecord(ZERO, 2), FenceRecord(ONE, 7))),

@@ -227,6 +227,7 @@ def _entries(
         starts=tuple(StartRecord(each.partition, each.origin, 0) for each in proofs),
         slices=tuple(_whole_slice(each) for each in proofs),
         types={name: TypeRecord(schema, TypeStart.NOW) for name, schema in schemas.items()},
+        routings={table.routing.id: table.routing.text},
     )
     caught_up = Entry(
         number + 2,
@@ -237,7 +238,7 @@ def _entries(
         slices=tuple(
             piece for each in proofs for piece in _type_slices(table, each, schemas, each.partition.topic_id in present)
         ),
-        types={name: TypeRecord(schema, TypeStart.BEGINNING) for name, schema in schemas.items()},
+        types={name: TypeRecord(schema, TypeStart.BEGINNING, table.routing.id) for name, schema in schemas.items()},
     )
     return (begun, caught_up), apply(apply(LedgerState(number=number), begun), caught_up)
 

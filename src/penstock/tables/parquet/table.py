@@ -23,13 +23,12 @@ from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
+from penstock.tables.parquet.name_claims import refuse_other_names
 from penstock.tables.parquet.names import (
-    CLAIMS,
     NameSpace,
     Places,
     day_folder,
     final_name,
-    is_of_topic,
 )
 from penstock.tables.parquet.proposal import (
     LedgerPart,
@@ -352,21 +351,9 @@ class ExportTable:
                 )
 
     def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
-        """Refuse a job file under which the files that are there would no longer be ours.
-
-        Only another `cluster` does that: what a topic's names begin with never changes otherwise.
-        """
-        expected = {self.space.of(each.topic): each.topic for each in self.ledger.refresh().partitions}
-        expected |= {self.space.of(topic): topic for topic in topics}
-        for entry in self.storage.list(CLAIMS):
-            space = entry.path.rsplit("/", 1)[-1]
-            now = next((new for new, topic in expected.items() if is_of_topic(space, topic)), None)
-            if space not in expected and now and self.storage.read(entry.path).decode() == self.job.name:
-                raise UserError(
-                    f"the job {self.job.name} has named files below {self.job.table.path} that begin with {space}",
-                    detail=f"by the job file they would begin with {now}",
-                    hint="set table.export.cluster to what it was, or write to a new root",
-                )
+        """Refuse a job file that names its files otherwise than those that are there."""
+        known = (each.topic for each in self.ledger.refresh().partitions)
+        refuse_other_names(self.storage, self.job, self.space, {*topics, *known})
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
