@@ -25,10 +25,11 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 def ingest(
     records: Annotated[int, typer.Option(min=1, help="Records in the topic.")] = 1_000_000,
     rounds: Rounds = 3,
+    bad_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of them that is bad.")] = 0.0,
     json: Json = False,
 ) -> None:
     """A JSON topic into a Delta table by day, against Spark Structured Streaming."""
-    _print(bench_ingest(records, rounds, _say), json)
+    _print(bench_ingest(records, rounds, _say, bad_share), json)
 
 
 @app.command()

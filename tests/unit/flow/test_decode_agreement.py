@@ -199,10 +199,10 @@ def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monk
 
     whole = ArrowReader._table
     monkeypatch.setattr(ArrowReader, "_table", counted)
-    values = hostile_records(random.Random(7), 4000, bad_share)
+    values = hostile_records(random.Random(7), 1500, bad_share)
     decoder = decoder_for(DecodeSpec("json"), NESTED, Policies(new_column=NewColumnPolicy.IGNORE))
     bad = len(decoder.decode(kafka_batch(values)).bad.errors)
-    assert bad > 4000 * bad_share / 2
+    assert bad > 1500 * bad_share / 2
     assert len(reads) <= 8
 
 

@@ -93,13 +93,6 @@ def test_a_batch_that_is_large_unpacked_is_decoded_in_parts(form: Form, monkeypa
         assert [offset for part in parts for offset in bad_offsets(part)] == [103]
 
 
-def test_records_that_unpack_to_250_mebibytes_in_all_are_rows() -> None:
-    value = gzipped(b'{"id":7}' + b" " * (50 * 2**20 - 8))
-    decoder = decoder_for(DecodeSpec("json", Payload.GZIP), SCHEMA, Policies())
-    parts = list(in_parts(decoder.decode, kafka_batch([value] * 5)))
-    assert [good_offsets(part) for part in parts] == [[100, 101], [102, 103], [104]]
-
-
 def test_a_tombstone_beside_wrapped_records_can_be_a_row() -> None:
     values = [None, gzip.compress(b'{"id":1}')]
     decoded = decode_json(SCHEMA, values, payload=Payload.GZIP, tombstone=TombstonePolicy.ROW)
