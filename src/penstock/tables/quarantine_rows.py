@@ -100,11 +100,12 @@ def active_files(table: Table) -> list[QuarantineFile]:
 def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
     wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
-    with table.storage().open_reader(file.path) as source, pq.ParquetFile(source) as parquet:
+    with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
         there = set(parquet.schema_arrow.names)
         names = [name for name in wanted.names if name in there]
         for group in range(parquet.num_row_groups):
-            rows = parquet.read_row_group(group, columns=names)
+            # No threads of Arrow, here and for reading ahead: one that still winds down aborts a short command at exit.
+            rows = parquet.read_row_group(group, columns=names, use_threads=False)
             arrays = [
                 rows.column(each.name).cast(each.type) if each.name in there else pa.nulls(rows.num_rows, each.type)
                 for each in wanted
