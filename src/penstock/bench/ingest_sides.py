@@ -36,7 +36,7 @@ Side = Callable[[SparkSession, str, str, Path], None]
 def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
     """Our way: the loop of `run --once`."""
     job_path = folder / "job.yaml"
-    job_path.write_text(job_file(bootstrap, topic, str(folder / "table")))
+    job_path.write_text(job_file(bootstrap, topic, str(folder / "table"), bad_share="100%"))
     job = load_job(job_path)
     Loop(lambda: Pipeline(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=Silence()).run()
 

@@ -124,11 +124,11 @@ columns: {{date: day(meta.producer.timestamp), partition: kafka.partition, offse
 table:
   delta: {{path: {table}, partition_by: [date]}}
 flush: {{allowed_latency: {allowed_latency}, min_bytes_per_file: 128MiB, max_messages_per_batch: {max_messages}}}
-on: {{bad_record: quarantine, gap: fail, new_column: {new_column}}}
+on: {{bad_record: quarantine, bad_share: {bad_share}, gap: fail, new_column: {new_column}}}
 """
 
 
 def job_file(bootstrap: str, topic: str, table: str, **changes: str) -> str:
     """The text of a job file for the sample topic."""
-    known = {"allowed_latency": "60s", "max_messages": "100000", "new_column": "add"} | changes
+    known = {"allowed_latency": "60s", "max_messages": "100000", "new_column": "add", "bad_share": "10%"} | changes
     return JOB_FILE.format(bootstrap=bootstrap, topic=topic, table=json.dumps(table), **known)
