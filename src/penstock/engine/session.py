@@ -35,6 +35,8 @@ def open_spark(
 
     `light`: records never pass through the JVM, because tasks read, decode and write them in Python and Arrow.
     """
+    if spark.master:
+        _check_reachable(spark.master)
     if is_local(spark.master) if spark.master else not may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -44,7 +46,8 @@ def open_spark(
     )
     start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
     master = chosen_master(spark.master, _running_master() or given_master())
-    _check_reachable(master)
+    if not spark.master:
+        _check_reachable(master)
     builder = SparkSession.builder.appName(name).master(master)
     for key, setting in settings.items():
         builder = builder.config(key, setting)

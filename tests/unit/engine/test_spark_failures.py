@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.events import Silence
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.session import SharedSession, chosen_master
+from penstock.engine.session import SharedSession, chosen_master, open_spark
 from penstock.engine.spark_failures import (
     BatchFailedError,
     SparkGoneError,
@@ -23,6 +24,7 @@ from penstock.engine.spark_failures import (
     spark_failure,
 )
 from penstock.errors import TransientError, UserError
+from penstock.job.spec import SparkSpec
 from tests.unit.engine.test_loop import CAUGHT_UP, Patient, Script
 
 CA_MISSING = """\
@@ -122,6 +124,16 @@ def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None
         each.join()
     assert len(opened) == 2
     assert all(each is opened[1] for each in found)
+
+
+def test_a_master_that_does_not_answer_is_told_at_once_and_with_its_address() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(TransientError) as raised:
+            open_spark(SparkSpec(f"spark://{address}"))
+    assert f"spark://{address}" in raised.value.primary
+    assert "refused" in raised.value.detail
 
 
 def test_the_master_of_spark_submit_is_obeyed_and_a_contradiction_is_an_error() -> None:

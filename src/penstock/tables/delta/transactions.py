@@ -73,7 +73,7 @@ def _actions(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
             if b'"txn"' in line and (action := json.loads(line).get("txn")):
                 yield action
         return
-    file = pq.ParquetFile(storage.open_reader(path))
+    file = pq.ParquetFile(storage.open_reader(path), pre_buffer=False)
     if "txn" in file.schema_arrow.names:
-        for batch in file.iter_batches(columns=["txn.appId", "txn.version"]):
+        for batch in file.iter_batches(columns=["txn.appId", "txn.version"], use_threads=False):
             yield from (action for action in batch.column("txn").drop_null().to_pylist() if action["appId"] is not None)
