@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -193,9 +192,9 @@ def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monk
     """However many they are: Arrow's reader sees a batch a few times at most, and no record alone."""
     reads: list[int] = []
 
-    def counted(reader: ArrowReader, texts: pa.Array, *rest: Any) -> pa.Table:
+    def counted(reader: ArrowReader, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         reads.append(len(texts))
-        return whole(reader, texts, *rest)
+        return whole(reader, texts, schema, unexpected)
 
     whole = ArrowReader._table
     monkeypatch.setattr(ArrowReader, "_table", counted)

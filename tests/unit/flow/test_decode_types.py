@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.flow.kafka_batches import decode_json, error_of
+from tests.unit.flow.kafka_batches import decode_json, error_of, good_offsets
 
 MICROS = pa.timestamp("us", "UTC")
 
@@ -43,6 +43,36 @@ def test_doubles_and_floats() -> None:
         None,
     ]
     assert values_of(pa.float32(), "0.5", "16777217") == [0.5, 16777216.0]
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.float32()], ids=str)
+@pytest.mark.parametrize("value", ["1e309", "-1e309", "9" * 310, "-" + "9" * 310, "0.5e310", "1" + "0" * 309 + ".0"])
+def test_a_number_beyond_its_column_is_bad_however_it_is_written(kind: pa.DataType, value: str) -> None:
+    assert refused(kind, value).endswith("is too large")
+    assert "a[0]: the number" in error_of(pa.schema([("a", pa.list_(kind))]), b'{"a":[%b]}' % value.encode())
+
+
+def test_a_number_beyond_32_bits_is_bad_in_a_float_and_an_infinite_one_is_not() -> None:
+    assert refused(pa.float32(), "3.5e38") == "a: the number 3.5e38 is too large"
+    assert values_of(pa.float32(), "3.4028235e38", "Infinity", "-Infinity", "-0e999") == [
+        3.4028234663852886e38,
+        float("inf"),
+        float("-inf"),
+        0.0,
+    ]
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.list_(pa.decimal128(5, 2))], ids=str)
+@pytest.mark.parametrize("zero", ["0e-400", "-0e-77", '"0e-400"', "0e400", '"0e99999"', "0." + "0" * 100])
+def test_a_zero_is_a_decimal_whatever_its_exponent_and_its_neighbours(kind: pa.DataType, zero: str) -> None:
+    value = b'{"a":[%b]}' if pa.types.is_list(kind) else b'{"a":%b}'
+    schema = pa.schema([("a", kind)])
+    for neighbours in ([], [value % b"1.5"] * 3, [value % b'"bad"'] * 3, [b"{"] * 40):
+        decoded = decode_json(schema, [*neighbours, value % zero.encode(), *neighbours])
+        assert 100 + len(neighbours) in good_offsets(decoded)
+        assert (Decimal(0) if kind == pa.decimal128(5, 2) else [Decimal(0)]) in decoded.rows.columns.column(
+            "a"
+        ).to_pylist()
 
 
 def test_decimals_are_exact_from_numbers_and_from_text() -> None:

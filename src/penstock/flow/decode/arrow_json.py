@@ -52,11 +52,18 @@ class ArrowReader:
         """The fields of the schema alone. Raises `pa.ArrowInvalid` if any record does not fit."""
         return self._columns(self._table(texts, self._read_schema, "ignore"))
 
-    def read_fitting(self, texts: pa.Array) -> tuple[Parsed, dict[int, str]]:
+    def read_fitting(self, texts: pa.Array, *, long_decimals: bool) -> tuple[Parsed, dict[int, str]]:
         """The records that fit, and the numbers of the others with the field that holds a decimal of too many digits.
 
-        Raises `pa.ArrowInvalid` if anything else is wrong with any of them.
+        Raises `pa.ArrowInvalid` if anything else is wrong with any of them. `long_decimals` is whether some are
+        expected: to look for them takes longer.
         """
+        if not long_decimals and self._wide_schema != self._read_schema:
+            try:
+                return self.read(texts), {}
+            except pa.ArrowInvalid as error:
+                if given_twice(error):
+                    raise
         try:
             return self._read_fitting(texts, _UNEXPECTED[self._new_column])
         except pa.ArrowInvalid as error:

@@ -64,6 +64,8 @@ class _Caution:
     """Bad records seldom come alone: while they do, the attempt to read a batch at once is not made."""
     twice: tuple[str, ...] = ()
     """Fields that some records give twice."""
+    long_decimals: bool = False
+    """Whether some records hold decimals of too many digits."""
 
 
 class JsonDecoder:
@@ -145,9 +147,12 @@ class JsonDecoder:
         if not len(piece):
             return None
         try:
-            parsed, misfits = self._arrow.read_fitting(piece.records.cast(pa.string()))
+            parsed, misfits = self._arrow.read_fitting(
+                piece.records.cast(pa.string()), long_decimals=self._caution.long_decimals
+            )
         except pa.ArrowInvalid as error:
             return error
+        self._caution = replace(self._caution, long_decimals=bool(misfits))
         good = piece.only([number for number in range(len(piece)) if number not in misfits]) if misfits else piece
         harvest.add(parsed.columns, good.rows)
         harvest.new_fields.append(self._new_fields_singly(good) if parsed.new_fields is None else parsed.new_fields)
