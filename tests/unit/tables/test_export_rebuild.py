@@ -20,6 +20,7 @@ from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.rebuild import RebuildReport, rebuild
 from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause
+from penstock.tables.parquet.vacuum import vacuum
 from penstock.tables.quarantine import Listed, QuarantineTable
 from tests.export_root import (
     COLUMNS,
@@ -94,6 +95,25 @@ def test_the_next_batch_begins_where_the_files_end(tmp_path: Path) -> None:
     rebuilt(root)
     root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
     assert root.open().state().of(ZERO).position == 40
+    assert rows_in(root.lake) == root.expected
+
+
+def test_what_the_lost_ledger_left_beside_is_not_believed(tmp_path: Path) -> None:
+    """`last_complete.json` of the old chain names a number that the new one has yet to reach; so do its markers."""
+    root = filled(tmp_path)
+    home = root.lake / "_penstock" / "shop"
+    assert json.loads((home / "last_complete.json").read_bytes())["number"] == root.state.number
+    assert list(home.glob("complete/*/*.json"))
+    for part in ("ledger", "snapshots"):
+        shutil.rmtree(home / part, ignore_errors=True)
+    (home / "last_snapshot.json").unlink(missing_ok=True)
+    rebuilt(root)
+    assert not list(home.glob("complete/*/*.json")), "watermarks are unknown: no day is complete"
+    for start in (34, 37):
+        root.table = root.open()
+        root.write(ZERO, start, start + 3, {("order", WEDNESDAY): range(start, start + 3)})
+        assert rows_in(root.lake) == root.expected
+    vacuum(root.open())
     assert rows_in(root.lake) == root.expected
 
 

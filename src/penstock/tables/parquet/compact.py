@@ -26,7 +26,7 @@ from penstock.tables.parquet.data_files import (
     read_footers,
     replaced_facts,
 )
-from penstock.tables.parquet.days import is_complete
+from penstock.tables.parquet.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.merge import MergeOptions, Output, merge_files, unified
 from penstock.tables.parquet.names import compacted_final_name, day_folder
@@ -159,8 +159,9 @@ def _closed_days(
     for file in files_of_type(table.storage, name, table.job.name, spaces):
         days.setdefault(file.day, []).append(file)
     after = table.days.complete_after_seconds
+    now_ms = int(table.environment.now() * MILLIS_PER_SECOND)
     for day in sorted(days):
-        if (all_days and day != max(days)) or is_complete(state, name, day, after):
+        if (all_days and day != max(days)) or is_complete(state, name, day, after, now_ms):
             yield days[day]
 
 

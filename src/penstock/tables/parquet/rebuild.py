@@ -93,6 +93,7 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
         nothing = () if doubts else (Doubt("there are no data files of this job"),)
         return RebuildReport(None, None, len(found.witnesses), rows, (*doubts, *nothing))
     table.claim_names({each.partition.topic for each in proofs})
+    _forget_markers(table)
     entries, state = _entries(table, found, proofs, bounds)
     # The one act that counts: without it nobody finds the entries, with it nobody needs them.
     table.ledger.keep_snapshot(state)
@@ -114,6 +115,12 @@ def _refuse_remains(table: ExportTable) -> None:
             )
     if table.storage.exists(places.last_snapshot):
         raise UserError(f"{places.last_snapshot} is what is left of a ledger", hint="move it away first")
+
+
+def _forget_markers(table: ExportTable) -> None:
+    """Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so."""
+    for entry in list(table.storage.list(table.places.markers())):
+        table.storage.delete(entry.path)
 
 
 # what is there

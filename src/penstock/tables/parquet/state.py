@@ -84,6 +84,8 @@ class Rename:
     """Of the slice that it belongs to."""
     waits: bool = False
     """Whether it may only be done once all removes are (RULES L7)."""
+    rows: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ class Unfinished:
 
     renames: tuple[Rename, ...] = ()
     removes: tuple[str, ...] = ()
+    marks: tuple[tuple[str, Day], ...] = ()
+    """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,8 @@ class LedgerState:
     """Days that got late rows after they were complete, with the watermark of that moment."""
     open_days: frozenset[tuple[str, Day]] = frozenset()
     """Days that have rows and are not complete."""
+    retired: int = 0
+    """No entry takes an output of a compaction any more that had to be named by this number."""
 
     @property
     def version(self) -> int:

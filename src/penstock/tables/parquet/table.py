@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -14,12 +15,13 @@ from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.acts import Leftover, finish
-from penstock.tables.parquet.days import closable, reopened_by
+from penstock.tables.parquet.acts import Leftover, finish, unseen_files
+from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
+from penstock.tables.parquet.marks import DayMarks
 from penstock.tables.parquet.names import (
     NameSpace,
     Places,
@@ -35,7 +37,7 @@ from penstock.tables.parquet.proposal import (
     start_record,
 )
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
-from penstock.tables.parquet.state import LedgerState, Rename
+from penstock.tables.parquet.state import Day, LedgerState, Rename, Unfinished
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 
 COMMIT_ATTEMPTS_MAX = 50
@@ -84,6 +86,8 @@ class ExportTable:
         """The newest entry that this process wrote."""
         self.refusals: dict[str, str] = {}
         """Types whose own table did not take a commit, with the reason."""
+        self.marked: list[DayMarks] = []
+        """What became of day markers since this list was last emptied."""
         self._finished_number = 0
         self._leftover = Leftover()
         self._probed: set[str] = set()
@@ -165,25 +169,61 @@ class ExportTable:
         """Finish the newest entry, whoever wrote it: nobody adds the next one before (RULES L1)."""
         state = self.ledger.refresh()
         while self._finished_number != state.number or self._leftover:
-            self._finish(state)
+            marks = DayMarks(self.storage, self.places, state)
+            self._finish(state, marks)
             newer = self.ledger.refresh()
+            if newer.number != state.number:
+                marks.withdraw(newer)
+            if marks.taken or marks.put or marks.failed:
+                self.marked.append(marks)
             if newer.number == state.number:
                 break
             state = newer
         return state
 
-    def _finish(self, state: LedgerState) -> None:
+    def _finish(self, state: LedgerState, marks: DayMarks) -> None:
         again = self._finished_number == state.number
         orders = self._leftover.orders if again else state.unfinished
-        known = not again and self.ledger.is_complete(state.number)
-        if (orders.renames or orders.removes) and not known:
-            self._leftover = finish(self.storage, orders, self.environment.reach)
+        own = self.last_entry is not None and self.last_entry.number == state.number
+        # Of an entry of our own we know better than any hint whether it is carried out.
+        known = not again and not own and self.ledger.is_complete(state.number)
+        if (orders.renames or orders.removes or orders.marks) and not known:
+            self._leftover = self._carry_out(orders, marks)
             self._count_failures()
             if not self._leftover:
                 self.ledger.note_complete(state.number)
         else:
             self._leftover = Leftover()
         self._finished_number = state.number
+
+    def _carry_out(self, orders: Unfinished, marks: DayMarks) -> Leftover:
+        """Do what an entry orders; a day is marked only while every file of it is where readers look for it."""
+        marks.take_away(orders.marks)
+        leftover = finish(self.storage, orders, self.environment.reach)
+        waiting = [each for each in orders.marks if leftover.holds_back(each)]
+        marks.put_back(each for each in orders.marks if each not in waiting)
+        if marks.put or marks.taken:
+            self.environment.reach("marked")
+        return replace(leftover, marks=tuple(sorted({*waiting, *marks.failed})))
+
+    def sweep_markers(self) -> None:
+        """Take markers away that processes left behind which died while they put them."""
+        marks = DayMarks(self.storage, self.places, self.ledger.known)
+        try:
+            there = marks.marked()
+        except PenstockError:
+            return
+        marks.state = self.ledger.refresh()
+        marks.sweep(there)
+        if marks.taken or marks.failed:
+            self.marked.append(marks)
+
+    def unseen(self, state: LedgerState) -> Counter[tuple[str, Day]]:
+        """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
+        orders = state.unfinished
+        if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
+            return Counter()
+        return unseen_files(self.storage, orders)
 
     def failing_types(self) -> dict[str, str]:
         """The types whose files could not be moved to their place, with the reason."""
@@ -198,13 +238,15 @@ class ExportTable:
             slice_record(part, state.of(part.partition)) for part in draft.parts if isinstance(part, RoutedPart)
         )
         after = self.days.complete_after_seconds
+        now = self.environment.now()
+        now_ms = int(now * MILLIS_PER_SECOND)
         known = {name: count for name, count in self.failures.items() if name in state.types}
         entry = Entry(
             number=state.number + 1,
             kind=draft.kind,
             job=self.job.name,
             batch_id=draft.batch_id,
-            at=self.environment.now(),
+            at=now,
             starts=tuple(start_record(part) for part in draft.parts if isinstance(part, StartPart)),
             fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
             slices=slices,
@@ -214,10 +256,11 @@ class ExportTable:
             removes=draft.removes,
             pending=tuple(each.rename for each in self._leftover.renames),
             pending_removes=self._leftover.removes,
+            pending_marks=self._leftover.marks,
             failures=known,
-            reopened=reopened_by(slices, state, after),
+            reopened=reopened_by(slices, state, after, now_ms),
         )
-        return replace(entry, closed=closable(apply(state, entry), after))
+        return replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""
@@ -227,7 +270,16 @@ class ExportTable:
                 folder = day_folder(name, str(file.partition_values["day"]))
                 target = f"{folder}/{final_name(self.space, part.partition, life, file.last_offset or 0)}"
                 start = part.takes.get(name, part.piece.start)
-                yield Rename(file.path, target, name, part.partition.topic_id, part.partition.number, start)
+                yield Rename(
+                    file.path,
+                    target,
+                    name,
+                    part.partition.topic_id,
+                    part.partition.number,
+                    start,
+                    rows=file.rows,
+                    size_bytes=file.size_bytes,
+                )
 
     def ahead_of(self, partition: Partition, name: str, start: int) -> int:
         """From which offset on a type lacks the records of a slice; files and positions land together, so all of it."""
