@@ -4,8 +4,10 @@ An entry removes the old files first and then gives the staged output its final 
 moment and never sees one twice. Whoever comes next finishes an entry that its writer did not live to finish.
 
 A file is compacted only when its staged source is gone. Otherwise a process that slept over its rename would find the
-source there and the target free again, and would bring the removed file back. Where a store has no rename the source
-stays after every commit: `vacuum.judge` says when it may go.
+source there and the target free again, and would bring the removed file back. A source is there before its file: so the
+files are listed first, and a source that is not there afterwards is gone for good. Where a store has no rename the
+source stays after every commit: `vacuum.judge` says when it may go. The copy itself has to be as old, because a second
+one that began before the source went may still be under way.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ class CompactReport:
     dropped: int = 0
     """Groups that another process changed meanwhile, or whose folder takes no files."""
     waiting: int = 0
-    """Files whose staged source is still there."""
+    """Files whose staged source is still there, or was until a short while ago."""
     unfinished: int = 0
     """Outputs that the ledger holds and that could not be put in their place yet: run it again."""
 
@@ -101,10 +103,10 @@ def compact(
     """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest."""
     limit = table.export.compact_bytes if target_bytes is None else target_bytes
     table.complete()
-    staged = _Staged(table)
     state = table.state()
     spaces = {table.space.of(each.topic) for each in state.partitions}
     days = [each for name in sorted(state.types) for each in _closed_days(table, state, name, spaces, all_days)]
+    staged = _Staged(table)
     report = CompactReport()
     for number, files in enumerate(days):
         report += _compact_day(table, [each for each in files if each.size_bytes < limit], limit, staged)
@@ -130,9 +132,12 @@ class _Staged:
             if (name := parse_staged_name(path)) is not None:
                 self._names.setdefault(path.rsplit("/", 2)[-2], []).append(name)
 
-    def may_be_source_of(self, file: DataFile) -> bool:
-        """Whether the staged source of a batch's file may still be there; the last offset lies in its slice."""
+    def may_bring_back(self, file: DataFile) -> bool:
+        """Whether a copy of it may be under way or still begin: a source in whose slice its last offset lies."""
         final = file.name
+        age_seconds = self._facts.now - file.modified_at.timestamp()
+        if self._facts.keeps_sources and age_seconds < self._facts.stage_age_seconds:
+            return True
         return final is not None and any(
             each.partition == final.partition and each.start <= final.last_offset < each.end
             for each in self._names.get(file.type, ())
@@ -166,7 +171,7 @@ def _closed_days(
 
 
 def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, staged: _Staged) -> CompactReport:
-    free = [each for each in small if not staged.may_be_source_of(each)]
+    free = [each for each in small if not staged.may_bring_back(each)]
     if len(free) < 2:
         return CompactReport(waiting=len(small) - len(free))
     inputs = list(_inputs(table, free))

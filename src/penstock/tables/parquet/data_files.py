@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ class DataFile:
     day: str
     size_bytes: int
     name: FinalName | None
+    modified_at: datetime
+    """When it got its name, where a rename is a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def files_of_type(storage: Storage, name: str, job: str, spaces: Collection[str]
             continue
         parsed = parse_final_name(entry.path)
         if is_compacted(entry.path, job) or (parsed is not None and parsed.space in spaces):
-            yield DataFile(entry.path, *place, entry.size_bytes, parsed)
+            yield DataFile(entry.path, *place, entry.size_bytes, parsed, entry.modified_at)
 
 
 def read_footer(storage: Storage, path: str) -> Footer:
