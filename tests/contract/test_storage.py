@@ -103,6 +103,18 @@ def test_a_listing_covers_the_folder_and_not_names_that_begin_alike(storage: Sto
     assert len(paths(storage)) == 6
 
 
+def test_a_listing_can_begin_after_a_path(storage: Storage) -> None:
+    for path in ("a/day=1/x", "a/day=2/x", "a/day=2/y", "a/day=3/x", "a/other", "b/day=3/x"):
+        storage.put(path, b"")
+
+    def after(path: str) -> list[str]:
+        return sorted(each.path for each in storage.list("a", path))
+
+    assert after("a/day=2") == ["a/day=2/x", "a/day=2/y", "a/day=3/x", "a/other"]
+    assert after("a/day=2/x") == ["a/day=2/y", "a/day=3/x", "a/other"]
+    assert after("a/z") == []
+
+
 @pytest.mark.parametrize("path", ["k=a%20b/x.pq", "k=%C3%A9/x.pq", "with blank/ü.bin", "a+b=c,d/~x"])
 def test_a_path_is_taken_letter_by_letter(storage: Storage, path: str) -> None:
     storage.put(path, b"1")

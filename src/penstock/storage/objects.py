@@ -40,10 +40,11 @@ class ObjectStorage:
     def _keeps_source(self) -> bool:
         return not isinstance(self._store, (LocalStore, MemoryStore))
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         folder = self._key(prefix.rstrip("/")) if prefix else self._prefix.rstrip("/")
         with told_as_ours(self._shown(prefix)):
-            for chunk in obstore.list(self._store, folder or None):
+            offset = self._key(after) if after else None
+            for chunk in obstore.list(self._store, folder or None, offset=offset):
                 for meta in chunk:
                     yield Entry(meta["path"].removeprefix(self._prefix), meta["size"], meta["last_modified"])
 

@@ -15,7 +15,7 @@ from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import QuarantineTable
-from penstock.verify.chain import Chain
+from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.findings import Check
 from penstock.verify.lives import Lives, find_lives
 from penstock.verify.owners import QUARANTINE_COLUMNS
@@ -49,13 +49,15 @@ class BrokenLedger:
 
 @dataclass(slots=True)
 class _Reading:
-    chain: Chain = field(default_factory=Chain)
+    chain: Chain
     missing: list[int] = field(default_factory=list)
     pending: list[DataFile] = field(default_factory=list)
 
 
-def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger | None:
-    """Read everything that the ledger holds; None while there is none.
+def read_ledger(
+    job: JobSpec, export: ExportSpec, deleted: Mapping[TypeDay, int] | None = None
+) -> LedgerFacts | BrokenLedger | None:
+    """Read everything that the ledger holds; None while there is none. `deleted` are days as `Chain` knows them.
 
     The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
     """
@@ -69,7 +71,7 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
     if state.number == 0 and not _numbers(table):
         return None
     marks = quarantine.transactions() if quarantine else {}
-    reading = _read(table, marks, state.number)
+    reading = _read(table, marks, state.number, Chain(deleted=deleted or {}))
     return LedgerFacts(
         table=table,
         state=state,
@@ -81,9 +83,9 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
     )
 
 
-def _read(table: ExportTable, marks: Mapping[str, int], last: int) -> _Reading:
+def _read(table: ExportTable, marks: Mapping[str, int], last: int, chain: Chain) -> _Reading:
     """Go through all entries up to `last`, and look whether there are any behind a number that is free."""
-    reading = _Reading()
+    reading = _Reading(chain)
     numbers = _numbers(table)
     first = min(numbers, default=1)
     for number, entry in _entries(table, first, last):

@@ -291,8 +291,8 @@ def test_a_file_that_appears_while_compaction_looks_around_is_not_taken_while_it
 class OldSources(WatchedStorage):
     """A store on which staged files have waited for a long time until they were copied."""
 
-    def list(self, prefix: str = "") -> Iterator[Stored]:
-        for each in super().list(prefix):
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        for each in super().list(prefix, after):
             old = each.modified_at - timedelta(seconds=2 * STAGE_AGE_SECONDS)
             yield replace(each, modified_at=old) if each.path.startswith("_penstock/") else each
 

@@ -102,6 +102,7 @@ def compact(
 ) -> CompactReport:
     """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest."""
     limit = table.export.compact_bytes if target_bytes is None else target_bytes
+    table.refuse_older_ledger()
     table.complete()
     state = table.state()
     spaces = {table.space.of(each.topic) for each in state.partitions}

@@ -127,6 +127,12 @@ def is_compacted(path: str, job: str) -> bool:
     return found is not None and found["job"] == job
 
 
+def compacted_entry(path: str, job: str) -> int | None:
+    """The entry that named an output of this job's compaction; None for any other file."""
+    found = _COMPACTED.fullmatch(path.rsplit("/", 1)[-1])
+    return int(found["entry"]) if found is not None and found["job"] == job else None
+
+
 def type_and_day(path: str) -> tuple[str, str] | None:
     """The type and the day of a data file by its folders; None for anything else."""
     parts = path.split("/")

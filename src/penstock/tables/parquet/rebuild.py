@@ -46,7 +46,7 @@ from penstock.tables.parquet.entry import (
 )
 from penstock.tables.parquet.evidence import Doubt, PartitionProof, Witness, prove, witness
 from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.names import parse_final_name, type_and_day
+from penstock.tables.parquet.names import compacted_entry, parse_final_name, type_and_day
 from penstock.tables.parquet.schemas import schema_text
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
@@ -143,7 +143,7 @@ def _look(table: ExportTable) -> Found:
             else:
                 witnesses.append(each)
         schemas[file.type] = max(schemas.get(file.type, footer.schema), footer.schema, key=len)
-    numbers = (_entry_of(each) for each in files if each.name is None)
+    numbers = (compacted_entry(each.path, table.job.name) or 0 for each in files)
     return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0))
 
 
@@ -186,10 +186,6 @@ def _owner(table: ExportTable, topic: str) -> str | None:
         return table.storage.read(table.space.claim(topic)).decode()
     except NotFoundError:
         return None
-
-
-def _entry_of(file: DataFile) -> int:
-    return int(file.path.rsplit(".", 3)[1])
 
 
 def _without_files(

@@ -38,6 +38,7 @@ from penstock.tables.parquet.proposal import (
 )
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
 from penstock.tables.parquet.state import Day, LedgerState, Rename, Unfinished
+from penstock.tables.parquet.unknown_files import refuse_older_ledger
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 
 COMMIT_ATTEMPTS_MAX = 50
@@ -307,6 +308,8 @@ class ExportTable:
 
         if not self.ledger.exists:
             refuse_files_without_ledger(self.storage, self.job, self.export)
+        else:
+            self.refuse_older_ledger()
 
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
@@ -322,6 +325,11 @@ class ExportTable:
 
         self.append(decide)
         return self.ledger.refresh()
+
+    def refuse_older_ledger(self) -> None:
+        """Stop if files tell of entries that the ledger does not have."""
+        if self.export.format == "parquet":
+            refuse_older_ledger(self.storage, self.job, self.space, self.ledger.refresh)
 
     def change_schema(self, name: str, schema: pa.Schema) -> None:
         """Fix the columns of a type anew; columns are only ever added."""
