@@ -174,8 +174,8 @@ def test_late_rows_are_compacted_again_and_the_footer_lists_every_original(tmp_p
     assert (footer["v"], footer["kind"], footer["type"], footer["day"]) == (1, "compacted", "order", MONDAY)
     assert {each["path"] for each in footer["replaces"]} == originals | {f"order/day={MONDAY}/0.39.parquet"}
     late = next(each for each in footer["replaces"] if each["path"].endswith("0.39.parquet"))
-    told = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["files"])
-    assert told == ("topicA", 0, [34, 40], [34, 40], 1, 1)
+    told = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["types"])
+    assert told == ("topicA", 0, [34, 40], [34, 40], 1, {"order": {"files": 1, "first": 34, "last": 39}})
     assert all(set(each) >= {"batch", "topic", "main", "rows"} for each in footer["replaces"])
     assert rows_in(root.lake) == root.expected
 

@@ -215,7 +215,7 @@ def test_a_missing_file_of_a_batch_is_a_doubt_with_partition_offsets_and_files(t
     (doubt,) = report.doubts
     assert (doubt.partition, doubt.offsets) == ("shop/1", (10, 20))
     assert doubt.files == (f"order/day={MONDAY}/1.15.parquet",)
-    assert doubt.reason == "1 files are there, and its task wrote 2"
+    assert doubt.reason == "its task wrote 1 files of type click, none is there and nothing caught up with it"
     assert root.state.number == 0
 
 
@@ -232,11 +232,59 @@ def test_a_file_closed_early_needs_another_that_counts_it(tmp_path: Path) -> Non
     root = filled(tmp_path)
     lose_ledger(root)
     early = root.lake / "click" / f"day={MONDAY}" / "0.9.parquet"
-    rewrite_footer(early, files=None)
+    rewrite_footer(early, types=None)
     assert rebuilt(root).ok
     lose_ledger(root)
-    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "0.5.parquet", files=None)
-    assert doubts(root) == {"2 files are there, and its task wrote an unknown number of"}
+    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "0.5.parquet", types=None)
+    assert doubts(root) == {"no file tells how many its task wrote"}
+
+
+def test_a_type_that_failed_in_a_batch_is_no_doubt_and_is_read_again(tmp_path: Path) -> None:
+    """Its files were written and counted in the footers of the others, and never landed."""
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
+    rows = {("order", MONDAY): range(10, 15), ("click", MONDAY): [16, 19], ("click", TUESDAY): [17]}
+    root.write(ZERO, 10, 20, rows, failed=["click"])
+    root.write(ZERO, 20, 30, {("order", MONDAY): range(20, 25)}, left={"click": range(25, 30)})
+    only = {ZERO: Bounds(0, 30)}
+    lose_ledger(root)
+    assert rebuilt(root, only).ok
+    assert root.state.position_of(ZERO, "click") == 10
+    root.catch_up(ZERO, {"click": 10}, 30, {("click", MONDAY): [16, 17, 19, *range(25, 30)]})
+    root.write(ZERO, 30, 40, {("click", MONDAY): range(30, 40)})
+    lose_ledger(root)
+    assert rebuilt(root, {ZERO: Bounds(0, 40)}).ok, "it has caught up, and was written again with the others"
+    assert rows_in(root.lake) == root.expected
+    lose_ledger(root)
+    (root.lake / "click" / f"day={MONDAY}" / "0.29.parquet").unlink()
+    lost = "its task wrote 2 files of type click, none is there and nothing caught up with it"
+    assert doubts(root, {ZERO: Bounds(0, 40)}) == {lost}
+
+
+def test_a_catch_up_in_two_slices_of_which_one_is_lost_is_a_doubt(tmp_path: Path) -> None:
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    root.write(ZERO, 0, 20, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 20)}, failed=["click"])
+    root.catch_up(ZERO, {"click": 5}, 12, {("click", MONDAY): range(5, 12)})
+    root.catch_up(ZERO, {"click": 12}, 20, {("click", MONDAY): range(12, 20)})
+    root.write(ZERO, 20, 30, {("click", MONDAY): range(20, 30)})
+    only = {ZERO: Bounds(0, 30)}
+    lose_ledger(root)
+    assert rebuilt(root, only).ok
+    lose_ledger(root)
+    (root.lake / "click" / f"day={MONDAY}" / "0.11.parquet").unlink()
+    assert doubts(root, only) == {"its task wrote 1 files of type click, none is there and nothing caught up with it"}
+
+
+def test_a_type_that_landed_in_a_part_of_a_slice_has_lost_the_rest(tmp_path: Path) -> None:
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    rows = {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}
+    root.write(ZERO, 0, 20, rows, pieces=(0, 10))
+    lose_ledger(root)
+    (root.lake / "click" / f"day={MONDAY}" / "0.12.parquet").unlink()
+    assert doubts(root, {ZERO: Bounds(0, 20)}) == {"0 files of type click are there, and its task wrote 1"}
 
 
 def test_a_compaction_that_was_cut_short_with_the_ledger_is_a_doubt(tmp_path: Path) -> None:
@@ -267,7 +315,9 @@ def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
     lose_ledger(root)
     folder = root.lake / "click" / f"day={MONDAY}"
     shutil.copy(folder / "0.9.parquet", folder / "0.8.parquet")
-    rewrite_footer(folder / "0.8.parquet", batch="another", last=8, files=1)
+    rewrite_footer(
+        folder / "0.8.parquet", batch="another", last=8, types={"click": {"files": 1, "first": 6, "last": 8}}
+    )
     assert doubts(root) == {"two slices overlap", "two batches wrote rows of click here"}
 
 

@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import islice
 
-from penstock.errors import UserError
+from penstock.errors import InvariantError, UserError
 from penstock.job.spec import JobSpec
-from penstock.storage import Storage
+from penstock.storage import NotFoundError, Storage
+from penstock.tables.parquet.data_files import read_footer
 from penstock.tables.parquet.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.parquet.names import NameSpace, compacted_entry, day_folder, parse_final_name, type_and_day
 from penstock.tables.parquet.state import LedgerState
 
+FOOTERS_READ_MAX = 100
+"""Of files that look as if the ledger did not know them: more of them are no proof either."""
 WHAT_TO_DO = (
     "put the newest copy of _penstock/ back; if there is none, move ledger/, snapshots/ and last_snapshot.json "
     "of the job away and make the ledger again from the files: penstock verify JOB --rebuild"
@@ -28,13 +32,22 @@ def refuse_older_ledger(storage: Storage, job: JobSpec, space: NameSpace, refres
     known = refresh()
     listed = [path for name in known.types for path in _recent_files(storage, name, known)]
     # Read after the listing: another process of the job may be at work.
-    found = next(files_beyond(listed, job.name, space, refresh()), None)
+    beyond = files_beyond(listed, job.name, space, refresh())
+    found = next((path for path in islice(beyond, FOOTERS_READ_MAX) if _is_ours(storage, path)), None)
     if found is not None:
         raise UserError(
             f"{job.table.path} has data files such as {found} that are beyond what the ledger of the job knows",
             detail="the ledger is older than the files: the records in them would be written again",
             hint=WHAT_TO_DO,
         )
+
+
+def _is_ours(storage: Storage, path: str) -> bool:
+    """Whether Penstock wrote the file: somebody may have put another one under such a name."""
+    try:
+        return bool(read_footer(storage, path).facts)
+    except (NotFoundError, InvariantError):
+        return False
 
 
 def files_beyond(paths: Iterable[str], job: str, space: NameSpace, state: LedgerState) -> Iterator[str]:
