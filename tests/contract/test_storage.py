@@ -274,6 +274,28 @@ def test_a_half_written_local_file_is_listed_so_that_vacuum_finds_it(tmp_path: P
     assert paths(storage) == ["day=1/s.x.pq"]
 
 
+def test_what_a_commit_names_is_on_the_disk_before_and_so_is_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(number: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    storage = open_storage(str(tmp_path), {})
+    writer = storage.open_writer("staged/x.pq")
+    writer.write(b"rows")
+    writer.close()
+    assert synced == [f"{tmp_path}/staged/x.pq", f"{tmp_path}/staged"]
+    assert storage.put_if_absent("ledger/1.json", b"x.pq")
+    assert synced[2:] == [f"{tmp_path}/ledger/1.json", f"{tmp_path}/ledger"]
+    assert storage.rename_if_absent("staged/x.pq", "day=1/x.parquet")
+    assert synced[4:] == [f"{tmp_path}/day=1/x.parquet", f"{tmp_path}/day=1"]
+
+
 def test_a_full_disk_is_transient_and_says_so(tmp_path: Path) -> None:
     # The link stands in for a file on a full disk; writing in place goes through it and leaves the device alone.
     (tmp_path / "x.pq").symlink_to("/dev/full")

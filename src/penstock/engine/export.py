@@ -60,7 +60,8 @@ class ExportPipeline(JobRounds[WrittenShares]):
         self._vanished = self._vanished_now()
         self._idle_since: dict[Partition, float] = {}
         self._named_topics: set[str] = set()
-        self.table.sweep_markers()
+        self._claimed_topic_ids: set[str] = set()
+        self.table.finishing.sweep_markers()
         self._tell_days()
 
     @property
@@ -323,14 +324,18 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if topics:
             self.table.claim_names(topics)
             self._named_topics |= topics
+        topic_ids = {each.topic_id for each in partitions} - self._claimed_topic_ids
+        if topic_ids:
+            self.table.claim_topics(topic_ids)
+            self._claimed_topic_ids |= topic_ids
 
     def _tell_days(self) -> None:
         """Tell which days the ledger's entries completed and opened again."""
-        for marks in self.table.marked:
+        for marks in self.table.finishing.marked:
             for name, day in marks.opened:
                 self.listener.event("day opened again", type=name, day=day)
             for name, day in marks.completed:
                 self.listener.event("day complete", type=name, day=day)
             for reason in sorted(set(marks.failed.values())):
                 self.listener.event("day marker failed", reason=reason)
-        self.table.marked.clear()
+        self.table.finishing.marked.clear()

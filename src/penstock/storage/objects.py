@@ -11,7 +11,7 @@ from obstore.store import LocalStore, MemoryStore
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.storage.failures import failure_of, told_as_ours
-from penstock.storage.files import ObjectWriter, RangeReader, open_local_writer, open_remote_writer
+from penstock.storage.files import ObjectWriter, RangeReader, make_durable, open_local_writer, open_remote_writer
 from penstock.storage.port import Entry, NotFoundError
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class ObjectStorage:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
             raise self._conditional_failure(error, path) from error
+        self._put_on_disk(path)
         return True
 
     def rename_if_absent(self, source: str, target: str) -> bool:
@@ -96,7 +97,13 @@ class ObjectStorage:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
             raise self._conditional_failure(error, source) from error
+        self._put_on_disk(target)
         return True
+
+    def _put_on_disk(self, path: str) -> None:
+        """What was created on a condition has happened for good: nobody who lost power may find the name free."""
+        if self._is_local:
+            make_durable("/" + self._key(path))
 
     def delete(self, path: str) -> None:
         try:

@@ -159,7 +159,7 @@ def export_status(job: JobSpec, export: ExportSpec, now: Callable[[], float]) ->
     entries = table.ledger.last(ENTRIES_SEARCHED)
     totals = [here.totals for here in state.partitions.values()]
     quarantine_rows = sum(each.quarantined - each.replayed for each in totals)
-    after, now_ms, unseen = export.days.complete_after_seconds, int(now() * 1000), table.unseen(state)
+    after, now_ms, unseen = export.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
     types = tuple(type_status(state, name, after, now_ms, unseen) for name in sorted(state.types))
     measured = measure(state, current, {each.partition: each.end for each in partitions if each.end is not None})
     return ExportStatus(
@@ -200,7 +200,7 @@ def day_answers(job: JobSpec, day: Day, wanted: Sequence[str] = ()) -> tuple[Day
             hint = f"did you mean {near[0]}?" if near else f"its types are {', '.join(known)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
     after = job.export.days.complete_after_seconds
-    unseen, now_ms = table.unseen(state), int(environment.now() * 1000)
+    unseen, now_ms = table.finishing.unseen(state), int(environment.now() * 1000)
     return tuple(answer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))
 
 

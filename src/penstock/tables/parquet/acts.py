@@ -98,6 +98,8 @@ def _rename(storage: Storage, rename: Rename, reach: Reach) -> FailedRename | No
         if storage.rename_if_absent(rename.source, rename.target):
             return None
         reason = f"{rename.target} is taken by another file"
+    except NotFoundError:
+        reason = f"its staged file {rename.source} is gone; `penstock vacuum --drop-lost` gives up a file that is lost"
     except PenstockError as error:
         reason = error.primary
     return None if _is_done(storage, rename) else FailedRename(rename, reason)

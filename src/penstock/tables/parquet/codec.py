@@ -22,6 +22,7 @@ from penstock.tables.parquet.entry import (
     TypeRecord,
     WrittenRecord,
 )
+from penstock.tables.parquet.fold import DAMAGED
 from penstock.tables.parquet.state import (
     Cause,
     Lane,
@@ -109,7 +110,9 @@ def _decoded(data: bytes, kind: str, build: Callable[[Mapping[str, Any]], _Value
             )
         return build(body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableLedgerError(f"a {kind} of the ledger cannot be read", detail=str(error)) from error
+        raise UnreadableLedgerError(
+            f"a {kind} of the ledger cannot be read", detail=str(error), hint=DAMAGED
+        ) from error
 
 
 def _entry(body: Mapping[str, Any]) -> Entry:

@@ -37,7 +37,7 @@ from penstock.tables.parquet.table import Draft, ExportTable
 from penstock.tables.parquet.vacuum import facts_of, judge_staged
 
 ENTRIES_TO_LAND_MAX = 1000
-"""How many entries of others an output outlives unnamed; after them vacuum may take it."""
+"""How many entries of others an output outlives unnamed; vacuum may take it after them, or once it retires it."""
 FILES_PER_OUTPUT_MAX = 1000
 """Originals whose footers an output carries: they make its own footer longer."""
 FILES_PER_ENTRY_MAX = 1000
@@ -268,7 +268,7 @@ def _land(table: ExportTable, merged: Sequence[Merged], entry_max: int) -> list[
     alive: list[Merged] = []
 
     def decide(state: LedgerState) -> Draft | None:
-        if not merged or state.number >= entry_max:
+        if not merged or state.number >= entry_max or state.retired >= entry_max:
             alive.clear()
             return None
         first = merged[0].inputs[0].file
@@ -285,7 +285,14 @@ def _land(table: ExportTable, merged: Sequence[Merged], entry_max: int) -> list[
             EntryKind.COMPACTION,
             removes=tuple(one.file.path for each in alive for one in each.inputs),
             renames=tuple(
-                Rename(each.output.path, target, first.type, waits=True)
+                Rename(
+                    each.output.path,
+                    target,
+                    first.type,
+                    waits=True,
+                    rows=each.output.rows,
+                    size_bytes=each.output.size_bytes,
+                )
                 for each, target in zip(alive, names, strict=False)
             ),
         )

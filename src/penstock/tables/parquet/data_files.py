@@ -22,6 +22,7 @@ from penstock.storage import NotFoundError, Storage
 from penstock.tables.parquet.names import FinalName, is_compacted, parse_final_name, type_and_day
 
 FOOTERS_AT_ONCE = 16
+DAMAGED_FILE = "the file is damaged or not of Penstock: put a good copy back, or delete its day as a whole"
 COMPACTED = "compacted"
 VERSION = 1
 
@@ -75,7 +76,7 @@ def read_footer(storage: Storage, path: str) -> Footer:
         words = (metadata.metadata or {}).get(FOOTER_KEY.encode())
         facts = {} if words is None else json.loads(words)
     except (pa.ArrowException, ValueError) as error:
-        raise InvariantError(f"cannot read the footer of {path}", detail=str(error)) from error
+        raise InvariantError(f"cannot read the footer of {path}", detail=str(error), hint=DAMAGED_FILE) from error
     return Footer(metadata.num_rows, plain(metadata.schema.to_arrow_schema()), facts)
 
 

@@ -25,12 +25,16 @@ from penstock.tables.parquet.state import (
 from penstock.tables.state import Totals
 
 OUTCOMES_KEPT = 64
+DAMAGED = (
+    "the ledger is damaged: `penstock verify JOB` tells where; put its newest good copy back, or move ledger/, "
+    "snapshots/ and last_snapshot.json of the job away and make it again from the files: penstock verify JOB --rebuild"
+)
 
 
 def apply(state: LedgerState, entry: Entry) -> LedgerState:
     """The state after an entry; entries come in the order of their numbers, none left out."""
     if entry.number != state.number + 1:
-        raise InvariantError(f"ledger entry {entry.number} does not follow {state.number}")
+        raise InvariantError(f"ledger entry {entry.number} does not follow {state.number}", hint=DAMAGED)
     partitions = dict(state.partitions)
     fingerprints = dict(state.fingerprints)
     present_ms = _present_watermark(state)
@@ -97,7 +101,7 @@ def _present_watermark(state: LedgerState) -> int | None:
 
 def _after(here: RoutedPartition, piece: SliceRecord, entry: Entry) -> RoutedPartition:
     if (misfit := _misfit(here, piece)) is not None:
-        raise InvariantError(f"ledger entry {entry.number}: slice {piece.start} to {piece.end} {misfit}")
+        raise InvariantError(f"ledger entry {entry.number}: slice {piece.start} to {piece.end} {misfit}", hint=DAMAGED)
     listing = Listing(entry.number, piece.quarantine) if piece.quarantine else here.listing
     moved = replace(here, token=piece.token, listing=listing, totals=here.totals + piece.totals)
     if piece.taken is None:

@@ -3,6 +3,7 @@
     <type>/day=YYYY-MM-DD/[<cluster>.][<topic>.]<partition>[~<life>].<last offset>.parquet
     <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
     _penstock/names/<name space>                  which job writes names that begin so
+    _penstock/topics/<topic id>/<type>            which job writes these records
     _penstock/<job>/ledger/<entry>.json           the chain of entries
     _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
     _penstock/<job>/last_snapshot.json            a hint where to begin
@@ -94,6 +95,11 @@ class FinalName:
     partition: int
     life: int
     last_offset: int
+
+
+def topic_claim(topic_id: str, name: str) -> str:
+    """The object by which a job reserves the records of a type in one life of a topic."""
+    return f"_penstock/topics/{topic_id}/{name}"
 
 
 def day_folder(name: str, day: str) -> str:

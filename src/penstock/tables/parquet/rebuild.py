@@ -93,6 +93,7 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
         nothing = () if doubts else (Doubt("there are no data files of this job"),)
         return RebuildReport(None, None, len(found.witnesses), rows, (*doubts, *nothing))
     table.claim_names({each.partition.topic for each in proofs})
+    table.claim_topics({each.partition.topic_id for each in proofs})
     _forget_markers(table)
     entries, state = _entries(table, found, proofs, bounds)
     # The one act that counts: without it nobody finds the entries, with it nobody needs them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,13 +14,13 @@ from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.acts import Leftover, finish, unseen_files
+from penstock.tables.parquet.claimed import claim_names, claim_topics
 from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
+from penstock.tables.parquet.finishing import Finishing
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
-from penstock.tables.parquet.marks import DayMarks
 from penstock.tables.parquet.names import (
     NameSpace,
     Places,
@@ -37,7 +36,7 @@ from penstock.tables.parquet.proposal import (
     start_record,
 )
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
-from penstock.tables.parquet.state import Day, LedgerState, Rename, Unfinished
+from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.parquet.unknown_files import refuse_older_ledger
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 
@@ -66,6 +65,8 @@ class Draft:
     types: Mapping[str, TypeRecord] = field(default_factory=dict)
     idle: Mapping[Partition, int] = field(default_factory=dict)
     parts: tuple[LedgerPart, ...] = ()
+    dropped: tuple[Rename, ...] = ()
+    retired: int = 0
 
 
 class ExportTable:
@@ -81,16 +82,10 @@ class ExportTable:
         self.places = Places(job.name)
         self.space = NameSpace(export.cluster, export.topic_in_names)
         self.ledger = Ledger(self.storage, self.places, environment)
-        self.failures: dict[str, int] = {}
-        """Writes to the final place that failed since the last entry of ours, by type."""
-        self.last_entry: Entry | None = None
-        """The newest entry that this process wrote."""
+        self.finishing = Finishing(self.storage, self.places, self.ledger, environment)
+        self.failures = self.finishing.failures
         self.refusals: dict[str, str] = {}
         """Types whose own table did not take a commit, with the reason."""
-        self.marked: list[DayMarks] = []
-        """What became of day markers since this list was last emptied."""
-        self._finished_number = 0
-        self._leftover = Leftover()
         self._probed: set[str] = set()
 
     @property
@@ -140,10 +135,10 @@ class ExportTable:
 
         def decide(state: LedgerState) -> Draft | None:
             known = set(state.pending)
-            news = any(each.rename not in known for each in self._leftover.renames)
+            news = any(each.rename not in known for each in self.finishing.leftover.renames)
             return Draft(EntryKind.IDLE) if news else None
 
-        if self._leftover:
+        if self.finishing.leftover:
             self.append(decide)
 
     def append(self, decide: Callable[[LedgerState], Draft | None]) -> int | None:
@@ -156,7 +151,7 @@ class ExportTable:
             entry = self._entry(draft, state)
             if self.ledger.append(entry):
                 self.environment.reach("entry_written")
-                self.last_entry = entry
+                self.finishing.own_number = entry.number
                 self.failures.clear()
                 self.complete()
                 self.environment.reach("renamed")
@@ -168,77 +163,18 @@ class ExportTable:
 
     def complete(self) -> LedgerState:
         """Finish the newest entry, whoever wrote it: nobody adds the next one before (RULES L1)."""
-        state = self.ledger.refresh()
-        while self._finished_number != state.number or self._leftover:
-            marks = DayMarks(self.storage, self.places, state)
-            self._finish(state, marks)
-            newer = self.ledger.refresh()
-            if newer.number != state.number:
-                marks.withdraw(newer)
-            if marks.taken or marks.put or marks.failed:
-                self.marked.append(marks)
-            if newer.number == state.number:
-                break
-            state = newer
-        return state
-
-    def _finish(self, state: LedgerState, marks: DayMarks) -> None:
-        again = self._finished_number == state.number
-        orders = self._leftover.orders if again else state.unfinished
-        own = self.last_entry is not None and self.last_entry.number == state.number
-        # Of an entry of our own we know better than any hint whether it is carried out.
-        known = not again and not own and self.ledger.is_complete(state.number)
-        if (orders.renames or orders.removes or orders.marks) and not known:
-            self._leftover = self._carry_out(orders, marks)
-            self._count_failures()
-            if not self._leftover:
-                self.ledger.note_complete(state.number)
-        else:
-            self._leftover = Leftover()
-        self._finished_number = state.number
-
-    def _carry_out(self, orders: Unfinished, marks: DayMarks) -> Leftover:
-        """Do what an entry orders; a day is marked only while every file of it is where readers look for it."""
-        marks.take_away(orders.marks)
-        leftover = finish(self.storage, orders, self.environment.reach)
-        waiting = [each for each in orders.marks if leftover.holds_back(each)]
-        marks.put_back(each for each in orders.marks if each not in waiting)
-        if marks.put or marks.taken:
-            self.environment.reach("marked")
-        return replace(leftover, marks=tuple(sorted({*waiting, *marks.failed})))
-
-    def sweep_markers(self) -> None:
-        """Take markers away that processes left behind which died while they put them."""
-        marks = DayMarks(self.storage, self.places, self.ledger.known)
-        try:
-            there = marks.marked()
-        except PenstockError:
-            return
-        marks.state = self.ledger.refresh()
-        marks.sweep(there)
-        if marks.taken or marks.failed:
-            self.marked.append(marks)
-
-    def unseen(self, state: LedgerState) -> Counter[tuple[str, Day]]:
-        """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
-        orders = state.unfinished
-        if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
-            return Counter()
-        return unseen_files(self.storage, orders)
+        return self.finishing.complete()
 
     def failing_types(self) -> dict[str, str]:
         """The types whose files could not be moved to their place, with the reason."""
-        return {each.rename.type: each.reason for each in self._leftover.renames}
-
-    def _count_failures(self) -> None:
-        for name in {each.rename.type for each in self._leftover.renames}:
-            self.failures[name] = self.failures.get(name, 0) + 1
+        return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
         slices = tuple(
             slice_record(part, state.of(part.partition)) for part in draft.parts if isinstance(part, RoutedPart)
         )
         after = self.days.complete_after_seconds
+        leftover = self.finishing.leftover
         now = self.environment.now()
         now_ms = int(now * MILLIS_PER_SECOND)
         known = {name: count for name, count in self.failures.items() if name in state.types}
@@ -255,9 +191,11 @@ class ExportTable:
             idle=draft.idle,
             renames=draft.renames,
             removes=draft.removes,
-            pending=tuple(each.rename for each in self._leftover.renames),
-            pending_removes=self._leftover.removes,
-            pending_marks=self._leftover.marks,
+            pending=tuple(each.rename for each in leftover.renames if each.rename not in draft.dropped),
+            pending_removes=leftover.removes,
+            pending_marks=leftover.marks,
+            dropped=draft.dropped,
+            retired=draft.retired,
             failures=known,
             reopened=reopened_by(slices, state, after, now_ms),
         )
@@ -369,16 +307,11 @@ class ExportTable:
 
     def claim_names(self, topics: Iterable[str]) -> None:
         """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
-        for topic in sorted(set(topics)):
-            path = self.space.claim(topic)
-            if self.storage.put_if_absent(path, self.job.name.encode()):
-                continue
-            owner = self.storage.read(path).decode()
-            if owner != self.job.name:
-                raise UserError(
-                    f"the root {self.job.table.path} is used by the job {owner} under the same file names",
-                    hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
-                )
+        claim_names(self.storage, self.job, self.space, topics)
+
+    def claim_topics(self, topic_ids: Iterable[str]) -> None:
+        """Reserve the records of topics for our types, so that no other job writes them below the root once more."""
+        claim_topics(self.storage, self.job, self.export.all_types, topic_ids)
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
