@@ -125,6 +125,8 @@ class Chain:
     """The final names that readers see once every entry is finished, with the entry that gave them."""
     days: dict[TypeDay, int] = field(default_factory=dict)
     """The rows of each day of a type."""
+    last_written: dict[TypeDay, int] = field(default_factory=dict)
+    """The last entry that brought rows of the day, or replaced files of it."""
     first_closed: dict[TypeDay, int] = field(default_factory=dict)
     """The entry with which a day was complete for the first time."""
     deleted_rows: dict[TypeDay, int] = field(default_factory=dict)
@@ -149,7 +151,10 @@ class Chain:
             self._drop(lost, entry.number)
         for path in entry.removes:
             self.files.pop(path, None)
-        self.files.update({each.target: entry.number for each in entry.renames})
+        for rename in entry.renames:
+            self.files[rename.target] = entry.number
+            if (place := type_and_day(rename.target)) in self.days and place is not None:
+                self.last_written[place] = entry.number
         for day in entry.closed:
             self.first_closed.setdefault(day, entry.number)
 
@@ -191,6 +196,7 @@ class Chain:
         for name, written in piece.written.items():
             for day, rows in written.days.items():
                 self.days[name, day] = self.days.get((name, day), 0) + rows
+                self.last_written[name, day] = number
                 if number <= self.deleted.get((name, day), 0):
                     self.deleted_rows[name, day] = self.deleted_rows.get((name, day), 0) + rows
                     gone += rows

@@ -6,7 +6,7 @@ that it names, their offsets over all types and days, and the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -26,6 +26,7 @@ from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
 from penstock.verify.lives import Lives
 from penstock.verify.owners import OriginColumns, kept_columns
+from penstock.verify.proved import Proved, keep_proved
 from penstock.verify.sweep import Depth, Sources, Subject, Sweep
 from penstock.verify.table_offsets import GoneError, count_rows
 
@@ -47,7 +48,7 @@ def prove_export(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
 
 
 def _prove(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
-    facts = ledger_facts(job, export)
+    facts = ledger_facts(job, export, from_first=depth.deep)
     if facts is None:
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
@@ -62,16 +63,25 @@ def _prove(job: JobSpec, export: ExportSpec, depth: Depth) -> Proof:
         ]
         if depth.deep:
             checks.append(sweep.check_records())
+    keep_for_next(facts, checks)
     return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
 
 
-def ledger_facts(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger | None:
+def ledger_facts(job: JobSpec, export: ExportSpec, *, from_first: bool = False) -> LedgerFacts | BrokenLedger | None:
     """What the ledger tells, read once more if days were deleted since: their rows do not have to be there."""
-    facts = read_ledger(job, export)
+    facts = read_ledger(job, export, from_first=from_first)
     if not isinstance(facts, LedgerFacts) or export.format != "parquet":
         return facts
     deleted = deleted_days(facts.table, facts.state, facts.chain)
-    return read_ledger(job, export, deleted) if deleted else facts
+    return read_ledger(job, export, deleted) if deleted != dict(facts.chain.deleted) else facts
+
+
+def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
+    """Keep what was proved, so that the next verification reads only what comes after it."""
+    last = facts.last
+    if last is not None and last.number == facts.state.number and not facts.pending and all(each.ok for each in checks):
+        table = facts.table
+        keep_proved(table.storage, table.places.proved, Proved(last.number, last.batch_id, facts.chain))
 
 
 def find_landed(job: JobSpec, export: ExportSpec, facts: LedgerFacts) -> Landed:

@@ -19,6 +19,7 @@ from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.findings import Check
 from penstock.verify.lives import Lives, find_lives
 from penstock.verify.owners import QUARANTINE_COLUMNS
+from penstock.verify.proved import Proved, read_proved
 from penstock.verify.table_offsets import DataFile, active_files
 
 ENTRIES_AT_ONCE = 16
@@ -38,6 +39,8 @@ class LedgerFacts:
     pending: tuple[DataFile, ...]
     """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
     lives: Lives
+    last: Entry | None = None
+    """The newest entry, if it was not proved before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +54,17 @@ class BrokenLedger:
 class _Reading:
     chain: Chain
     missing: list[int] = field(default_factory=list)
+    last: Entry | None = None
+    """The newest entry that was read."""
     pending: list[DataFile] = field(default_factory=list)
 
 
 def read_ledger(
-    job: JobSpec, export: ExportSpec, deleted: Mapping[TypeDay, int] | None = None
+    job: JobSpec, export: ExportSpec, deleted: Mapping[TypeDay, int] | None = None, *, from_first: bool = False
 ) -> LedgerFacts | BrokenLedger | None:
     """Read everything that the ledger holds; None while there is none. `deleted` are days as `Chain` knows them.
+
+    What an earlier verification proved is not read again, unless days were deleted since or `from_first` asks for it.
 
     The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
     """
@@ -71,7 +78,8 @@ def read_ledger(
     if state.number == 0 and not _numbers(table):
         return None
     marks = quarantine.transactions() if quarantine else {}
-    reading = _read(table, marks, state.number, Chain(deleted=deleted or {}))
+    proved = None if from_first or deleted is not None else _known(table, state.number)
+    reading = _read(table, marks, state.number, proved or Proved(0, "", Chain(deleted=deleted or {})))
     return LedgerFacts(
         table=table,
         state=state,
@@ -80,19 +88,33 @@ def read_ledger(
         quarantined=tuple(active_files(quarantine, QUARANTINE_COLUMNS)) if quarantine else (),
         pending=tuple(reading.pending),
         lives=_lives(state, find_lives(marks, job.name).others),
+        last=reading.last,
     )
 
 
-def _read(table: ExportTable, marks: Mapping[str, int], last: int, chain: Chain) -> _Reading:
+def _known(table: ExportTable, last: int) -> Proved | None:
+    """What is proved already of this very chain."""
+    proved = read_proved(table.storage, table.places.proved)
+    if proved is None or proved.number > last:
+        return None
+    try:
+        entry = table.ledger.read(proved.number)
+    except InvariantError:
+        return None
+    return proved if entry is not None and entry.batch_id == proved.batch_id else None
+
+
+def _read(table: ExportTable, marks: Mapping[str, int], last: int, proved: Proved) -> _Reading:
     """Go through all entries up to `last`, and look whether there are any behind a number that is free."""
-    reading = _Reading(chain)
-    numbers = _numbers(table)
-    first = min(numbers, default=1)
+    reading = _Reading(proved.chain)
+    numbers = _numbers(table, proved.number)
+    first = proved.number + 1 if proved.number else min(numbers, default=1)
     for number, entry in _entries(table, first, last):
         if entry is None:
             reading.missing.append(number)
             continue
-        if number == first and number > 1 and entry.kind is not EntryKind.REBUILD:
+        reading.last = entry
+        if number == first and number > 1 and not proved.number and entry.kind is not EntryKind.REBUILD:
             reading.missing.append(1)
         reading.chain.add(entry)
         for piece in entry.slices:
@@ -105,8 +127,10 @@ def _read(table: ExportTable, marks: Mapping[str, int], last: int, chain: Chain)
     return reading
 
 
-def _numbers(table: ExportTable) -> list[int]:
-    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in table.storage.list(table.places.entries)]
+def _numbers(table: ExportTable, after: int = 0) -> list[int]:
+    """The numbers of the entries that are there, above one."""
+    listed = table.storage.list(table.places.entries, table.places.entry(after) if after else "")
+    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in listed]
     return [int(stem) for stem in stems if stem.isdecimal()]
 
 

@@ -98,7 +98,11 @@ def deleted_days(table: ExportTable, state: LedgerState, chain: Chain) -> dict[T
         elif day is not None:
             gone[day] = max(number, gone.get(day, number))
     seen = {day for path in there if (day := type_and_day(path)) is not None}
-    found = {day: state.number for day, rows in chain.days.items() if rows and not {day} & (seen | state.open_days)}
+    found = {
+        day: chain.last_written[day]
+        for day, rows in chain.days.items()
+        if rows and not {day} & (seen | state.open_days)
+    }
     for day, last in gone.items():
         if day in kept and max(last, chain.first_closed.get(day, kept[day])) < kept[day]:
             found[day] = last

@@ -8,6 +8,7 @@
     _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
     _penstock/<job>/last_snapshot.json            a hint where to begin
     _penstock/<job>/last_complete.json            the newest entry whose acts on files are known to be done
+    _penstock/<job>/proved.json                   what `verify` has proved of the entries so far
     _penstock/<job>/staged/<type>/s....pq         written, not yet committed
     _penstock/<job>/complete/<type>/<day>.json    day-complete markers
 
@@ -63,6 +64,10 @@ class Places:
 
     def snapshot(self, number: int) -> str:
         return f"{self.snapshots}/{number:0{_DIGITS}}.json"
+
+    @property
+    def proved(self) -> str:
+        return f"{self.home}/proved.json"
 
     def marker(self, name: str, day: str) -> str:
         return f"{self.home}/complete/{name}/{day}.json"
