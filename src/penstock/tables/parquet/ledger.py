@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 
-from penstock.errors import OutcomeUnknownError, TransientError
+from penstock.errors import InvariantError, OutcomeUnknownError, TransientError
 from penstock.storage import NotFoundError, Storage
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.codec import decode_entry, decode_state, encode_entry, encode_state
 from penstock.tables.parquet.entry import Entry
-from penstock.tables.parquet.fold import apply
+from penstock.tables.parquet.fold import DAMAGED, apply
 from penstock.tables.parquet.names import Places
 from penstock.tables.parquet.state import LedgerState
 
@@ -122,13 +122,22 @@ class Ledger:
         return known if known is not None and known.number == number else self.read(number)
 
     def _snapshot(self) -> LedgerState:
-        """The newest snapshot that the hint or, without one, a listing tells of; else the empty state."""
-        number = self._hint(self._places.last_snapshot).get("number")
-        if not isinstance(number, int):
-            names = [each.path for each in self._storage.list(self._places.snapshots)]
-            stems = [name.rsplit("/", 1)[-1].removesuffix(".json") for name in names]
-            number = max((int(stem) for stem in stems if stem.isdecimal()), default=0)
-        return decode_state(self._storage.read(self._places.snapshot(number))) if number else LedgerState()
+        """The newest snapshot that the hint or, without a good one, a listing tells of; else the empty state."""
+        hinted = self._hint(self._places.last_snapshot).get("number")
+        if isinstance(hinted, int):
+            try:
+                return decode_state(self._storage.read(self._places.snapshot(hinted)))
+            except NotFoundError:
+                pass
+        names = [each.path for each in self._storage.list(self._places.snapshots)]
+        stems = [name.rsplit("/", 1)[-1].removesuffix(".json") for name in names]
+        number = max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+        if number:
+            return decode_state(self._storage.read(self._places.snapshot(number)))
+        if hinted is not None and self.read(1) is None:
+            # A ledger that was rebuilt does not begin with entry 1: without a snapshot nobody knows where.
+            raise InvariantError(f"the snapshot {hinted} of the ledger is gone", hint=DAMAGED)
+        return LedgerState()
 
     def _hint(self, path: str) -> dict[str, object]:
         """What a hint says; nothing if it is not there or cannot be read: a hint is never needed."""
