@@ -73,7 +73,8 @@ class DayAnswer:
                 "or its process died and the next `penstock run` or `penstock compact` finishes it"
             )
         late = "late rows came, " if self.state is DayState.REOPENED else ""
-        return f"{late}the watermark has to reach {needed}: {'; '.join(each.text for each in self.holders)}"
+        held = "; ".join(each.text for each in self.holders) or "the clock is not there yet"
+        return f"{late}the watermark has to reach {needed}: {held}"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -12,6 +12,7 @@ from penstock.log.offsets import Bounds
 from penstock.tables.parquet.compact import compact
 from penstock.tables.parquet.names import day_folder
 from penstock.tables.parquet.rebuild import rebuild
+from penstock.watch.export_status import day_answers
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 
 
@@ -88,6 +89,15 @@ def test_types_that_are_behind_days_that_are_complete_and_a_restart_refuse_nothi
     root.catch_up(ZERO, {"click": 40}, 45, {("click", WEDNESDAY): range(40, 45)})
     compact(root.open(), all_days=True)
     root.open().agree_on_types()
+
+
+def test_a_type_whose_folder_cannot_be_read_stops_nobody_else(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    shutil.rmtree(root.lake / "click")
+    (root.lake / "click").write_text("in the way")
+    root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 38), ("click", WEDNESDAY): [38, 39]})
+    root.open().agree_on_types()
+    assert [each.complete for each in day_answers(root.job, WEDNESDAY)] == [False, False]
 
 
 def test_a_lost_ledger_is_noticed_by_files_of_unknown_types_alone(tmp_path: Path) -> None:

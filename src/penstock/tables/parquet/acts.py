@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.errors import PenstockError
 from penstock.failpoints import Reach
-from penstock.storage import NotFoundError, Storage
+from penstock.storage import Entry, NotFoundError, Storage
 from penstock.tables.parquet.names import type_and_day
 from penstock.tables.parquet.state import Day, Rename, Unfinished
 
@@ -66,7 +66,7 @@ def unseen_files(storage: Storage, orders: Unfinished) -> Counter[tuple[str, Day
     places = [*(each.target for each in orders.renames), *orders.removes]
     folders = {path.rpartition("/")[0] for path in places}
     folders |= {each.source.rpartition("/")[0] for each in orders.renames}
-    there = {entry.path: entry.size_bytes for folder in folders for entry in storage.list(folder)}
+    there = {entry.path: entry.size_bytes for folder in folders for entry in _listed(storage, folder)}
     found: Counter[tuple[str, Day]] = Counter()
     for rename in orders.renames:
         placed_bytes = there.get(rename.target)
@@ -76,6 +76,14 @@ def unseen_files(storage: Storage, orders: Unfinished) -> Counter[tuple[str, Day
         if path in there:
             found.update(_days(path))
     return found
+
+
+def _listed(storage: Storage, folder: str) -> list[Entry]:
+    """What readers find in a folder: nothing, if it cannot be listed."""
+    try:
+        return list(storage.list(folder))
+    except PenstockError:
+        return []
 
 
 def _days(path: str) -> list[tuple[str, Day]]:

@@ -75,11 +75,17 @@ def files_beyond(paths: Iterable[str], job: str, space: NameSpace, state: Ledger
             yield path
 
 
-def _recent_files(storage: Storage, name: str, state: LedgerState) -> Iterator[str]:
-    """The files of a type from its first day on that is not complete: start-up must not cost more with every day."""
+def _recent_files(storage: Storage, name: str, state: LedgerState) -> list[str]:
+    """The files of a type from its first day on that is not complete: start-up must not cost more with every day.
+
+    A folder that cannot be read is its type's own trouble.
+    """
     days = [day for each, day in state.open_days if each == name]
     mark_ms = watermark_of(state, name)
     if mark_ms is not None:
         days.append(datetime.fromtimestamp(mark_ms / MILLIS_PER_SECOND, UTC).date().isoformat())
     after = day_folder(name, min(days)) if days else ""
-    return (each.path for each in storage.list(name, after))
+    try:
+        return [each.path for each in storage.list(name, after)]
+    except UserError:
+        return []
