@@ -21,7 +21,7 @@ def threads():
     names = [open(f"/proc/self/task/{task}/comm").read() for task in os.listdir("/proc/self/task")]
     return sum(not name.startswith(("tokio", "jemalloc")) for name in names)
 
-row = {"topic": "web", "topic_id": "id", "partition": 0, "offset": 7, "error": "bad", "value": b"x"}
+row = {"job": "web", "topic": "web", "topic_id": "id", "partition": 0, "offset": 7, "error": "bad", "value": b"x"}
 full = {field.name: row.get(field.name) for field in QUARANTINE_SCHEMA} | {"quarantined_at": datetime.now(UTC)}
 write_deltalake(sys.argv[1], pa.Table.from_pylist([full] * 1000, schema=QUARANTINE_SCHEMA))
 table = open_table(DeltaTableSpec(path=sys.argv[1]), "web")
