@@ -26,6 +26,7 @@ from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.marks import mark_days
 from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.proposal import RoutedPart
+from penstock.tables.parquet.replaying import LedgerRuns
 from penstock.tables.parquet.rules import RULES_EVENT, rule_fields
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import Draft, LedgerOutcome
@@ -57,6 +58,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if job.export is None:
             raise InvariantError(f"{job.name} is no routed job")
         self.export = job.export
+        self.spark = spark
         refuse_unshared(job, spark.sparkContext.master)
         with answering_log(job, around) as log:
             self.table = open_export(job, job.export, around.environment)
@@ -67,6 +69,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             life = self.table.life
             assert life is not None
             self.quarantine = QuarantineTable(job, self.environment, life)
+            self.quarantine.finish_replay(LedgerRuns(self.table))
             self.failing = FailingTypes(job.export.retry_seconds)
             self._flushing = False
             self._ends: dict[Partition, int] = {}
@@ -76,7 +79,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self._idle_since: dict[Partition, float] = {}
             self.waiting = WaitingRecords(self.log, job.on.gap, job.export.alerts.retention_percent_max, self.listener)
             self._named_topics: set[str] = set()
-            self._mark_last_days()
+            self.mark_last_days()
 
     @property
     def stateful(self) -> StartedTable:
@@ -250,7 +253,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.seen.record_bytes = size_bytes / total.written
         self.quarantine.append_listed(self._listed(part.partition for part in outcome.accepted))
         self.reach("quarantined")
-        self._mark_last_days()
+        self.mark_last_days()
         self._tell_recovered(outcome)
         self.listener.event(
             "batch committed",
@@ -343,7 +346,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
                     Draft(EntryKind.IDLE, idle=idle) if idle or self._misplaced() != newest.pending_types() else None
                 )
             )
-            self._mark_last_days()
+            self.mark_last_days()
 
     def _misplaced(self) -> frozenset[str]:
         """The types with files that are not where readers look for them."""
@@ -355,7 +358,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.table.claim_names(topics)
             self._named_topics |= topics
 
-    def _mark_last_days(self) -> None:
+    def mark_last_days(self) -> None:
         """Show in marker files which days the newest entries closed and opened; best effort, made again at start."""
         newest = self.table.state().number
         marked = False

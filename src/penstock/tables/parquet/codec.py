@@ -16,6 +16,7 @@ from penstock.tables.parquet.entry import (
     Entry,
     EntryKind,
     FenceRecord,
+    ReplayRecord,
     SliceRecord,
     StartRecord,
     TakenRecord,
@@ -28,6 +29,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    Reread,
     RoutedFrom,
     RoutedPartition,
     TypeState,
@@ -66,6 +68,7 @@ def encode_entry(entry: Entry) -> bytes:
         "reopened": [[name, day, at] for (name, day), at in entry.reopened.items()],
         "closed": [list(each) for each in entry.closed],
         "routings": dict(entry.routings),
+        "replay": None if entry.replay is None else _replay_body(entry.replay),
     }
     return _encoded("entry", head, body)
 
@@ -86,6 +89,8 @@ def encode_state(state: LedgerState) -> bytes:
         "open_days": sorted(map(list, state.open_days)),
         "first_batch": state.first_batch,
         "routings": dict(state.routings),
+        "replay_run": state.replay_run,
+        "replay_entry": state.replay_entry,
     }
     return _encoded("snapshot", {"number": state.number}, body)
 
@@ -131,6 +136,7 @@ def _entry(body: Mapping[str, Any]) -> Entry:
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         closed=tuple((name, day) for name, day in body.get("closed", ())),
         routings=body.get("routings", {}),
+        replay=_replay(body["replay"]) if "replay" in body else None,
     )
 
 
@@ -148,6 +154,8 @@ def _state(body: Mapping[str, Any]) -> LedgerState:
         open_days=frozenset((name, day) for name, day in body.get("open_days", ())),
         first_batch=body.get("first_batch", ""),
         routings=body.get("routings", {}),
+        replay_run=body.get("replay_run", 0),
+        replay_entry=body.get("replay_entry", 0),
     )
 
 
@@ -209,6 +217,7 @@ def _partition_body(partition: Partition, here: RoutedPartition) -> dict[str, An
             if here.listing
             else {}
         ),
+        **({"rereads": {name: [each.start, each.end] for name, each in here.rereads.items()}} if here.rereads else {}),
     }
 
 
@@ -224,7 +233,21 @@ def _routed(body: Mapping[str, Any]) -> RoutedPartition:
         watermark_ms=body["watermark_ms"],
         listing=Listing(body["listed"], files) if "listed" in body else None,
         routings=tuple(RoutedFrom(offset, routing) for offset, routing in body.get("routings", ())),
+        rereads={name: Reread(start, end) for name, (start, end) in body.get("rereads", {}).items()},
     )
+
+
+def _replay_body(replay: ReplayRecord) -> dict[str, Any]:
+    return {
+        "run": replay.run,
+        "offsets": [{**_placed(each), "ranges": ranges} for each, ranges in replay.offsets.items()],
+        "written": {name: asdict(each) for name, each in replay.written.items()},
+    }
+
+
+def _replay(body: Mapping[str, Any]) -> ReplayRecord:
+    offsets = {_partition(each): tuple((start, end) for start, end in each["ranges"]) for each in body["offsets"]}
+    return ReplayRecord(body["run"], offsets, {name: WrittenRecord(**each) for name, each in body["written"].items()})
 
 
 def _taken_body(taken: TakenRecord) -> dict[str, Any]:

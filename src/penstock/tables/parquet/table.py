@@ -19,7 +19,7 @@ from penstock.tables.delta.keys import fingerprint
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.acts import Leftover, finish
 from penstock.tables.parquet.days import closable, reopened_by
-from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
+from penstock.tables.parquet.entry import Entry, EntryKind, ReplayRecord, TypeRecord
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
@@ -71,6 +71,7 @@ class Draft:
     idle: Mapping[Partition, int] = field(default_factory=dict)
     parts: tuple[LedgerPart, ...] = ()
     routings: Mapping[str, str] = field(default_factory=dict)
+    replay: ReplayRecord | None = None
 
 
 class ExportTable:
@@ -144,14 +145,14 @@ class ExportTable:
             return Draft(_kind(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
-        self._carry_leftover()
+        self.carry_leftover()
         return LedgerOutcome(number, accepted if number is not None else (), refused)
 
     def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
         """The staged files that become visible with the entry itself."""
         return [file for part in parts for file in part.files]
 
-    def _carry_leftover(self) -> None:
+    def carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
 
         def decide(state: LedgerState) -> Draft | None:
@@ -236,9 +237,10 @@ class ExportTable:
             pending=tuple(each.rename for each in self._leftover.renames),
             pending_removes=self._leftover.removes,
             failures=known,
-            reopened=reopened_by(slices, state, after),
             routings=draft.routings,
+            replay=draft.replay,
         )
+        entry = replace(entry, reopened=reopened_by(entry.writers, state, after))
         return replace(entry, closed=closable(apply(state, entry), after))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:

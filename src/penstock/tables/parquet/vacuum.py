@@ -2,8 +2,9 @@
 
 The proof is in the name and in a state that was read after the listing. An entry takes a staged file of a type only
 while the type's position is the start in its name, and positions never fall; a compaction's output only up to the entry
-number in its name. What entries have already taken is left alone while it is still to be moved. Names that are not
-ours stay, whatever they are, and so do files of a topic's life that the ledger does not know.
+number in its name, a replay's only while its run is not over. What entries have already taken is left alone while it
+is still to be moved. Names that are not ours stay, whatever they are, and so do files of a topic's life that the ledger
+does not know.
 
 Where a store has no rename, a file is copied to its final name and the staged one stays. A process that slept over its
 copy may bring a removed file back as long as it finds the staged one. So the staged file is kept for
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from penstock.flow.names import StagedName, parse_compacted_name, parse_staged_name
+from penstock.flow.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
 from penstock.tables.parquet.quarantine_leftovers import judge_quarantine
@@ -35,6 +36,7 @@ class Dead(StrEnum):
 
     PASSED = "staged, the position of its type is beyond its start"
     EXPIRED = "staged by a compaction whose last possible entry has passed"
+    REPLAYED = "staged by a replay whose run is over"
     PROBE = "left by a probe of the folder"
 
 
@@ -157,6 +159,8 @@ def _by_name(kind: str, name: str, facts: Facts) -> Dead | Kept:
         return _by_position(kind, staged, facts)
     if (compacted := parse_compacted_name(name)) is not None:
         return Dead.EXPIRED if facts.state.number >= compacted.version_max else Kept.COMMITTABLE
+    if (replayed := parse_replayed_name(name)) is not None and replayed.run.isdecimal():
+        return Dead.REPLAYED if facts.state.replay_run >= int(replayed.run) else Kept.COMMITTABLE
     return Kept.UNKNOWN
 
 
