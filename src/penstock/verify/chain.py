@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from penstock.flow.ranges import count_of
 from penstock.job.spec import TypeStart
 from penstock.log.offsets import Partition
-from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord
+from penstock.tables.parquet.entry import Entry, EntryKind, ReplayRecord, SliceRecord
 from penstock.tables.parquet.state import LedgerState, RoutedPartition
 from penstock.tables.state import Totals
 from penstock.verify.findings import Check, Offence, OffenceKind, conclude, offence_at
@@ -128,6 +129,8 @@ class Chain:
                 self._backfill(name)
         for piece in entry.slices:
             self._slice(piece, entry.number, rough)
+        if entry.replay is not None:
+            self._replay(entry.replay, entry.number)
         self.files.difference_update(entry.removes)
         self.files.update(each.target for each in entry.renames)
 
@@ -151,6 +154,27 @@ class Chain:
             faults = track.catch_up(piece, starts, {name: each.count for name, each in piece.taken.items()})
         for fault in faults:
             self._tell(piece.partition, number, fault)
+
+    def _replay(self, replay: ReplayRecord, number: int) -> None:
+        """A run takes records out of quarantine: they stay where the slices counted them."""
+        for partition, ranges in replay.offsets.items():
+            track = self.tracks.get(partition)
+            if track is None or ranges[-1][1] > track.position:
+                fault = (
+                    ranges[0][0],
+                    OffenceKind.BEYOND_POSITION,
+                    ranges[-1][1],
+                    "records are replayed that nobody read",
+                )
+                self._tell(partition, number, fault)
+            else:
+                track.totals += Totals(replayed=count_of(ranges))
+        rows = {name: each.rows for name, each in replay.written.items()}
+        for name, count in rows.items():
+            self.rows[name] = self.rows.get(name, 0) + count
+        replayed = sum(count_of(ranges) for ranges in replay.offsets.values())
+        if sum(rows.values()) != replayed:
+            self.texts.append(f"entry {number}: replay run {replay.run} has {replayed} offsets and other rows")
 
     def _backfill(self, name: str) -> None:
         for track in self.tracks.values():
@@ -215,7 +239,7 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
             yield first, OffenceKind.HOLE, None, told
     # Slices that end elsewhere count other offsets, too.
     same_end = track.position == here.position
-    if same_end and track.totals != replace(here.totals, replayed=track.totals.replayed):
+    if same_end and track.totals != here.totals:
         text = f"the slices count {track.totals}, the totals are {here.totals}"
         yield here.origin, OffenceKind.NOT_COUNTED, max(here.position, here.origin), text
 
