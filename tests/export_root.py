@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import staged_name
+from penstock.flow.names import replayed_name, staged_name
+from penstock.flow.ranges import ranges_of
 from penstock.flow.shares import Share
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
@@ -254,22 +255,47 @@ class ExportRoot:
                         for each, of in types.items()
                     },
                 }
-                file = self._file(partition, place, name, day, offsets, facts)
+                staged = staged_name(partition.topic_id, partition.number, *place, uuid.uuid4().hex)
+                file = self._file(partition, staged, name, day, offsets, facts)
                 share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
                 shares[name] = shares[name] + share if name in shares else share
+        return shares
+
+    def stage_replay(self, partition: Partition, run: int, rows: Rows) -> dict[str, Share]:
+        """Write the files of a replay run with the footers that its tasks write."""
+        shares: dict[str, Share] = {}
+        for (name, day), offsets in rows.items():
+            staged = replayed_name(str(run), uuid.uuid4().hex)
+            facts = {
+                "v": 1,
+                "kind": "replayed",
+                "job": self.job.name,
+                "topic": partition.topic,
+                "topic_id": partition.topic_id,
+                "partition": partition.number,
+                "batch": new_batch_id(),
+                "type": name,
+                "day": day,
+                "first": min(offsets),
+                "last": max(offsets),
+                "run": run,
+                "offsets": ranges_of(offsets),
+                "source": f"{self.table.places.staged}/{name}/{staged}",
+            }
+            file = self._file(partition, staged, name, day, offsets, facts)
+            share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))
+            shares[name] = shares[name] + share if name in shares else share
         return shares
 
     def _file(
         self,
         partition: Partition,
-        place: tuple[int, int],
+        staged: str,
         name: str,
         day: str,
         offsets: Sequence[int],
         facts: Mapping[str, Any],
     ) -> StagedFile:
-        unique = uuid.uuid4().hex
-        staged = staged_name(partition.topic_id, partition.number, *place, unique)
         path = f"{self.table.places.staged}/{name}/{staged}"
         listed = [
             {

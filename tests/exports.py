@@ -182,7 +182,9 @@ class ExportPipe:
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """The rows of a type as Polars reads its plain files, in the order of the log."""
-        frame = pl.read_parquet(f"{self.root}/{name}/**/*.parquet", hive_partitioning=True)
+        files = [pl.read_parquet(each, hive_partitioning=True) for each in data_files(self.root / name)]
+        # Files that are older than a column do not have it.
+        frame = pl.concat(files, how="diagonal")
         return frame.sort("kafka_partition", "kafka_offset").select(columns).rows()
 
     def offsets(self, name: str) -> list[int]:

@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 
 from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
 from penstock.job.spec import JobSpec
+from penstock.verify import verify
+from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
 from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, written
 
@@ -54,3 +56,27 @@ def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
     assert json.loads(again.stdout)["remaining"] == 1
     assert written(job) == [(0, 0), (0, 2), (0, 3)]
     assert quarantined(job) == [(0, 1)]
+
+
+def test_a_replay_of_an_export_killed_at_one_step_after_the_other_loses_and_doubles_nothing(
+    bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession, tmp_path: Path
+) -> None:
+    export, name = ExportPipe(tmp_path, bootstrap, spark), topic()
+    more = 'spark: {master: "local[2,4]"}\n'
+    export.describe(name, types=[type_of("A")], on="bad_record: quarantine, new_column: quarantine", more=more)
+    produce(name, [event("A", 0), event("B", 1), event("A", 2, day=1, extra="x"), "not JSON"])
+    export.run_to_end()
+    assert export.offsets("A") == [0]
+
+    types = [type_of("A", schema="{type: string, at: string, id: long, extra: string}"), type_of("B", start="now")]
+    export.describe(name, types=types, more=more)
+    for step in ("replay_staged", "renaming"):
+        killed = penstock("quarantine", "replay", str(export.path), failpoint=f"{step}:kill")
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert export.offsets("A") == [0]
+    again = penstock("quarantine", "replay", str(export.path), "--json")
+    assert again.returncode == 0, again.stderr
+    told = json.loads(again.stdout)
+    assert (told["replayed"], told["still_bad"], told["remaining"]) == (0, 1, 1)
+    assert (export.offsets("A"), export.offsets("B"), export.quarantined()) == ([0, 2], [1], [(0, 3)])
+    assert verify(export.job).ok

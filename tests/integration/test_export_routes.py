@@ -7,12 +7,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.tables.state import Totals
 from penstock.verify import verify
-from tests.exports import FIRST_DAY, ExportPipe, event, type_of
+from tests.exports import FIRST_DAY, ExportPipe, data_files, event, type_of
 from tests.kafka import Headers, Produce, Topics
 
 NO_HEADER = "has no type: no text in a header kind"
@@ -175,4 +176,25 @@ def test_records_without_any_field_cannot_fix_the_columns_of_their_type(
     assert export.rows("A", "kafka_offset", "id") == [(4, 4), (5, None)]
     assert export.everywhere() == Counter((0, offset) for offset in range(6))
     assert conserved(export)
+    assert verify(export.job).ok
+
+
+def test_nested_objects_that_differ_between_tasks_and_batches_widen_an_inferred_type(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    """Another order of keys, a key that is only sometimes there, a key more later: nothing of it is bad."""
+    name = topic(partitions=2)
+    export.describe(name, types=[type_of("A", schema="infer")], on="bad_record: quarantine, new_column: add")
+    produce(name, [event("A", 0, size={"total": 1, "unit": "m"}), event("A", 1, size={"total": 2})], partition=0)
+    produce(name, [event("A", 2, size={"unit": "s", "total": 3.5}), event("A", 3, size={})], partition=1)
+    export.run_to_end()
+    produce(name, [event("A", 4, size={"unit": None, "parts": [{"at": 1}]}), event("A", 5)], partition=0)
+    produce(name, [event("A", 6, size={"parts": [{"of": "x", "at": 2}], "total": 7})], partition=1)
+    export.run_to_end()
+    assert not export.quarantine.exists()
+    # File by file: an older one has fewer members.
+    files = [pl.read_parquet(each).select("id", "size").rows() for each in data_files(export.root / "A")]
+    sizes = {number: size or {} for rows in files for number, size in rows}
+    assert [sizes[number].get("total") for number in range(7)] == [1, 2, 3.5, None, None, None, 7]
+    assert sizes[6]["parts"] == [{"at": 2, "of": "x"}]
     assert verify(export.job).ok

@@ -25,6 +25,7 @@ from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, next_bound
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.proposal import RoutedPart
+from penstock.tables.parquet.replaying import LedgerRuns
 from penstock.tables.parquet.rules import RULES_EVENT, rule_fields
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import Draft, LedgerOutcome
@@ -53,6 +54,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if job.export is None:
             raise InvariantError(f"{job.name} is no routed job")
         self.export = job.export
+        self.spark = spark
         refuse_unshared(job, spark.sparkContext.master)
         with answering_log(job, around) as log:
             self.table = open_export(job, job.export, around.environment)
@@ -63,6 +65,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             life = self.table.life
             assert life is not None
             self.quarantine = QuarantineTable(job, self.environment, life)
+            self.quarantine.finish_replay(LedgerRuns(self.table))
             self.failing = FailingTypes(job.export.retry_seconds)
             self._flushing = False
             self._ends: dict[Partition, int] = {}
@@ -73,7 +76,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self._named_topics: set[str] = set()
             self._claimed_topic_ids: set[str] = set()
             self.table.finishing.sweep_markers()
-            self._tell_days()
+            self.tell_days()
 
     @property
     def stateful(self) -> StartedTable:
@@ -247,7 +250,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.seen.record_bytes = size_bytes / total.written
         self.quarantine.append_listed(self._listed(part.partition for part in outcome.accepted))
         self.reach("quarantined")
-        self._tell_days()
+        self.tell_days()
         self._tell_recovered(outcome)
         self.listener.event(
             "batch committed",
@@ -339,7 +342,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.table.append(
                 lambda newest: Draft(EntryKind.IDLE, idle=idle) if self._says_more(newest, idle) else None
             )
-        self._tell_days()
+        self.tell_days()
 
     def _says_more(self, newest: LedgerState, idle: Mapping[Partition, int]) -> bool:
         """Whether an entry without rows would tell anything: of idle partitions, days, or files out of place."""
@@ -361,7 +364,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.table.claim_topics(topic_ids)
             self._claimed_topic_ids |= topic_ids
 
-    def _tell_days(self) -> None:
+    def tell_days(self) -> None:
         """Tell which days the ledger's entries completed and opened again."""
         for marks in self.table.finishing.marked:
             for name, day in marks.opened:

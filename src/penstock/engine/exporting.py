@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.engine.events import Listener
 from penstock.engine.read_checks import ReadChecks
 from penstock.engine.spark_failures import spark_errors
+from penstock.engine.writing import stopping_nothing
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
@@ -100,6 +101,18 @@ class ExportWriter:
         written = WrittenShares(_gathered(reports), roles, main, started_at)
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
+
+    def replay(
+        self, batch: Batch, slices: Mapping[PartitionKey, RoutedSlice], run: int, records: Source
+    ) -> Mapping[PartitionKey, Mapping[str, Share]] | None:
+        """Run the Spark job of a replay over records out of quarantine. None if a type first had to get its columns."""
+        flow = fanout_flow(self._job, self._export, self._table, self._table.routing, batch.id, slices)
+        flow = replace(flow, on=stopping_nothing(flow.on), failpoint=self._failpoint, replay_run=run)
+        with spark_errors(self._spark):
+            reports = [
+                decode_fanout(report) for report in records.reports(records.map(fanout_stage(flow), REPORT_SCHEMA))
+            ]
+        return None if self._added_columns(flow, reports) else _gathered(reports)
 
     def _routing(self, state: LedgerState, routing: str) -> Routing:
         return parse_routing(state.routings[routing]) if routing in state.routings else self._table.routing

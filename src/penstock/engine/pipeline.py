@@ -24,6 +24,7 @@ from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment
 from penstock.tables.proposal import Outcome, Proposal, SlicePart
 from penstock.tables.quarantine import Quarantine, refuse_earlier_table
+from penstock.tables.replayed import TableRuns
 from penstock.tables.state import TableWord
 
 
@@ -51,7 +52,7 @@ class Pipeline(JobRounds[Written]):
             super().__init__(job, around, log)
             self.writer = BatchWriter(job, spark, self.table, self.log, self.listener, failpoint, stopping)
             self.quarantine = Quarantine(job, self.table, self.environment)
-            self.quarantine.finish_replay()
+            self.quarantine.finish_replay(TableRuns(self.table))
             self._learn_record_bytes()
 
     @property

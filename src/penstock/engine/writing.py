@@ -24,7 +24,7 @@ from penstock.flow.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.seen_types import column_types
 from penstock.flow.task import Flow, NamedSlice
 from penstock.flow.write import WriteOptions
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec, NewColumnPolicy, Policies
 from penstock.log.batches import gathered
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Batch, Slice
@@ -176,6 +176,11 @@ class BatchWriter:
         self.table.add_columns(columns)
         self.listener.event("columns added", columns=new_paths(before, columns))
         return True
+
+
+def stopping_nothing(on: Policies) -> Policies:
+    """The policies of a replay: a record that would stop the job stays where it is and stops nothing."""
+    return replace(on, new_column=NewColumnPolicy.QUARANTINE) if on.new_column is NewColumnPolicy.FAIL else on
 
 
 def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:

@@ -109,6 +109,7 @@ class DayRows:
     rows: pa.RecordBatch
     first: int
     last: int
+    offsets: npt.NDArray[np.int64]
 
 
 def split_by_day(rows: pa.RecordBatch, times: pa.Array, offsets: pa.Array) -> Iterator[DayRows]:
@@ -118,13 +119,13 @@ def split_by_day(rows: pa.RecordBatch, times: pa.Array, offsets: pa.Array) -> It
     days = times.cast(pa.int64()).to_numpy() // _DAY
     places = offsets.to_numpy()
     if days.min() == days.max():
-        yield DayRows(_day_text(days[0]), rows, int(places.min()), int(places.max()))
+        yield DayRows(_day_text(days[0]), rows, int(places.min()), int(places.max()), places)
         return
     order = np.argsort((days - days.min()).astype(np.int32), kind="stable")
     for chosen in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
         # Not a slice of sorted rows: it would keep the memory of all days alive for as long as one of them waits.
         day_rows, mine = rows.take(pa.array(chosen)), places[chosen]
-        yield DayRows(_day_text(days[chosen[0]]), day_rows, int(mine.min()), int(mine.max()))
+        yield DayRows(_day_text(days[chosen[0]]), day_rows, int(mine.min()), int(mine.max()), mine)
 
 
 def _day_text(number: np.int64 | npt.NDArray[np.int64]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.flow.decode.misfit import clipped
@@ -154,6 +155,8 @@ class Fanout:
         start = self._flow.slices[key].takes.get(way.type)
         if start is None or batch.column("offset")[0].as_py() < start or self._flow.types[way.type].decoded is None:
             return None
+        if way.type in self._flow.slices[key].left:
+            return None
         reader = self._reader(Owner(key, way.type), way)
         return reader if reader is not None and reader.proves else None
 
@@ -188,7 +191,15 @@ class Fanout:
         chosen: Rows = rows[belongs]
         if len(chosen):
             self._count(owner, batch, chosen)
-        return chosen
+        return self._without_left(owner, chosen, offsets[belongs]) if owner.type in piece.left else chosen
+
+    def _without_left(self, owner: Owner, rows: Rows, offsets: np.ndarray) -> Rows:
+        """Of a replay: the rows without those that their type reads from the log itself."""
+        ranges = self._flow.slices[owner.partition].left[owner.type]
+        left = np.logical_or.reduce([(offsets >= start) & (offsets < end) for start, end in ranges])
+        self._filer.tally(owner).skipped(int(left.sum()))
+        kept: Rows = rows[~left]
+        return kept
 
     def _look_at(self, owner: Owner, batch: pa.RecordBatch, gathered: Gathered) -> None:
         self._keep_all(owner, lambda part: looked_at(self._flow, part), batch, gathered)

@@ -11,7 +11,7 @@ import json
 import uuid
 from bisect import bisect_right
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -21,15 +21,18 @@ import pyarrow as pa
 from penstock.errors import PenstockError
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.manifest import PartitionKey, StagedFile
-from penstock.flow.names import owner_tag, staged_name
+from penstock.flow.names import owner_tag, replayed_name, staged_name
 from penstock.flow.parquet_file import ParquetFile
 from penstock.flow.partition_values import partition_folder
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.ranges import ranges_of
 from penstock.flow.shares import UNROUTED, FanoutFlow, RoutedSlice
 from penstock.flow.stats import Leaf, Path, TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
 from penstock.storage import Storage, open_storage
 
 FOOTER_KEY = "penstock"
+REPLAYED = "replayed"
+"""The kind of a footer, which the files of a slice do not have."""
 INDEXED_COLUMNS_MAX = 32
 _REASON_CHARACTERS_MAX = 300
 
@@ -59,6 +62,8 @@ class _Pile:
     file: ParquetFile | None = None
     with_nan: set[Path] = field(default_factory=set)
     long_texts: TextBounds = field(default_factory=dict)
+    offsets: list[int] = field(default_factory=list)
+    """Of its rows, in a replay."""
 
 
 @dataclass(slots=True)
@@ -105,8 +110,16 @@ class FilePool:
                 raise
             self._fail(owner, error)
 
-    def add(self, owner: Owner, day: str | None, rows: pa.RecordBatch, first: int, last: int) -> None:
-        """Take rows in the columns of their file, with the least and the greatest of their offsets."""
+    def add(
+        self,
+        owner: Owner,
+        day: str | None,
+        rows: pa.RecordBatch,
+        first: int,
+        last: int,
+        offsets: Sequence[int] = (),
+    ) -> None:
+        """Take rows in the columns of their file, with the least and the greatest of their offsets; in a replay all."""
         if owner in self._failed or not rows.num_rows:
             return
         key = PileKey(owner, day)
@@ -118,6 +131,7 @@ class FilePool:
             self._extents[owner] = min(least, first), max(greatest, last)
         size_bytes = rows.nbytes
         pile.first, pile.last = min(pile.first, first), max(pile.last, last)
+        pile.offsets.extend(offsets)
         pile.waiting.append(rows)
         pile.waiting_bytes += size_bytes
         self._waiting_bytes += size_bytes
@@ -187,7 +201,7 @@ class FilePool:
             self._write_waiting(key, pile)
             assert pile.file is not None
             if key.day is not None:
-                pile.file.note({FOOTER_KEY: json.dumps(self._facts(key, pile))})
+                pile.file.note({FOOTER_KEY: json.dumps(self._facts(key, pile, pile.file.path))})
             footer = pile.file.complete()
             stats = ""
             if self._has_statistics(key):
@@ -206,24 +220,30 @@ class FilePool:
             staged = self._staged.setdefault(key.owner, Staged())
             (staged.quarantine_files if key.day is None else staged.files).append(file)
 
-    def _facts(self, key: PileKey, pile: _Pile) -> dict[str, Any]:
+    def _facts(self, key: PileKey, pile: _Pile, path: str) -> dict[str, Any]:
         """What the footer tells, enough to rebuild positions from files alone (RULES L6)."""
         owner = key.owner
         piece = self._flow.slices[owner.partition]
-        facts: dict[str, Any] = {
+        place: dict[str, Any] = {
             "v": 1,
             "job": self._flow.job,
             "topic": owner.partition[0],
             "topic_id": piece.topic_id,
             "partition": owner.partition[1],
-            "slice": [piece.start, piece.end],
-            "piece": _piece_of(piece, self._first_offsets.get(owner.partition, pile.first)),
-            "pieces": max(1, len(piece.pieces)),
             "batch": self._flow.batch_id,
             "type": owner.type,
             "day": key.day,
             "first": pile.first,
             "last": pile.last,
+        }
+        if self._flow.replay_run is not None:
+            offsets = ranges_of(pile.offsets)
+            return {**place, "kind": REPLAYED, "run": self._flow.replay_run, "offsets": offsets, "source": path}
+        facts: dict[str, Any] = {
+            **place,
+            "slice": [piece.start, piece.end],
+            "piece": _piece_of(piece, self._first_offsets.get(owner.partition, pile.first)),
+            "pieces": max(1, len(piece.pieces)),
             "main": piece.main,
             "from": self._start(owner),
         }
@@ -248,6 +268,8 @@ class FilePool:
         if key.day is None:
             return staged_name(*place, uuid.uuid4().hex, owner_tag(self._flow.job))
         name = staged_name(*place, uuid.uuid4().hex)
+        if self._flow.replay_run is not None:
+            name = replayed_name(str(self._flow.replay_run), uuid.uuid4().hex)
         if not self._flow.staged_folder:
             return f"{owner.type}/{partition_folder({'day': key.day})}{name}"
         return f"{self._flow.staged_folder}/{owner.type}/{name}"

@@ -64,6 +64,8 @@ class Filer:
         if not self._first_error:
             topic, number = owner.partition
             self._first_error = f"{topic}/{number} offset {offsets[0].as_py()}: {bad.errors[0].as_py()}"
+        if self._flow.replay_run is not None:
+            return
         topic_id = self._flow.slices[owner.partition].topic_id
         rows = quarantine_rows(
             BadRows(kafka, bad.errors), self._flow.job, topic_id, self._flow.batch_id, datetime.now(UTC)
@@ -87,7 +89,9 @@ class Filer:
             self.quarantine(owner, bad)
         for each in filed.days:
             tally.written(each.day, each.rows.num_rows)
-            self.pool.add(owner, each.day, each.rows, each.first, each.last)
+            offsets = each.offsets.tolist() if self._flow.replay_run is not None else ()
+            tally.replayed(offsets)
+            self.pool.add(owner, each.day, each.rows, each.first, each.last, offsets)
 
     def finish(self) -> FanoutReport:
         staged = self.pool.finish()

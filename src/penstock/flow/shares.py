@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.failpoints import Failpoint
 from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile
+from penstock.flow.ranges import Ranges, offsets_of, ranges_of
 from penstock.flow.seen_types import from_json, merged, to_json
 from penstock.job.expressions import Expression
 from penstock.job.spec import DaysSpec, DecodeSpec, MessageName, Policies, RouteSpec
@@ -50,6 +51,8 @@ class RoutedSlice:
     """From which offset on records of a type belong to this slice; those below `takes` are there already: skipped."""
     main: bool = True
     """False for a catch-up: records that no type takes are none of its business."""
+    left: Mapping[str, Ranges] = field(default_factory=dict)
+    """Of a replay, by type: offsets whose records the log gives to the type; they are passed over and stay bad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class FanoutFlow:
     row_group_bytes_max: int = 32 * 1024 * 1024
     pending_bytes_max: int = 128 * 1024 * 1024
     failpoint: Failpoint | None = None
+    replay_run: int | None = None
+    """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +105,8 @@ class Share:
     """Why the type could not be written; its files are then left to vacuum."""
     new_fields: Mapping[str, Any] = field(default_factory=dict)
     """What fields show that its columns lack, as `flow.seen_types` writes it."""
+    replayed: Ranges = ()
+    """Of a replay: the offsets of the written rows."""
 
     def __add__(self, other: Share) -> Share:
         return Share(
@@ -112,6 +119,7 @@ class Share:
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
             failed=self.failed or other.failed,
             new_fields=to_json(merged([from_json(self.new_fields), from_json(other.new_fields)])),
+            replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
         )
 
 
@@ -151,6 +159,7 @@ def _share(body: Mapping[str, Any]) -> Share:
         plain,
         files=tuple(StagedFile(**each) for each in body["files"]),
         quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
+        replayed=tuple((start, end) for start, end in body["replayed"]),
     )
 
 

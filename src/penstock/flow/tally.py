@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.manifest import Counts
+from penstock.flow.ranges import ranges_of
 from penstock.flow.route import WRAPPED
 from penstock.flow.seen_types import NewFields, add_fields, to_json
 from penstock.flow.shares import Share
@@ -28,6 +30,7 @@ class Tally:
         self._event_ms_max: int | None = None
         self._days: Counter[str] = Counter()
         self._new_fields: NewFields = {}
+        self._replayed: set[int] = set()
 
     def read(self, offsets: pa.Array, lengths: pa.Array) -> None:
         """Count records, whatever becomes of them; each must be counted again for what did."""
@@ -52,6 +55,10 @@ class Tally:
         """Count records that the type has already."""
         self._counts += Counts(skipped=count)
 
+    def replayed(self, offsets: Iterable[int]) -> None:
+        """Note which records of the quarantine became rows."""
+        self._replayed.update(offsets)
+
     def seen(self, event_ms: int) -> None:
         self._event_ms_max = event_ms if self._event_ms_max is None else max(self._event_ms_max, event_ms)
 
@@ -67,6 +74,7 @@ class Tally:
             event_ms_max=self._event_ms_max,
             days=dict(sorted(self._days.items())),
             new_fields=to_json(self._new_fields),
+            replayed=ranges_of(self._replayed),
         )
 
     def failed_share(self, reason: str) -> Share:

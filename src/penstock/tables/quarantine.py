@@ -26,7 +26,7 @@ from penstock.tables.delta.table import Change, Table, open_or_create, open_tabl
 from penstock.tables.environment import Environment
 from penstock.tables.proposal import Part, SlicePart
 from penstock.tables.quarantine_rows import count_rows
-from penstock.tables.replayed import finish_replay
+from penstock.tables.replayed import Runs, finish_replay
 
 _PLACES_SHOWN_MAX = 5
 
@@ -183,6 +183,13 @@ class QuarantineTable:
         self._refuse_gone(pending)
         self.append_listed(pending)
 
+    def finish_replay(self, runs: Runs) -> int:
+        """Take out what a replay wrote and did not live to take out; returns the rows (RULES Q2)."""
+        table = self.table()
+        if table is None or not belongs_to(table, self._job.name, self._life):
+            return 0
+        return finish_replay(runs, table)
+
     def _refuse_gone(self, listed: Iterable[Listed]) -> None:
         """Never name files that do not exist: somebody deleted the folder, or a part of it."""
         storage = open_storage(self._job.table.quarantine_path, self._job.table.storage_options)
@@ -235,13 +242,6 @@ class Quarantine(QuarantineTable):
                     "longer has the commit that lists their files",
                 )
         self.append_left(sorted(found, key=lambda each: each.end))
-
-    def finish_replay(self) -> int:
-        """Take out what a replay wrote to the data table and did not live to take out; returns the rows (RULES Q2)."""
-        table = self.table()
-        if table is None or not belongs_to(table, self._job.name, self._life):
-            return 0
-        return finish_replay(self._data, table)
 
     def _listed(self, partitions: set[Partition]) -> list[Listed]:
         """Search the data table's history for listings of this job, newest first."""

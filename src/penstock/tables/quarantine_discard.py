@@ -60,7 +60,8 @@ def read_listings(job: JobSpec, environment: Environment) -> Listings:
         table = open_export(job, job.export, environment)
         state = table.state()
         listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
-        return Listings(table.life, {key_of(job.name, each): number for each, number in listed.items()})
+        marks = {key_of(job.name, each): number for each, number in listed.items()}
+        return Listings(table.life, marks, state.replay_run)
     try:
         data = open_table(job.table, job.name, environment)
     except MissingTableError:

@@ -6,7 +6,7 @@ Several jobs may share a quarantine: rows are those of the job that the table wa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -153,6 +153,31 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
             here = pc.and_(pc.equal(rows.column("partition"), partition), pc.equal(rows.column("offset"), offset))
             found += rows.filter(pc.and_(here, pc.equal(rows.column("topic"), topic))).to_pylist()
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
+
+
+Places = Mapping[tuple[str, int], pa.Array]
+"""Offsets by topic id and partition."""
+
+
+def repeated_rows(table: Table) -> Places:
+    """The places of which the job has more than one row in the loaded version."""
+    keys = ["topic_id", "partition", "offset"]
+    found = [rows for file in own_files(table) for rows in own_rows(table, file, keys)]
+    if not found:
+        return {}
+    counted = pa.concat_tables(found).group_by(keys).aggregate([([], "count_all")])
+    repeated: dict[tuple[str, int], list[int]] = {}
+    for each in counted.filter(pc.greater(counted.column("count_all"), 1)).to_pylist():
+        repeated.setdefault((each["topic_id"], each["partition"]), []).append(each["offset"])
+    return {place: pa.array(offsets, pa.int64()) for place, offsets in repeated.items()}
+
+
+def without_places(rows: pa.Table, places: Places) -> pa.Table:
+    """The rows that are not at one of the places."""
+    for (topic_id, partition), offsets in places.items():
+        here = pc.and_(pc.equal(rows.column("topic_id"), topic_id), pc.equal(rows.column("partition"), partition))
+        rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))
+    return rows
 
 
 def partitions_of(rows: pa.Table) -> list[Partition]:

@@ -1,5 +1,7 @@
 """The record of a replay run in the data table, and the removal of its rows from quarantine (RULES Q2).
 
+For an export the ledger stands for the data table (`tables.parquet.replaying`).
+
 The data commit of run N says which offsets it wrote; it is the truth. The removal carries the same number into the
 quarantine table. While that table's number is lower, rows are in both, and whoever comes next finishes the removal:
 it is worked out from the data commit alone, so it can be done any number of times by anybody.
@@ -10,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +44,43 @@ class ReplayRun:
     @property
     def rows(self) -> int:
         return sum(count_of(ranges) for ranges in self.offsets.values())
+
+
+class Runs(Protocol):
+    """Where the data commits of a job's runs are found."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    def last(self) -> int:
+        """The number of the last run; 0 before the first."""
+        ...
+
+    def find(self, number: int) -> ReplayRun | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableRuns:
+    """The runs of a job with one Delta table, as of the loaded version."""
+
+    data: Table
+
+    @property
+    def job(self) -> str:
+        return self.data.job
+
+    @property
+    def path(self) -> str:
+        return self.data.spec.path
+
+    def last(self) -> int:
+        return run_number(self.data)
+
+    def find(self, number: int) -> ReplayRun | None:
+        return find_run(self.data, number)
 
 
 def run_number(table: Table) -> int:
@@ -84,16 +123,16 @@ def _offsets(record: Mapping[str, Any]) -> tuple[Partition, Ranges]:
     return partition, tuple((start, end) for start, end in record["ranges"])
 
 
-def finish_replay(data: Table, quarantine: Table) -> int:
-    """Do the removals that runs of the data table still owe; returns how many rows were taken out."""
-    last = run_number(data)
+def finish_replay(runs: Runs, quarantine: Table) -> int:
+    """Do the removals that runs still owe; returns how many rows were taken out."""
+    last = runs.last()
     removed = 0
     for number in range(run_number(quarantine) + 1, last + 1):
-        run = find_run(data, number)
+        run = runs.find(number)
         if run is None:
             raise InvariantError(
-                f"replay run {number} of {data.job} was not finished and is not in the table's history any more",
-                detail=f"records that it wrote to {data.spec.path} may still be in {quarantine.spec.path}",
+                f"replay run {number} of {runs.job} was not finished and is not in the table's history any more",
+                detail=f"records that it wrote to {runs.path} may still be in {quarantine.spec.path}",
                 hint="restore the table's log; until then a replay could write records twice",
             )
         removed += remove_run(quarantine, run)

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+from penstock.flow.ranges import count_of
 from penstock.job.spec import TypeStart
 from penstock.log.offsets import Partition
-from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord
+from penstock.tables.parquet.entry import Entry, EntryKind, ReplayRecord, SliceRecord
 from penstock.tables.parquet.names import type_and_day
 from penstock.tables.parquet.state import Day, LedgerState, Rename, RoutedPartition
 from penstock.tables.state import Totals
@@ -147,6 +148,8 @@ class Chain:
                 self._backfill(name)
         for piece in entry.slices:
             self._slice(piece, entry.number, rough)
+        if entry.replay is not None:
+            self._replay(entry.replay, entry.number)
         for lost in entry.dropped:
             self._drop(lost, entry.number)
         for path in entry.removes:
@@ -190,7 +193,7 @@ class Chain:
         for fault in faults:
             self._tell(piece.partition, number, fault)
 
-    def _count_days(self, piece: SliceRecord, number: int) -> int:
+    def _count_days(self, piece: SliceRecord | ReplayRecord, number: int) -> int:
         """Note the rows of each day; how many of them are deleted by now."""
         gone = 0
         for name, written in piece.written.items():
@@ -201,6 +204,26 @@ class Chain:
                     self.deleted_rows[name, day] = self.deleted_rows.get((name, day), 0) + rows
                     gone += rows
         return gone
+
+    def _replay(self, replay: ReplayRecord, number: int) -> None:
+        """A run takes records out of quarantine: they stay where the slices counted them."""
+        for partition, ranges in replay.offsets.items():
+            track = self.tracks.get(partition)
+            if track is None or ranges[-1][1] > track.position:
+                fault = (
+                    ranges[0][0],
+                    OffenceKind.BEYOND_POSITION,
+                    ranges[-1][1],
+                    "records are replayed that nobody read",
+                )
+                self._tell(partition, number, fault)
+            else:
+                track.totals += Totals(replayed=count_of(ranges))
+        self._count_days(replay, number)
+        rows = sum(each.rows for each in replay.written.values())
+        replayed = sum(count_of(ranges) for ranges in replay.offsets.values())
+        if rows != replayed:
+            self.texts.append(f"entry {number}: replay run {replay.run} has {replayed} offsets and other rows")
 
     def _backfill(self, name: str) -> None:
         for track in self.tracks.values():
@@ -265,7 +288,7 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
             yield first, OffenceKind.HOLE, None, told
     # Slices that end elsewhere count other offsets, too.
     same_end = track.position == here.position
-    if same_end and track.totals != replace(here.totals, replayed=track.totals.replayed):
+    if same_end and track.totals != here.totals:
         text = f"the slices count {track.totals}, the totals are {here.totals}"
         yield here.origin, OffenceKind.NOT_COUNTED, max(here.position, here.origin), text
 

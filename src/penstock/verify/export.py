@@ -125,7 +125,7 @@ def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
         lives=replace(facts.lives, others=others),
-        leaves={each: Leave(twice_below=_twice_below(facts, each)) for each in partitions},
+        leaves={each: Leave(facts.replay_unfinished, _twice_below(facts, each)) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )
 
@@ -161,6 +161,7 @@ def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) ->
         quarantine=there,
         quarantined=quarantined,
         pending=pending,
+        replay_unfinished=facts.replay_unfinished,
     )
 
 

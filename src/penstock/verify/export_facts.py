@@ -18,6 +18,7 @@ from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import open_quarantine
+from penstock.tables.replayed import run_number
 from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.facts import life_faults, quarantine_files
 from penstock.verify.files import Examined, examine
@@ -48,6 +49,8 @@ class LedgerFacts:
     """Set where the quarantine belongs to an earlier ledger."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
+    replay_unfinished: bool = False
+    """Whether rows of the newest replay run may still be in quarantine too (RULES Q2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def read_ledger(
         lives=_lives(state),
         life_faults=life_faults(quarantine, job.name, table.life),
         last=reading.last,
+        replay_unfinished=quarantine is not None and state.replay_run > run_number(quarantine),
     )
 
 

@@ -18,7 +18,7 @@ from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.by_type import type_table_spec
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.table import Table, open_table
-from penstock.tables.parquet.names import CLAIMS, SUFFIX, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.parquet.unknown_files import WHAT_TO_DO, files_beyond
@@ -202,14 +202,14 @@ class _Owned:
 
     def is_ours(self, path: str) -> bool:
         parsed = parse_final_name(path)
-        ours = is_compacted(path, self._job) or (parsed is not None and parsed.space in self._topics)
+        ours = is_own_output(path, self._job) or (parsed is not None and parsed.space in self._topics)
         return ours and type_and_day(path) is not None
 
     def is_others(self, path: str) -> bool:
         parsed = parse_final_name(path)
         if parsed is not None:
             return parsed.space in self._other_spaces
-        return any(is_compacted(path, job) for job in self._other_jobs)
+        return any(is_own_output(path, job) for job in self._other_jobs)
 
     def topic_id(self, path: str) -> str | None:
         """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""

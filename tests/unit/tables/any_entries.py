@@ -12,6 +12,7 @@ from penstock.tables.parquet.entry import (
     Entry,
     EntryKind,
     FenceRecord,
+    ReplayRecord,
     SliceRecord,
     StartRecord,
     TakenRecord,
@@ -24,6 +25,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    Reread,
     RoutedFrom,
     RoutedPartition,
     TypeState,
@@ -85,6 +87,13 @@ def slices(draw: st.DrawFn) -> SliceRecord:
     )
 
 
+ranges = st.lists(st.tuples(numbers, numbers), max_size=2).map(tuple)
+replays = st.builds(
+    ReplayRecord,
+    numbers,
+    st.dictionaries(partitions, ranges, max_size=2),
+    st.dictionaries(named, st.builds(WrittenRecord, numbers, numbers, numbers), max_size=2),
+)
 entries = st.builds(
     Entry,
     number=st.integers(0, 2**53),
@@ -110,6 +119,7 @@ entries = st.builds(
     reopened=reopened,
     closed=day_lists,
     routings=st.dictionaries(named, named, max_size=2),
+    replay=st.none() | replays,
 )
 
 
@@ -126,6 +136,7 @@ def routed(draw: st.DrawFn, partition: Partition) -> RoutedPartition:
         draw(marks),
         draw(listing),
         draw(st.lists(st.builds(RoutedFrom, numbers, texts), max_size=2).map(tuple)),
+        draw(st.dictionaries(named, st.builds(Reread, numbers, numbers), max_size=2)),
     )
 
 
@@ -142,6 +153,8 @@ def states(draw: st.DrawFn) -> LedgerState:
         pending=draw(rename_lists),
         reopened=draw(reopened),
         open_days=draw(st.frozensets(st.tuples(named, days), max_size=3)),
+        replay_run=draw(numbers),
+        replay_entry=draw(numbers),
         first_batch=draw(texts),
         routings=draw(st.dictionaries(named, named, max_size=2)),
         retired=draw(numbers),

@@ -25,6 +25,7 @@ from penstock.tables.parquet.entry import (
     Entry,
     EntryKind,
     FenceRecord,
+    ReplayRecord,
     SliceRecord,
     StartRecord,
     TakenRecord,
@@ -37,6 +38,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    Reread,
     RoutedPartition,
     TypeState,
     Unfinished,
@@ -52,6 +54,8 @@ BAD = StagedFile("events", 0, "s.kQ2x.0.bad.pq", 2, 900, {}, '{"numRecords":2}')
 MOVE = Rename(f"{STAGED}/fs/s.1.pq", f"fs/day={DAY}/0.99.parquet", "fs", "kQ2x", 0, 0)
 STUCK = Rename(f"{STAGED}/gc/s.2.pq", f"gc/day={DAY}/1.49.parquet", "gc", "kQ2x", 1, 10, rows=7, size_bytes=700)
 MERGED = Rename(f"{STAGED}/fs/s.3.pq", f"fs/day={DAY}/compacted~garmadon.6.0.parquet", "fs", waits=True)
+
+RETURNED = Rename(f"{STAGED}/gc/r.3.pq", f"gc/day={DAY}/replayed~garmadon.9.0.parquet", "gc")
 
 
 def said(number: int, kind: EntryKind, **contents: Any) -> Entry:
@@ -120,6 +124,12 @@ RELEASED: dict[EntryKind, Entry] = {
         slices=(SliceRecord(ZERO, 0, 100, 0, Totals(read=100, written=100)),),
         types={"fs": TypeRecord("c2NoZW1h")},
     ),
+    EntryKind.REPLAY: said(
+        9,
+        EntryKind.REPLAY,
+        renames=(RETURNED,),
+        replay=ReplayRecord(3, {ZERO: ((7, 8), (41, 43))}, {"gc": WrittenRecord(3, 1, 700, {DAY: 3})}),
+    ),
 }
 SNAPSHOT = LedgerState(
     number=7,
@@ -132,6 +142,7 @@ SNAPSHOT = LedgerState(
             {"gc": Lane(41, Cause.FAILING, 41, 6, 600, 1_772_323_200.5, 1_772_323_000_000)},
             1_772_323_200_000,
             Listing(4, (BAD,)),
+            rereads={"gc": Reread(0, 41)},
         ),
         ONE: RoutedPartition(token=7),
     },
@@ -143,6 +154,8 @@ SNAPSHOT = LedgerState(
     open_days=frozenset({("fs", DAY), ("fs", "2026-02-28")}),
     first_batch="b1",
     retired=1005,
+    replay_run=2,
+    replay_entry=6,
 )
 
 

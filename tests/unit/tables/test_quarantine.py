@@ -31,7 +31,7 @@ from penstock.tables.quarantine import (
 )
 from penstock.tables.quarantine_discard import DiscardReport, discard
 from penstock.tables.quarantine_rows import count_rows, find_rows, list_rows
-from penstock.tables.replayed import ReplayRun, finish_replay, remove_run, run_record
+from penstock.tables.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit
@@ -197,7 +197,7 @@ def replayed(table: Table, quarantine: Table) -> None:
             else None
         )
     )
-    assert finish_replay(table, quarantine) == 1
+    assert finish_replay(TableRuns(table), quarantine) == 1
 
 
 def test_an_emptied_quarantine_of_an_earlier_table_becomes_the_new_ones(lake: Lake) -> None:

@@ -16,6 +16,7 @@ from penstock.tables.parquet.entry import (
     Entry,
     EntryKind,
     FenceRecord,
+    ReplayRecord,
     SliceRecord,
     StartRecord,
     TakenRecord,
@@ -29,6 +30,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    Reread,
     RoutedFrom,
     RoutedPartition,
     TypeState,
@@ -70,6 +72,7 @@ def encode_entry(entry: Entry) -> bytes:
         "reopened": [[name, day, at] for (name, day), at in entry.reopened.items()],
         "closed": [list(each) for each in entry.closed],
         "routings": dict(entry.routings),
+        "replay": None if entry.replay is None else _replay_body(entry.replay),
     }
     return _encoded("entry", head, body)
 
@@ -92,6 +95,8 @@ def encode_state(state: LedgerState) -> bytes:
         "first_batch": state.first_batch,
         "routings": dict(state.routings),
         "retired": state.retired,
+        "replay_run": state.replay_run,
+        "replay_entry": state.replay_entry,
     }
     return _encoded("snapshot", {"number": state.number}, body)
 
@@ -142,6 +147,7 @@ def _entry(body: Mapping[str, Any]) -> Entry:
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         closed=tuple((name, day) for name, day in body.get("closed", ())),
         routings=body.get("routings", {}),
+        replay=_replay(body["replay"]) if "replay" in body else None,
     )
 
 
@@ -162,6 +168,8 @@ def _state(body: Mapping[str, Any]) -> LedgerState:
         first_batch=body.get("first_batch", ""),
         routings=body.get("routings", {}),
         retired=body.get("retired", 0),
+        replay_run=body.get("replay_run", 0),
+        replay_entry=body.get("replay_entry", 0),
     )
 
 
@@ -223,6 +231,7 @@ def _partition_body(partition: Partition, here: RoutedPartition) -> dict[str, An
             if here.listing
             else {}
         ),
+        **({"rereads": {name: [each.start, each.end] for name, each in here.rereads.items()}} if here.rereads else {}),
     }
 
 
@@ -238,7 +247,21 @@ def _routed(body: Mapping[str, Any]) -> RoutedPartition:
         watermark_ms=body["watermark_ms"],
         listing=Listing(body["listed"], files) if "listed" in body else None,
         routings=tuple(RoutedFrom(offset, routing) for offset, routing in body.get("routings", ())),
+        rereads={name: Reread(start, end) for name, (start, end) in body.get("rereads", {}).items()},
     )
+
+
+def _replay_body(replay: ReplayRecord) -> dict[str, Any]:
+    return {
+        "run": replay.run,
+        "offsets": [{**_placed(each), "ranges": ranges} for each, ranges in replay.offsets.items()],
+        "written": {name: asdict(each) for name, each in replay.written.items()},
+    }
+
+
+def _replay(body: Mapping[str, Any]) -> ReplayRecord:
+    offsets = {_partition(each): tuple((start, end) for start, end in each["ranges"]) for each in body["offsets"]}
+    return ReplayRecord(body["run"], offsets, {name: WrittenRecord(**each) for name, each in body["written"].items()})
 
 
 def _taken_body(taken: TakenRecord) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The data files of a job below its root, and what their footers tell (RULES L6).
 
-The footer of a file that a batch wrote has, under the key `penstock`, what `flow.fanout_write` notes there. That of a
+The footer of a file that a batch wrote has, under the key `penstock`, what `flow.fanout_write` notes there; that of a
+replayed file also `kind: replayed`, the number of the run, and the offsets of its rows instead of a slice. That of a
 compacted file has `kind: compacted` and, in `replaces`, the same of every file whose rows it holds.
 """
 
@@ -19,7 +20,7 @@ import pyarrow.parquet as pq
 from penstock.errors import InvariantError
 from penstock.flow.fanout_write import FOOTER_KEY
 from penstock.storage import NotFoundError, Storage
-from penstock.tables.parquet.names import FinalName, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.names import FinalName, is_own_output, parse_final_name, type_and_day
 
 FOOTERS_AT_ONCE = 16
 DAMAGED_FILE = "the file is damaged or not of Penstock: put a good copy back, or delete its day as a whole"
@@ -31,7 +32,7 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file that readers see, by its place and name; `name` is None for an output of compaction."""
+    """A file that readers see, by its place and name; `name` is None for an output of compaction or of a replay."""
 
     path: str
     type: str
@@ -53,7 +54,7 @@ class Footer:
 
     @property
     def source(self) -> str | None:
-        """The staged name of a compacted file."""
+        """The staged name of a compacted or replayed file."""
         return self.facts.get("source")
 
 
@@ -64,7 +65,7 @@ def files_of_type(storage: Storage, name: str, job: str, spaces: Collection[str]
         if place is None or place[0] != name:
             continue
         parsed = parse_final_name(entry.path)
-        if is_compacted(entry.path, job) or (parsed is not None and parsed.space in spaces):
+        if is_own_output(entry.path, job) or (parsed is not None and parsed.space in spaces):
             yield DataFile(entry.path, *place, entry.size_bytes, parsed, entry.modified_at)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
-from penstock.tables.parquet.entry import SliceRecord
+from penstock.tables.parquet.entry import ReplayRecord, SliceRecord
 from penstock.tables.parquet.state import Day, LedgerState
 
 MILLIS_PER_SECOND = 1000
@@ -40,12 +40,12 @@ def is_complete(state: LedgerState, name: str, day: Day, after_seconds: float, n
 
 
 def reopened_by(
-    slices: Iterable[SliceRecord], state: LedgerState, after_seconds: float, now_ms: int | None = None
+    writers: Iterable[SliceRecord | ReplayRecord], state: LedgerState, after_seconds: float, now_ms: int | None = None
 ) -> dict[tuple[str, Day], int]:
-    """The days that were complete and get rows by these slices, with the watermark of now."""
+    """The days that were complete and get rows by these slices or by a replay, with the watermark of now."""
     found: dict[tuple[str, Day], int] = {}
-    for piece in slices:
-        for name, written in piece.written.items():
+    for each in writers:
+        for name, written in each.written.items():
             for day in written.days:
                 mark = watermark_of(state, name, now_ms)
                 late = is_complete(state, name, day, after_seconds, now_ms) or (name, day) in state.reopened

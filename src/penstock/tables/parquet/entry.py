@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from penstock.flow.manifest import StagedFile
+from penstock.flow.ranges import Ranges
 from penstock.job.spec import TypeStart
 from penstock.log.offsets import Partition
 from penstock.tables.parquet.state import Cause, Day, Rename
@@ -22,6 +23,7 @@ class EntryKind(StrEnum):
     BATCH = "batch"
     CATCH_UP = "catch_up"
     IDLE = "idle"
+    REPLAY = "replay"
     COMPACTION = "compaction"
     REBUILD = "rebuild"
 
@@ -100,6 +102,15 @@ class TypeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """What a replay run took out of quarantine: it moves no position, and its rows belong to no slice (RULES Q2)."""
+
+    run: int
+    offsets: Mapping[Partition, Ranges]
+    written: Mapping[str, WrittenRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """Everything that became true at once with number `number`."""
 
@@ -132,3 +143,9 @@ class Entry:
     """Days that are complete with this entry."""
     routings: Mapping[str, str] = field(default_factory=dict)
     """Routings that are new to the table, by id."""
+    replay: ReplayRecord | None = None
+
+    @property
+    def writers(self) -> tuple[SliceRecord | ReplayRecord, ...]:
+        """All that brought rows."""
+        return self.slices if self.replay is None else (*self.slices, self.replay)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from penstock.errors import InvariantError
+from penstock.flow.ranges import count_of
 from penstock.job.spec import TypeStart
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.parquet.entry import Entry, SliceRecord, TakenRecord, TypeRecord
+from penstock.tables.parquet.entry import Entry, ReplayRecord, SliceRecord, TakenRecord, TypeRecord
 from penstock.tables.parquet.names import type_and_day
 from penstock.tables.parquet.state import (
     Cause,
@@ -18,6 +19,7 @@ from penstock.tables.parquet.state import (
     LedgerState,
     Listing,
     Rename,
+    Reread,
     RoutedFrom,
     RoutedPartition,
     TypeState,
@@ -56,6 +58,8 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         partitions[piece.partition] = _after(partitions[piece.partition], piece, entry)
     for lost in entry.dropped:
         partitions = {each: _without_lost(here, each, lost) for each, here in partitions.items()}
+    if entry.replay is not None:
+        partitions |= _replayed(state.replay_run, partitions, entry.replay, entry.number)
     for partition, watermark_ms in entry.idle.items():
         partitions[partition] = _idle(partitions[partition], watermark_ms)
     return LedgerState(
@@ -72,6 +76,8 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         routings={**state.routings, **entry.routings},
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
         retired=max(state.retired, entry.retired),
+        replay_run=state.replay_run if entry.replay is None else entry.replay.run,
+        replay_entry=state.replay_entry if entry.replay is None else entry.number,
     )
 
 
@@ -102,6 +108,22 @@ def _present_watermark(state: LedgerState) -> int | None:
     """Where a partition enters that is created later: it holds nothing back that was complete before (RULES W1)."""
     marks = [here.watermark_ms for _, here in state.current()]
     return min((mark for mark in marks if mark is not None), default=None) if None not in marks else None
+
+
+def _replayed(
+    last_run: int, partitions: Mapping[Partition, RoutedPartition], replay: ReplayRecord, number: int
+) -> dict[Partition, RoutedPartition]:
+    """The partitions of which a run took records out of quarantine: the slices that had them stay as they were."""
+    if replay.run <= last_run:
+        raise InvariantError(f"ledger entry {number}: replay run {replay.run} comes after run {last_run}")
+    after = {}
+    for partition, ranges in replay.offsets.items():
+        here = partitions.get(partition, RoutedPartition())
+        totals = here.totals + Totals(replayed=count_of(ranges))
+        if here.position is None or ranges[-1][1] > here.position or totals.replayed > totals.quarantined:
+            raise InvariantError(f"ledger entry {number}: replay run {replay.run} has records that were never bad")
+        after[partition] = replace(here, totals=totals)
+    return after
 
 
 def _after(here: RoutedPartition, piece: SliceRecord, entry: Entry) -> RoutedPartition:
@@ -168,10 +190,14 @@ def _needed(routings: tuple[RoutedFrom, ...], lowest: int) -> tuple[RoutedFrom, 
 def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, TakenRecord]) -> RoutedPartition:
     """A slice of types that were behind: their lanes move, and end where nothing of them is left."""
     lanes = dict(here.lanes)
+    rereads = dict(here.rereads)
     totals = here.totals
     for name, took in taken.items():
         lane = lanes.pop(name)
         backfill = piece.end <= lane.counted_from
+        if name in rereads and name not in piece.written and rereads[name].start == took.start:
+            # Nothing of the type was written there, so nothing of it can come twice.
+            rereads[name] = replace(rereads[name], start=min(piece.end, rereads[name].end))
         left = lane.deferred if backfill else lane.deferred - took.count
         if piece.end >= (here.position or 0):
             totals += Totals(deferred=-left, vanished=left)
@@ -184,7 +210,7 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
                 watermark_ms=later(lane.watermark_ms, piece.watermark_ms),
                 gap=lane.gap if backfill else lane.gap + took.gap,
             )
-    return replace(here, lanes=lanes, totals=totals)
+    return replace(here, lanes=lanes, totals=totals, rereads=rereads)
 
 
 def _in_backfill(lane: Lane, piece: SliceRecord) -> bool:
@@ -196,7 +222,8 @@ def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float)
     if here.position is None or here.origin is None or here.position <= here.origin:
         return here
     lane = Lane(here.origin, Cause.BACKFILL, here.position, since=at, routing=record.routing)
-    return replace(here, lanes={**here.lanes, name: lane})
+    rereads = {**here.rereads, name: Reread(here.origin, here.position)}
+    return replace(here, lanes={**here.lanes, name: lane}, rereads=rereads)
 
 
 def _idle(here: RoutedPartition, watermark_ms: int) -> RoutedPartition:
@@ -212,7 +239,7 @@ def later(one: int | None, other: int | None) -> int | None:
 
 def _days_of(entry: Entry) -> frozenset[tuple[str, Day]]:
     return frozenset(
-        (name, day) for piece in entry.slices for name, written in piece.written.items() for day in written.days
+        (name, day) for each in entry.writers for name, written in each.written.items() for day in written.days
     )
 
 
@@ -227,8 +254,8 @@ def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]
     for name, record in entry.types.items():
         after[name] = _named(after.get(name), record)
     wrote: dict[str, bool] = {}
-    for piece in entry.slices:
-        for name, written in piece.written.items():
+    for each in entry.writers:
+        for name, written in each.written.items():
             before = after[name]
             after[name] = replace(
                 before,

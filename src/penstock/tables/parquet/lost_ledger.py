@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.errors import UserError
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.storage import NotFoundError, Storage
-from penstock.tables.parquet.names import claim_of, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.names import claim_of, is_own_output, parse_final_name, type_and_day
 
 
 def refuse_files_without_ledger(storage: Storage, job: JobSpec, export: ExportSpec) -> None:
@@ -32,7 +32,7 @@ def _first_file_of(storage: Storage, job: str, name: str) -> str | None:
 def _is_of_another(storage: Storage, job: str, path: str) -> bool:
     found = parse_final_name(path)
     if found is None:
-        return not is_compacted(path, job)
+        return not is_own_output(path, job)
     try:
         return storage.read(claim_of(found.space)).decode() != job
     except NotFoundError:

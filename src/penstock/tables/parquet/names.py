@@ -2,6 +2,7 @@
 
     <type>/day=YYYY-MM-DD/[<cluster>.]<topic>.<partition>[~<life>].<last offset>.parquet
     <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
+    <type>/day=YYYY-MM-DD/replayed~<job>.<entry>.<n>.parquet
     _penstock/names/<name space>                  which job writes names that begin so
     _penstock/topics/<topic id>/<type>            which job writes these records
     _penstock/<job>/ledger/<entry>.json           the chain of entries
@@ -9,7 +10,7 @@
     _penstock/<job>/last_snapshot.json            a hint where to begin
     _penstock/<job>/last_complete.json            the newest entry whose acts on files are known to be done
     _penstock/<job>/proved.json                   what `verify` has proved of the entries so far
-    _penstock/<job>/staged/<type>/s....pq         written, not yet committed
+    _penstock/<job>/staged/<type>/s....pq         written, not yet committed (r....pq: by a replay)
     _penstock/<job>/complete/<type>/<day>.json    day-complete markers
 
 Every reader passes over a folder that begins with `_`; whoever reads one type reads below its folder.
@@ -27,6 +28,7 @@ CLAIMS = "_penstock/names"
 _DIGITS = 20
 _FINAL = re.compile(r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)\.parquet")
 _COMPACTED = re.compile(r"compacted~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
+_REPLAYED = re.compile(r"replayed~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
 
@@ -135,10 +137,15 @@ def compacted_final_name(job: str, entry: int, number: int) -> str:
     return f"compacted~{job}.{entry}.{number}{SUFFIX}"
 
 
+def replayed_final_name(job: str, entry: int, number: int) -> str:
+    """The name of a file with rows out of quarantine: the files of slices have names of their own."""
+    return f"replayed~{job}.{entry}.{number}{SUFFIX}"
+
+
 def parse_final_name(path: str) -> FinalName | None:
     """What the name says, whatever folder it lies in; None if it is no data file of ours."""
     last_part = path.rsplit("/", 1)[-1]
-    if _COMPACTED.fullmatch(last_part):
+    if _COMPACTED.fullmatch(last_part) or _REPLAYED.fullmatch(last_part):
         return None
     found = _FINAL.fullmatch(last_part)
     if found is None:
@@ -146,16 +153,16 @@ def parse_final_name(path: str) -> FinalName | None:
     return FinalName(found["space"], int(found["partition"]), int(found["life"] or 1), int(found["last"]))
 
 
-def is_compacted(path: str, job: str) -> bool:
-    """Whether the file is an output of this job's compaction."""
-    found = _COMPACTED.fullmatch(path.rsplit("/", 1)[-1])
-    return found is not None and found["job"] == job
-
-
-def compacted_entry(path: str, job: str) -> int | None:
-    """The entry that named an output of this job's compaction; None for any other file."""
-    found = _COMPACTED.fullmatch(path.rsplit("/", 1)[-1])
+def output_entry(path: str, job: str) -> int | None:
+    """The entry that named an output of this job's compaction or replay; None for any other file."""
+    name = path.rsplit("/", 1)[-1]
+    found = _COMPACTED.fullmatch(name) or _REPLAYED.fullmatch(name)
     return int(found["entry"]) if found is not None and found["job"] == job else None
+
+
+def is_own_output(path: str, job: str) -> bool:
+    """Whether the file is an output of this job's compaction or of its replay: its name tells the job and the entry."""
+    return output_entry(path, job) is not None
 
 
 def type_and_day(path: str) -> tuple[str, str] | None:

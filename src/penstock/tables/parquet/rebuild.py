@@ -2,12 +2,13 @@
 
 What files cannot tell is settled so that nothing is lost and no row doubled:
 
-- Records that left no row were filtered, quarantined or never there: they all count as holes.
+- Records that left no row were filtered or never there: they all count as holes; those in quarantine as bad.
 - A type may have been behind when the ledger was lost. It is taken to be where its last slice with rows ends; from
   there on the log is read again for it alone, which finds what it had left and can double nothing, since none of its
   files is beyond. What the log no longer holds of that is named as a warning. A type that began `now` and left no file
   in a partition began there at an offset that nobody knows: it counts as up to date, with a warning.
 - Records that were quarantined, at offsets that are read again, are quarantined a second time.
+- Rows that a replay took out of quarantine prove that their type was beyond them, and nothing of a slice.
 - A partition without files begins as any new one; unless the job begins at the beginning, that is a doubt.
 - Tokens begin anew and watermarks are unknown: no process of the job may run meanwhile, and days are complete again
   once their partitions have been read on.
@@ -27,6 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import UserError
+from penstock.flow.fanout_write import REPLAYED
 from penstock.flow.fitting import folded, grown
 from penstock.job.spec import JobSpec, StartAt, TypeStart
 from penstock.log.offsets import Bounds, Partition
@@ -46,7 +48,15 @@ from penstock.tables.parquet.entry import (
 )
 from penstock.tables.parquet.evidence import Doubt, PartitionProof, Witness, prove, witness
 from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.names import claim_of, compacted_entry, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
+from penstock.tables.parquet.replay_evidence import (
+    ReplayedFile,
+    bad_counts,
+    replay_doubts,
+    replay_record,
+    replayed_file,
+    with_replays,
+)
 from penstock.tables.parquet.schemas import schema_text
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
@@ -80,6 +90,11 @@ class Found:
     doubts: tuple[Doubt, ...]
     entry_max: int
     """The greatest number of an entry that a file name tells."""
+    replayed: tuple[ReplayedFile, ...] = ()
+
+    @property
+    def files(self) -> tuple[Witness | ReplayedFile, ...]:
+        return (*self.witnesses, *self.replayed)
 
 
 def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
@@ -87,11 +102,17 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     _refuse_remains(table)
     found = _look(table)
     proofs, open_questions = prove(found.witnesses, table.export.all_types)
-    doubts = (*found.doubts, *open_questions, *_without_files(table.job, proofs, bounds))
-    rows = sum(each.rows for each in found.witnesses)
+    doubts = (
+        *found.doubts,
+        *open_questions,
+        *replay_doubts(found.replayed, proofs),
+        *_without_files(table.job, proofs, bounds),
+    )
+    files, rows = len(found.files), sum(each.rows for each in found.files)
     if doubts or not proofs:
         nothing = () if doubts else (Doubt("there are no data files of this job"),)
-        return RebuildReport(None, None, len(found.witnesses), rows, (*doubts, *nothing))
+        return RebuildReport(None, None, files, rows, (*doubts, *nothing))
+    proofs = with_replays(proofs, found.replayed)
     table.claim_names({each.partition.topic for each in proofs})
     table.claim_topics({each.partition.topic_id for each in proofs})
     _forget_markers(table)
@@ -102,9 +123,7 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     table.ledger.keep_snapshot(state)
     for entry in entries:
         table.storage.put_if_absent(table.places.entry(entry.number), encode_entry(entry))
-    return RebuildReport(
-        state.number, state, len(found.witnesses), rows, warnings=tuple(_warnings(table, proofs, state, bounds))
-    )
+    return RebuildReport(state.number, state, files, rows, warnings=tuple(_warnings(table, proofs, state, bounds)))
 
 
 def _refuse_remains(table: ExportTable) -> None:
@@ -133,6 +152,7 @@ def _look(table: ExportTable) -> Found:
     """Read the footers of all data files of this job."""
     files = list(_files(table))
     witnesses: list[Witness] = []
+    replayed: list[ReplayedFile] = []
     doubts: list[Doubt] = []
     schemas: dict[str, pa.Schema] = {}
     for file, footer in zip(files, read_footers(table.storage, [each.path for each in files]), strict=True):
@@ -143,16 +163,19 @@ def _look(table: ExportTable) -> Found:
         if not _is_ours(table, file, footer):
             continue
         for each in _testimony(table, file, footer):
-            if isinstance(each, Doubt):
-                doubts.append(each)
-            else:
-                witnesses.append(each)
+            match each:
+                case Doubt():
+                    doubts.append(each)
+                case ReplayedFile():
+                    replayed.append(each)
+                case Witness():
+                    witnesses.append(each)
         known = schemas.get(file.type, footer.schema)
         # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
         youngest = max(known, footer.schema, key=len)
         schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
-    numbers = (compacted_entry(each.path, table.job.name) or 0 for each in files)
-    return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0))
+    numbers = (output_entry(each.path, table.job.name) or 0 for each in files)
+    return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0), tuple(replayed))
 
 
 def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
@@ -161,7 +184,7 @@ def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
     return file.name is None or file.name.space in expected or footer.facts.get("job") == table.job.name
 
 
-def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[Witness | Doubt]:
+def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[Witness | ReplayedFile | Doubt]:
     if file.name is not None:
         expected = table.space.of(str(footer.facts.get("topic", "")))
         if footer.facts and file.name.space != expected:
@@ -171,6 +194,9 @@ def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[W
             return
         yield witness(footer.facts, file.path, footer.rows, file.size_bytes)
         return
+    if footer.facts.get("kind") == REPLAYED:
+        yield replayed_file(footer.facts, file.path, footer.rows, file.size_bytes)
+        return
     if footer.facts.get("kind") != COMPACTED:
         yield Doubt("its footer does not tell what it replaces", files=(file.path,))
         return
@@ -178,7 +204,8 @@ def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[W
     if sum(each["rows"] for each in replaced) != footer.rows:
         yield Doubt("it has not as many rows as the files that it replaces", files=(file.path,))
     for each in replaced:
-        yield witness(each, each["path"], each["rows"], each["size_bytes"])
+        tell = replayed_file if each.get("kind") == REPLAYED else witness
+        yield tell(each, each["path"], each["rows"], each["size_bytes"])
 
 
 def _files(table: ExportTable) -> Iterator[DataFile]:
@@ -188,7 +215,7 @@ def _files(table: ExportTable) -> Iterator[DataFile]:
     owners = {name.space: _owner(table, name.space) for _, _, name in data if name is not None}
     for entry, place, name in sorted(data, key=lambda each: each[0].path):
         unclaimed = name is not None and owners[name.space] in (None, table.job.name)
-        if unclaimed or is_compacted(entry.path, table.job.name):
+        if unclaimed or is_own_output(entry.path, table.job.name):
             yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
 
 
@@ -222,6 +249,8 @@ def _entries(
     schemas = _type_schemas(table, found)
     at = table.environment.now()
     present = {each.topic_id for each in bounds}
+    quarantine = open_quarantine(table.job, table.environment)
+    bad = bad_counts(quarantine, proofs, found.replayed)
     begun = Entry(
         number + 1,
         EntryKind.REBUILD,
@@ -229,7 +258,7 @@ def _entries(
         new_batch_id(),
         at,
         starts=tuple(StartRecord(each.partition, each.origin, 0) for each in proofs),
-        slices=tuple(_whole_slice(each) for each in proofs),
+        slices=tuple(_whole_slice(each, bad[each.partition]) for each in proofs),
         types={name: TypeRecord(schema, TypeStart.NOW) for name, schema in schemas.items()},
         routings={table.routing.id: table.routing.text},
     )
@@ -247,15 +276,18 @@ def _entries(
             name: TypeRecord(schema, TypeStart.BEGINNING, table.routing.id if name in table.export.all_types else "")
             for name, schema in schemas.items()
         },
+        replay=replay_record(quarantine, found.replayed),
     )
     return (begun, caught_up), apply(apply(LedgerState(number=number), begun), caught_up)
 
 
-def _whole_slice(proof: PartitionProof) -> SliceRecord:
+def _whole_slice(proof: PartitionProof, bad: int) -> SliceRecord:
     """Everything that slices of the partition itself wrote, as one."""
     written = {name: _written(each.main) for name, each in proof.types.items() if each.main}
     rows = sum(each.rows for each in written.values())
-    totals = Totals(read=rows, written=rows, holes=proof.position - proof.origin - rows)
+    free = proof.position - proof.origin - rows
+    bad = min(bad, free)
+    totals = Totals(read=rows + bad, written=rows, quarantined=bad, holes=free - bad)
     return SliceRecord(proof.partition, proof.origin, proof.position, 0, totals, written=written)
 
 

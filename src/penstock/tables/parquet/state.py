@@ -63,6 +63,17 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class Reread:
+    """Offsets `[start, end)` that the log gives to a type that began at the beginning, also if it has read them by now.
+
+    What is in quarantine of the type there may be among its rows: no replay touches it.
+    """
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class RoutedPartition:
     """What the ledger holds of one partition. `position` is where every type is that has no lane."""
 
@@ -75,6 +86,7 @@ class RoutedPartition:
     listing: Listing | None = None
     routings: tuple[RoutedFrom, ...] = ()
     """Ascending, as far back as a lane may still need them; a rebuilt partition has none below its position."""
+    rereads: Mapping[str, Reread] = field(default_factory=dict)
 
     @property
     def quarantine_mark(self) -> int | None:
@@ -147,6 +159,10 @@ class LedgerState:
     """The routings that processes of the job had, by id, as `Routing.text`."""
     retired: int = 0
     """No entry takes an output of a compaction any more that had to be named by this number."""
+    replay_run: int = 0
+    """The number of the last replay run; 0 before the first."""
+    replay_entry: int = 0
+    """The entry that holds it, with the offsets that may still have to be taken out of quarantine (RULES Q2)."""
 
     @property
     def version(self) -> int:

@@ -19,7 +19,7 @@ from penstock.tables.delta.keys import fingerprint
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.claimed import claim_names, claim_topics, refuse_other_names
 from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, reopened_by
-from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
+from penstock.tables.parquet.entry import Entry, EntryKind, ReplayRecord, TypeRecord
 from penstock.tables.parquet.finishing import Finishing
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
@@ -76,6 +76,7 @@ class Draft:
     routings: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[Rename, ...] = ()
     retired: int = 0
+    replay: ReplayRecord | None = None
 
 
 class ExportTable:
@@ -145,14 +146,14 @@ class ExportTable:
             return Draft(kind_of(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
-        self._carry_leftover()
+        self.carry_leftover()
         return LedgerOutcome(number, accepted if number is not None else (), refused)
 
     def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
         """The staged files that become visible with the entry itself."""
         return [file for part in parts for file in part.files]
 
-    def _carry_leftover(self) -> None:
+    def carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
 
         def decide(state: LedgerState) -> Draft | None:
@@ -219,9 +220,10 @@ class ExportTable:
             dropped=draft.dropped,
             retired=draft.retired,
             failures=known,
-            reopened=reopened_by(slices, state, after, now_ms),
             routings=draft.routings,
+            replay=draft.replay,
         )
+        entry = replace(entry, reopened=reopened_by(entry.writers, state, after, now_ms))
         return replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:

@@ -16,7 +16,7 @@ from penstock.job.spec import JobSpec
 from penstock.storage import NotFoundError, Storage
 from penstock.tables.parquet.data_files import read_footer
 from penstock.tables.parquet.days import MILLIS_PER_SECOND, watermark_of
-from penstock.tables.parquet.names import NameSpace, compacted_entry, day_folder, parse_final_name, type_and_day
+from penstock.tables.parquet.names import NameSpace, day_folder, output_entry, parse_final_name, type_and_day
 from penstock.tables.parquet.state import LedgerState
 
 FOOTERS_READ_MAX = 100
@@ -61,7 +61,7 @@ def files_beyond(paths: Iterable[str], job: str, space: NameSpace, state: Ledger
     heads = {(each.topic_id, each.number): here for each, here in state.partitions.items()}
     lives_of = {space.of(topic): lives for topic, lives in topics.items()}
     for path in paths:
-        place, entry = type_and_day(path), compacted_entry(path, job)
+        place, entry = type_and_day(path), output_entry(path, job)
         if entry is not None and entry > state.number:
             yield path
         name = parse_final_name(path)

@@ -2,9 +2,10 @@
 
 The proof is in the name and in a state that was read after the listing. An entry takes a staged file of a type only
 while the type's position is the start in its name, and positions never fall; a compaction's output only up to the entry
-number in its name. An output that was staged long ago, by a compaction that was killed, is retired first: an entry says
-that nobody may name it any more. What entries have already taken is left alone while it is still to be moved. Names
-that are not ours stay, whatever they are, and so do files of a topic's life that the ledger does not know.
+number in its name, a replay's only while its run is not over. An output that was staged long ago, by a compaction that
+was killed, is retired first: an entry says that nobody may name it any more. What entries have already taken is left
+alone while it is still to be moved. Names that are not ours stay, whatever they are, and so do files of a topic's life
+that the ledger does not know.
 
 Where a store has no rename, a file is copied to its final name and the staged one stays. A process that slept over its
 copy may bring a removed file back as long as it finds the staged one. So the staged file is kept for
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
-from penstock.flow.names import StagedName, parse_compacted_name, parse_staged_name
+from penstock.flow.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
 from penstock.tables.parquet.entry import EntryKind
@@ -37,6 +38,7 @@ class Dead(StrEnum):
 
     PASSED = "staged, the position of its type is beyond its start"
     EXPIRED = "staged by a compaction whose last possible entry has passed"
+    REPLAYED = "staged by a replay whose run is over"
     PROBE = "left by a probe of the folder"
 
 
@@ -175,6 +177,8 @@ def _by_name(kind: str, name: str, facts: Facts) -> Dead | Kept:
     if (compacted := parse_compacted_name(name)) is not None:
         passed = max(facts.state.number, facts.state.retired) >= compacted.version_max
         return Dead.EXPIRED if passed else Kept.COMMITTABLE
+    if (replayed := parse_replayed_name(name)) is not None and replayed.run.isdecimal():
+        return Dead.REPLAYED if facts.state.replay_run >= int(replayed.run) else Kept.COMMITTABLE
     return Kept.UNKNOWN
 
 

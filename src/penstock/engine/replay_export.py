@@ -1,0 +1,131 @@
+"""Replay of an export: each record once, into its type and day, by an entry of the ledger (RULES Q2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from penstock.engine.events import Listener
+from penstock.engine.export import ExportPipeline
+from penstock.engine.replay_chunks import Choice, Chunk
+from penstock.engine.replay_table import (
+    STAGINGS_MAX,
+    OvertakenError,
+    StagedRun,
+    check_run,
+    offsets_by_partition,
+)
+from penstock.errors import TransientError
+from penstock.flow.compile import Source
+from penstock.flow.manifest import Counts, PartitionKey
+from penstock.flow.ranges import Ranges, offsets_of
+from penstock.flow.shares import RoutedSlice, Share
+from penstock.log.offsets import Batch, Slice
+from penstock.tables.delta.table import Table
+from penstock.tables.environment import Environment
+from penstock.tables.parquet.replaying import LedgerRuns, Shares, land_replay, left_to_log
+from penstock.tables.parquet.state import LedgerState
+from penstock.tables.quarantine_rows import repeated_rows, without_places
+from penstock.tables.replayed import ReplayRun
+
+
+class ExportTarget:
+    """The types of a routed job."""
+
+    def __init__(self, pipeline: ExportPipeline) -> None:
+        self._pipeline = pipeline
+        self._table = pipeline.table
+
+    @property
+    def runs(self) -> LedgerRuns:
+        return LedgerRuns(self._table)
+
+    @property
+    def environment(self) -> Environment:
+        return self._pipeline.environment
+
+    @property
+    def listener(self) -> Listener:
+        return self._pipeline.listener
+
+    def refresh(self) -> None:
+        self._table.complete()
+
+    def quarantine(self) -> Table | None:
+        return self._pipeline.quarantine.table()
+
+    def choice(self, quarantine: Table) -> Choice:
+        """All but those that are there twice: a type that began at the beginning read them again, and they were bad."""
+        repeated = repeated_rows(quarantine)
+        if not repeated:
+            return lambda rows: rows
+        self.listener.event("records are in quarantine twice", records=sum(len(each) for each in repeated.values()))
+        return lambda rows: without_places(rows, repeated)
+
+    def stage(self, chunk: Chunk, batch_id: str, number: int) -> StagedRun[Shares]:
+        """Route, decode and file the records; anew if they brought columns that their types had to take first."""
+        batch = Batch(batch_id, chunk.slices)
+        frame = self._pipeline.spark.createDataFrame(chunk.rows)
+        for _ in range(STAGINGS_MAX):
+            state = self._table.state()
+            slices = {_key(each): self._slice(each, state) for each in chunk.slices}
+            found = self._pipeline.writer.replay(batch, slices, number, Source(frame))
+            if found is not None:
+                return self._staged(chunk, ReplayRun(number, batch_id, {}), found)
+        raise TransientError(f"types of {self._table.job.table.path} changed {STAGINGS_MAX} times during a replay")
+
+    def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:
+        names = self._pipeline.export.all_types
+        left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
+        takes = dict.fromkeys(names, piece.start)
+        return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
+
+    def _staged(
+        self, chunk: Chunk, run: ReplayRun, found: Mapping[PartitionKey, Mapping[str, Share]]
+    ) -> StagedRun[Shares]:
+        """What can be committed: a type that cannot be written now leaves its records where they are."""
+        stuck = dict(self._stuck(found))
+        for name, reason in stuck.items():
+            self.listener.event("type cannot be written", type=name, reason=reason)
+        total = Counts()
+        kept: dict[PartitionKey, dict[str, Share]] = {}
+        for key, named in found.items():
+            for name, share in named.items():
+                bad = name in stuck
+                total += Counts(read=share.counts.read, quarantined=share.counts.read) if bad else share.counts
+                if share.files and not bad:
+                    kept.setdefault(key, {})[name] = share
+        offsets = {key: _offsets(each.replayed for each in named.values()) for key, named in kept.items()}
+        run = replace(run, offsets=offsets_by_partition(chunk, offsets))
+        check_run(chunk, run, total)
+        shares = {each.partition: kept[_key(each)] for each in chunk.slices if _key(each) in kept}
+        return StagedRun(run, total, shares)
+
+    def _stuck(self, found: Mapping[PartitionKey, Mapping[str, Share]]) -> Iterator[tuple[str, str]]:
+        days: dict[str, set[str]] = {}
+        for named in found.values():
+            for name, share in named.items():
+                if share.failed:
+                    yield name, share.failed
+                elif share.files:
+                    days.setdefault(name, set()).update(share.days)
+        for name, wanted in days.items():
+            if (reason := self._table.probe(name, sorted(wanted))) is not None:
+                yield name, reason
+
+    def commit(self, staged: StagedRun[Shares]) -> None:
+        run = staged.run
+        landed = land_replay(self._table, run, staged.files)
+        if not landed and (found := self.runs.find(run.number)) is not None:
+            landed = found.batch_id == run.batch_id
+        if not landed:
+            raise OvertakenError(f"another replay committed run {run.number} first")
+        self._pipeline.tell_days()
+
+
+def _key(piece: Slice) -> PartitionKey:
+    return piece.partition.topic, piece.partition.number
+
+
+def _offsets(found: Iterable[Ranges]) -> list[int]:
+    return [offset for ranges in found for offset in offsets_of(ranges)]
