@@ -10,7 +10,7 @@ it is worked out from the data commit alone, so it can be done any number of tim
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,6 +59,10 @@ class Runs(Protocol):
         """The number of the last run; 0 before the first."""
         ...
 
+    def owed(self, removed: int) -> Iterable[int]:
+        """The runs whose rows may still be in a quarantine that knows the run `removed`."""
+        ...
+
     def find(self, number: int) -> ReplayRun | None: ...
 
 
@@ -78,6 +82,9 @@ class TableRuns:
 
     def last(self) -> int:
         return run_number(self.data)
+
+    def owed(self, removed: int) -> Iterable[int]:
+        return range(removed + 1, self.last() + 1)
 
     def find(self, number: int) -> ReplayRun | None:
         return find_run(self.data, number)
@@ -125,9 +132,8 @@ def _offsets(record: Mapping[str, Any]) -> tuple[Partition, Ranges]:
 
 def finish_replay(runs: Runs, quarantine: Table) -> int:
     """Do the removals that runs still owe; returns how many rows were taken out."""
-    last = runs.last()
     removed = 0
-    for number in range(run_number(quarantine) + 1, last + 1):
+    for number in runs.owed(run_number(quarantine)):
         run = runs.find(number)
         if run is None:
             raise InvariantError(

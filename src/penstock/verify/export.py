@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
+from penstock.flow.ranges import Ranges
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.log.offsets import Bounds, Partition
 from penstock.storage import Storage, open_storage
@@ -125,9 +126,13 @@ def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
         lives=replace(facts.lives, others=others),
-        leaves={each: Leave(facts.replay_unfinished, _twice_below(facts, each)) for each in partitions},
+        leaves={each: Leave(twice_below=_twice_below(facts, each), owed=_owed(facts, each)) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )
+
+
+def _owed(facts: LedgerFacts, partition: Partition) -> Ranges:
+    return () if facts.unfinished is None else facts.unfinished.offsets.get(partition, ())
 
 
 def _twice_below(facts: LedgerFacts, partition: Partition) -> int | None:
@@ -161,7 +166,7 @@ def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) ->
         quarantine=there,
         quarantined=quarantined,
         pending=pending,
-        replay_unfinished=facts.replay_unfinished,
+        replay_unfinished=facts.unfinished is not None,
     )
 
 

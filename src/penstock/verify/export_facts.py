@@ -15,10 +15,11 @@ from penstock.tables.delta.table import Table, open_table
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.entry import Entry, EntryKind
 from penstock.tables.parquet.opening import open_export
+from penstock.tables.parquet.replaying import last_run
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import open_quarantine
-from penstock.tables.replayed import run_number
+from penstock.tables.replayed import ReplayRun, run_number
 from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.facts import life_faults, quarantine_files
 from penstock.verify.files import Examined, examine
@@ -49,8 +50,8 @@ class LedgerFacts:
     """Set where the quarantine belongs to an earlier ledger."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
-    replay_unfinished: bool = False
-    """Whether rows of the newest replay run may still be in quarantine too (RULES Q2)."""
+    unfinished: ReplayRun | None = None
+    """The newest replay run, if its rows may still be in quarantine too (RULES Q2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def read_ledger(
         lives=_lives(state),
         life_faults=life_faults(quarantine, job.name, table.life),
         last=reading.last,
-        replay_unfinished=quarantine is not None and state.replay_run > run_number(quarantine),
+        unfinished=_unfinished(table, quarantine, state),
     )
 
 
@@ -114,6 +115,12 @@ def _examined(quarantine: Table | None) -> Examined:
         QUARANTINE_COLUMNS,
         lambda: active_paths(open_table(quarantine.spec, quarantine.job).handle),
     )
+
+
+def _unfinished(table: ExportTable, quarantine: Table | None, state: LedgerState) -> ReplayRun | None:
+    if quarantine is None or state.replay_run <= run_number(quarantine):
+        return None
+    return last_run(table, state)
 
 
 def _known(table: ExportTable, last: int) -> Proved | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from penstock.flow.ranges import Ranges, offsets_of
 from penstock.log.offsets import Partition
 from penstock.verify.findings import Offence, OffenceKind, offence_at
 from penstock.verify.laws import Span
@@ -68,13 +69,15 @@ class Leave:
     twice_below: int | None = None
     """Below this offset records were read again for a type that was added later: it has them, and so has the place
     where they were before. One type never has an offset twice."""
+    owed: Ranges = ()
+    """Offsets that an unfinished replay has still to take out of quarantine: there they do not count."""
 
 
 def judge(
     partition: Partition, window: Window, spans: Sequence[Span], held: Held, log: LogOffsets | None, leave: Leave
 ) -> Judged:
     """Judge one window."""
-    table, quarantine = held.table.sort(), held.quarantine.sort()
+    table, quarantine = held.table.sort(), _without(held.quarantine, leave.owed).sort()
     there = _merged(table, quarantine)
     once_table, once_quarantine = (_from(each, leave.twice_below) for each in (table, quarantine))
     # What is in neither is missing, whoever the pooled rows belong to.
@@ -134,6 +137,12 @@ def record_offences(partition: Partition, spans: Sequence[Span], log: LogCounts)
         if records > span.records_max or (log.exact and records < span.totals.read):
             found.append(offence_at(partition, span.lo, OffenceKind.NOT_COUNTED, span.hi))
     return tuple(found)
+
+
+def _without(offsets: pl.Series, ranges: Ranges) -> pl.Series:
+    if not ranges:
+        return offsets
+    return offsets.filter(~offsets.is_in(pl.Series(offsets_of(ranges), dtype=pl.Int64).implode()))
 
 
 def _both(table: pl.Series, quarantine: pl.Series) -> pl.Series:

@@ -145,6 +145,19 @@ def test_a_run_that_died_before_its_entry_leaves_only_what_vacuum_takes(tmp_path
     assert rows_in(root.lake) == root.expected
 
 
+def test_a_quarantine_that_was_made_anew_knows_no_run_and_nothing_is_owed_to_it(tmp_path: Path) -> None:
+    root = with_bad(tmp_path)
+    for run, offset in enumerate(BAD, 1):
+        assert replay(root, {("order", MONDAY): [offset]}, run)
+    shutil.rmtree(root.job.table.quarantine_path)
+    assert restart(root) == 0
+    write_with_bad(root, ZERO, (14, 16), {}, (14, 15))
+    append_bad(root)
+    assert restart(root) == 0
+    assert in_quarantine(root) == 2
+    assert failed(judged(root.job)) == []
+
+
 def test_of_two_replays_at_once_one_begins_anew(tmp_path: Path) -> None:
     root = with_bad(tmp_path)
     slow = root.open()
@@ -216,6 +229,7 @@ def test_a_rebuild_finishes_the_removal_that_the_lost_ledger_owed(tmp_path: Path
     root = with_bad(tmp_path)
     replay(root, {("order", MONDAY): [3, 8]}, removes=False)
     assert rebuilt(root).ok
+    assert failed(judged(root.job)) == []
     assert restart(root) == 2
     assert in_quarantine(root) == 1
     assert replay(root, {("order", MONDAY): [4]}, 2)
@@ -244,6 +258,16 @@ def test_a_type_that_reads_the_log_again_takes_nothing_of_that_out_of_quarantine
     assert left_to_log(later.state, ZERO, "view") == ((0, 14),)
     later.write(ZERO, 14, 16, {("view", MONDAY): [14, 15]})
     assert left_to_log(later.state, ZERO, "view") == ((0, 14),)
+
+
+def test_an_unfinished_run_is_no_fault_where_a_later_type_read_the_log_again(tmp_path: Path) -> None:
+    later = with_later_type(with_bad(tmp_path))
+    later.catch_up(ZERO, {"view": 0}, 14, {("view", MONDAY): [3, 4]})
+    assert failed(judged(later.job)) == []
+    replay(later, {("order", MONDAY): [8]}, removes=False)
+    assert failed(judged(later.job)) == []
+    assert restart(later) == 1
+    assert failed(judged(later.job)) == []
 
 
 def test_where_a_backfill_wrote_nothing_nothing_can_come_twice(tmp_path: Path) -> None:

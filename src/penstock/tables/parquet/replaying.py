@@ -43,13 +43,22 @@ class LedgerRuns:
     def last(self) -> int:
         return self.table.state().replay_run
 
+    def owed(self, removed: int) -> tuple[int, ...]:
+        last = self.last()
+        return (last,) if last > removed else ()
+
     def find(self, number: int) -> ReplayRun | None:
-        """The newest run out of its entry; earlier ones owe nothing."""
+        """The newest run; earlier ones owe nothing."""
         state = self.table.state()
-        entry = self.table.ledger.read(state.replay_entry) if state.replay_run == number else None
-        if entry is None or entry.replay is None:
-            return None
-        return ReplayRun(number, entry.batch_id, entry.replay.offsets)
+        return last_run(self.table, state) if state.replay_run == number else None
+
+
+def last_run(table: ExportTable, state: LedgerState) -> ReplayRun | None:
+    """The last run of a state, out of its entry."""
+    entry = table.ledger.read(state.replay_entry)
+    if entry is None or entry.replay is None:
+        return None
+    return ReplayRun(entry.replay.run, entry.batch_id, entry.replay.offsets)
 
 
 def left_to_log(state: LedgerState, partition: Partition, name: str) -> Ranges:
