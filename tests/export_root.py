@@ -6,7 +6,7 @@ import io
 import json
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -185,8 +185,12 @@ class ExportRoot:
         pieces: Sequence[int] = (),
         watermark: str | None = None,
         left: Mapping[str, Sequence[int]] | None = None,
+        failed: Collection[str] = (),
     ) -> None:
-        """Commit the slice `[start, end)`; `pieces` are where tasks begin, `left` what is left to types behind."""
+        """Commit the slice `[start, end)`; `pieces` are where tasks begin, `left` what is left to types behind.
+
+        The files of `failed` types are written, and turn out not to fit into their place before the commit.
+        """
         behind = left or {}
         takes = {name: start for name in self.table.state().types if name not in behind}
         shares = self.stage(partition, (start, end), rows, pieces=pieces or (start,))
@@ -200,16 +204,24 @@ class ExportRoot:
             dict.fromkeys(behind, Cause.ROTATION),
             watermark_ms=None if watermark is None else noon_ms(watermark),
         )
-        self._land(part, rows)
+        for name in failed:
+            part = part.without(name)
+        self._land(part, {key: offsets for key, offsets in rows.items() if key[0] not in failed})
 
     def catch_up(self, partition: Partition, takes: Mapping[str, int], end: int, rows: Rows) -> None:
         """Commit a slice of types that were behind."""
         start = min(takes.values())
-        shares = self.stage(partition, (start, end), rows, pieces=(start,), main=False)
+        shares = self.stage(partition, (start, end), rows, pieces=(start,), takes=takes)
         self._land(RoutedPart(Slice(partition, start, end, start), TOKEN, shares, takes, main=False), rows)
 
     def stage(
-        self, partition: Partition, place: tuple[int, int], rows: Rows, *, pieces: Sequence[int], main: bool = True
+        self,
+        partition: Partition,
+        place: tuple[int, int],
+        rows: Rows,
+        *,
+        pieces: Sequence[int],
+        takes: Mapping[str, int] | None = None,
     ) -> dict[str, Share]:
         """Write the files of a slice, one for each piece, type and day, with the footers that tasks write."""
         batch = new_batch_id()
@@ -217,6 +229,9 @@ class ExportRoot:
         for piece in zip(pieces, [*pieces[1:], place[1]], strict=True):
             here = {key: [each for each in of if piece[0] <= each < piece[1]] for key, of in rows.items()}
             wanted = {key: of for key, of in here.items() if of}
+            types: dict[str, list[int]] = {}
+            for (name, _), offsets in wanted.items():
+                types.setdefault(name, []).extend(offsets)
             for (name, day), offsets in wanted.items():
                 facts = {
                     "v": 1,
@@ -232,8 +247,12 @@ class ExportRoot:
                     "day": day,
                     "first": min(offsets),
                     "last": max(offsets),
-                    "main": main,
-                    "files": len(wanted),
+                    "main": takes is None,
+                    "from": (takes or {}).get(name, place[0]),
+                    "types": {
+                        each: {"files": sum(key[0] == each for key in wanted), "first": min(of), "last": max(of)}
+                        for each, of in types.items()
+                    },
                 }
                 file = self._file(partition, place, name, day, offsets, facts)
                 share = Share(Counts(len(offsets), len(offsets)), min(offsets), 1, None, {day: len(offsets)}, (file,))

@@ -34,9 +34,9 @@ class WatchedStorage:
     def url(self) -> str:
         return self._behind.url
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         self._tell("list", prefix)
-        return self._behind.list(prefix)
+        return self._behind.list(prefix, after)
 
     def read(self, path: str) -> bytes:
         self._tell("read", path)

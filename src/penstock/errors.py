@@ -15,6 +15,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+WHAT_TO_DO = (
+    "this is a bug of Penstock or a damaged table, and trying again does not help: stop the job, run "
+    "`penstock verify JOB`, and report this text with what it says; what is committed stays as it is"
+)
+"""The hint of an error that has no better one, with exit code 70."""
+
 
 class PenstockError(Exception):
     """The root: a primary line, the detail behind it, and a hint that a person can act on."""
@@ -64,3 +70,6 @@ class InvariantError(PenstockError):
     """What must hold does not: a bug of ours, or a table that somebody damaged."""
 
     exit_code = 70
+
+    def __init__(self, primary: str, *, detail: str = "", hint: str = "") -> None:
+        super().__init__(primary, detail=detail, hint=hint or WHAT_TO_DO)

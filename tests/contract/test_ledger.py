@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import TransientError
+from penstock.errors import InvariantError, TransientError
 from penstock.failpoints import Failpoint
 from penstock.log.offsets import Partition
 from penstock.storage import Storage
@@ -208,6 +208,18 @@ def test_without_the_hint_the_newest_snapshot_is_found_by_its_name(storage: Stor
     watched = WatchedStorage(storage)
     assert open_table(watched, AB).state() == table.state()
     assert len(watched.acts("read")) == 5, "the hint in vain, a snapshot, two entries, and none behind"
+
+
+def test_a_hint_to_a_snapshot_that_is_not_there_is_passed_over(storage: Storage) -> None:
+    table = grown(storage, SNAPSHOT_EVERY + 2)
+    storage.put(PLACES.last_snapshot, b'{"number": 999}')
+    assert open_table(storage, AB).state() == table.state()
+    for entry in [*storage.list(PLACES.snapshots)]:
+        storage.delete(entry.path)
+    assert open_table(storage, AB).state() == table.state()
+    storage.delete(PLACES.entry(1))
+    with pytest.raises(InvariantError):
+        open_table(storage, AB).state()
 
 
 def test_without_any_snapshot_the_chain_alone_tells_everything(storage: Storage) -> None:

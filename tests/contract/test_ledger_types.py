@@ -216,6 +216,20 @@ def test_two_clusters_in_one_root_never_mix(storage: Storage) -> None:
     assert names == [f"A/day=2026-03-01/{name}" for name in ("am5.events.0.18.parquet", "pa4.events.0.8.parquet")]
 
 
+def test_a_second_job_on_the_same_topic_is_refused_under_whatever_names(storage: Storage) -> None:
+    """Its file names would be free, and readers would see every row twice."""
+    first = open_table(storage, AB, name="first")
+    first.claim_names(["events"])
+    first.claim_topics([EVENTS.topic_id])
+    second = open_table(storage, ("B", "C"), name="second", cluster="pa4")
+    second.claim_names(["events"])
+    with pytest.raises(UserError, match="the job first already writes the type B of the same topic"):
+        second.claim_topics([EVENTS.topic_id])
+    open_table(storage, ("C",), name="third", cluster="am5").claim_topics([EVENTS.topic_id])
+    second.claim_topics(["another-life"])
+    open_table(storage, AB, name="first").claim_topics([EVENTS.topic_id])
+
+
 def test_two_topics_in_one_root_never_mix(storage: Storage) -> None:
     """S7: a position of 500 in one topic says nothing about offset 3 of the other."""
     first, second = Partition("t1", "life-t1", 0), Partition("t2", "life-t2", 0)

@@ -103,6 +103,18 @@ def test_a_listing_covers_the_folder_and_not_names_that_begin_alike(storage: Sto
     assert len(paths(storage)) == 6
 
 
+def test_a_listing_can_begin_after_a_path(storage: Storage) -> None:
+    for path in ("a/day=1/x", "a/day=2/x", "a/day=2/y", "a/day=3/x", "a/other", "b/day=3/x"):
+        storage.put(path, b"")
+
+    def after(path: str) -> list[str]:
+        return sorted(each.path for each in storage.list("a", path))
+
+    assert after("a/day=2") == ["a/day=2/x", "a/day=2/y", "a/day=3/x", "a/other"]
+    assert after("a/day=2/x") == ["a/day=2/y", "a/day=3/x", "a/other"]
+    assert after("a/z") == []
+
+
 @pytest.mark.parametrize("path", ["k=a%20b/x.pq", "k=%C3%A9/x.pq", "with blank/ü.bin", "a+b=c,d/~x"])
 def test_a_path_is_taken_letter_by_letter(storage: Storage, path: str) -> None:
     storage.put(path, b"1")
@@ -260,6 +272,28 @@ def test_a_half_written_local_file_is_listed_so_that_vacuum_finds_it(tmp_path: P
     writer.write(b"1234")
     writer.abandon()
     assert paths(storage) == ["day=1/s.x.pq"]
+
+
+def test_what_a_commit_names_is_on_the_disk_before_and_so_is_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def note(number: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", note)
+    storage = open_storage(str(tmp_path), {})
+    writer = storage.open_writer("staged/x.pq")
+    writer.write(b"rows")
+    writer.close()
+    assert synced == [f"{tmp_path}/staged/x.pq", f"{tmp_path}/staged"]
+    assert storage.put_if_absent("ledger/1.json", b"x.pq")
+    assert synced[2:] == [f"{tmp_path}/ledger/1.json", f"{tmp_path}/ledger"]
+    assert storage.rename_if_absent("staged/x.pq", "day=1/x.parquet")
+    assert synced[4:] == [f"{tmp_path}/day=1/x.parquet", f"{tmp_path}/day=1"]
 
 
 def test_a_full_disk_is_transient_and_says_so(tmp_path: Path) -> None:

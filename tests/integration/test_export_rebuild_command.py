@@ -28,14 +28,16 @@ def test_a_lost_ledger_is_rebuilt_and_a_doubt_is_named(tmp_path: Path, bootstrap
         (partition,) = log.partitions()
     root = ExportRoot(path)
     root.start(partition)
-    root.write(partition, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
+    for start in (0, 10):
+        orders, clicks = range(start, start + 5), range(start + 5, start + 10)
+        root.write(partition, start, start + 10, {("order", MONDAY): orders, ("click", MONDAY): clicks})
     assert isinstance(CliRunner().invoke(app, [str(path), "--rebuild"]).exception, UserError)
     shutil.rmtree(root.lake / "_penstock")
     done = CliRunner().invoke(app, [str(path), "--rebuild", "--json"])
     told = json.loads(done.stdout)
-    assert (done.exit_code, told["ok"], told["files"], told["rows"]) == (0, True, 2, 10)
-    assert [(each["origin"], each["position"], each["read_again"]) for each in told["partitions"]] == [(0, 10, {})]
-    assert root.open().state().of(partition).position == 10
+    assert (done.exit_code, told["ok"], told["files"], told["rows"]) == (0, True, 4, 20)
+    assert [(each["origin"], each["position"], each["read_again"]) for each in told["partitions"]] == [(0, 20, {})]
+    assert root.open().state().of(partition).position == 20
     shutil.rmtree(root.lake / "_penstock")
     (root.lake / "click" / f"day={MONDAY}" / f"{partition.topic}.0.9.parquet").unlink()
     refused = CliRunner().invoke(app, [str(path), "--rebuild"])

@@ -69,6 +69,12 @@ def test_an_error_ends_the_command_with_the_code_of_its_branch_and_three_lines_t
     assert printed.out == ""
 
 
+def test_exit_code_70_always_says_what_to_do(failing: list[BaseException], capsys: pytest.CaptureFixture[str]) -> None:
+    failing.append(InvariantError("two slices hold one offset"))
+    assert exit_code() == 70
+    assert "penstock verify" in capsys.readouterr().err
+
+
 def test_a_more_special_error_has_the_code_of_its_branch(failing: list[BaseException]) -> None:
     class SpecialError(TransientError):
         """Some module's own."""

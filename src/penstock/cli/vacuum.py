@@ -16,6 +16,7 @@ from penstock.job.spec import ExportSpec, JobSpec
 from penstock.tables.delta.by_type import type_tables
 from penstock.tables.delta.vacuum import Kept, VacuumReport
 from penstock.tables.delta.vacuum import vacuum as vacuum_tables
+from penstock.tables.parquet.lost_files import drop_lost_files
 from penstock.tables.parquet.vacuum import VacuumReport as ExportVacuumReport
 from penstock.tables.parquet.vacuum import vacuum as vacuum_export
 from penstock.tables.quarantine import open_quarantine
@@ -24,10 +25,21 @@ from penstock.tables.quarantine import open_quarantine
 def vacuum(
     job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; delete nothing.")] = False,
+    drop_lost: Annotated[
+        bool,
+        typer.Option(
+            "--drop-lost",
+            help="Of an export: also give up files that were to be moved to their place and are gone; their rows count "
+            "as vanished, and the type goes on.",
+        ),
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
+    if drop_lost and (spec.export is None or spec.export.format == "delta"):
+        raise typer.BadParameter("the job is no export in the format parquet", param_hint="--drop-lost")
+    dropped = drop_lost_files(existing_export(spec), dry_run=dry_run) if drop_lost else ()
     report: VacuumReport | ExportVacuumReport
     if spec.export is None:
         report = _of_table(spec, dry_run)
@@ -36,8 +48,11 @@ def vacuum(
     else:
         report = vacuum_export(existing_export(spec), dry_run=dry_run)
     if json:
-        typer.echo(json_text.dumps({"job": spec.name, **_record(report)}))
+        lost = [{"type": each.type, "path": each.target, "rows": each.rows} for each in dropped]
+        typer.echo(json_text.dumps({"job": spec.name, **_record(report), "dropped": lost}))
     else:
+        for each in dropped:
+            typer.echo(f"{each.target}: its staged file is gone, {each.rows} rows of type {each.type} are given up")
         _print(report)
 
 

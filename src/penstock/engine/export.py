@@ -21,9 +21,8 @@ from penstock.plan import Wait
 from penstock.plan.planner import records_per_batch_max
 from penstock.tables.environment import new_batch_id
 from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue
-from penstock.tables.parquet.days import next_boundary_ms
+from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, next_boundary_ms
 from penstock.tables.parquet.entry import EntryKind
-from penstock.tables.parquet.marks import mark_days
 from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.parquet.rules import RULES_EVENT, rule_fields
@@ -31,9 +30,6 @@ from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import Draft, LedgerOutcome
 from penstock.tables.quarantine import Listed, QuarantineTable, open_quarantine, refuse_earlier_life
 from penstock.tables.state import TableWord
-
-MARKED_ENTRIES_MAX = 50
-"""How far a process looks back for days that another one did not live to mark."""
 
 
 class TypeBehindError(TransientError):
@@ -72,11 +68,12 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self._ends: dict[Partition, int] = {}
             self._expiring: Mapping[Partition, int] = {}
             self._vanished = self._vanished_now()
-            self._marked_number = 0
             self._idle_since: dict[Partition, float] = {}
             self.waiting = WaitingRecords(self.log, job.on.gap, job.export.alerts.retention_percent_max, self.listener)
             self._named_topics: set[str] = set()
-            self._mark_last_days()
+            self._claimed_topic_ids: set[str] = set()
+            self.table.finishing.sweep_markers()
+            self._tell_days()
 
     @property
     def stateful(self) -> StartedTable:
@@ -250,7 +247,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             self.seen.record_bytes = size_bytes / total.written
         self.quarantine.append_listed(self._listed(part.partition for part in outcome.accepted))
         self.reach("quarantined")
-        self._mark_last_days()
+        self._tell_days()
         self._tell_recovered(outcome)
         self.listener.event(
             "batch committed",
@@ -335,15 +332,20 @@ class ExportPipeline(JobRounds[WrittenShares]):
             since = self._idle_since.setdefault(partition, now)
             seen_ms = int((now - idle_seconds) * 1000)
             after = self.export.days.complete_after_seconds
-            if now - since >= idle_seconds and next_boundary_ms(here.watermark_ms, seen_ms, after) is not None:
+            boundary_ms = next_boundary_ms(here.watermark_ms, seen_ms, after, state.reopened.values())
+            if now - since >= idle_seconds and boundary_ms is not None:
                 idle[partition] = seen_ms
-        if idle or self._misplaced() != state.pending_types():
+        if self._says_more(state, idle):
             self.table.append(
-                lambda newest: (
-                    Draft(EntryKind.IDLE, idle=idle) if idle or self._misplaced() != newest.pending_types() else None
-                )
+                lambda newest: Draft(EntryKind.IDLE, idle=idle) if self._says_more(newest, idle) else None
             )
-            self._mark_last_days()
+        self._tell_days()
+
+    def _says_more(self, newest: LedgerState, idle: Mapping[Partition, int]) -> bool:
+        """Whether an entry without rows would tell anything: of idle partitions, days, or files out of place."""
+        now_ms = int(self.environment.now() * MILLIS_PER_SECOND)
+        days = closable(newest, self.export.days.complete_after_seconds, now_ms)
+        return bool(idle or days or self._misplaced() != newest.pending_types())
 
     def _misplaced(self) -> frozenset[str]:
         """The types with files that are not where readers look for them."""
@@ -354,14 +356,18 @@ class ExportPipeline(JobRounds[WrittenShares]):
         if topics:
             self.table.claim_names(topics)
             self._named_topics |= topics
+        topic_ids = {each.topic_id for each in partitions} - self._claimed_topic_ids
+        if topic_ids:
+            self.table.claim_topics(topic_ids)
+            self._claimed_topic_ids |= topic_ids
 
-    def _mark_last_days(self) -> None:
-        """Show in marker files which days the newest entries closed and opened; best effort, made again at start."""
-        newest = self.table.state().number
-        marked = False
-        for number in range(max(self._marked_number, newest - MARKED_ENTRIES_MAX) + 1, newest + 1):
-            entry = self.table.ledger.read(number)
-            marked |= entry is not None and mark_days(self.table, entry, self.listener.event)
-        self._marked_number = newest
-        if marked:
-            self.reach("marked")
+    def _tell_days(self) -> None:
+        """Tell which days the ledger's entries completed and opened again."""
+        for marks in self.table.finishing.marked:
+            for name, day in marks.opened:
+                self.listener.event("day opened again", type=name, day=day)
+            for name, day in marks.completed:
+                self.listener.event("day complete", type=name, day=day)
+            for reason in sorted(set(marks.failed.values())):
+                self.listener.event("day marker failed", reason=reason)
+        self.table.finishing.marked.clear()

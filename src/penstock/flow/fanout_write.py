@@ -83,9 +83,10 @@ class FilePool:
         self._storages: dict[str, Storage] = {}
         self._leaves: dict[str, tuple[Leaf, ...]] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
-        self._totals: Counter[PartitionKey] | None = None
-        """Files of each partition in all, once they can be told."""
-        self._totals_by_owner: Counter[Owner] = Counter()
+        self._extents: dict[Owner, tuple[int, int]] = {}
+        """The least and the greatest offset of each owner's rows."""
+        self._totals: Counter[Owner] | None = None
+        """Files of each owner in all, once they can be told."""
 
     def begin(self, partition: PartitionKey, first_offset: int) -> None:
         """Tell where the task's piece of the partition begins to have records."""
@@ -112,6 +113,9 @@ class FilePool:
         pile = self._piles.get(key)
         if pile is None:
             pile = self._piles[key] = _Pile(rows.schema, first, last)
+        if day is not None:
+            least, greatest = self._extents.get(owner, (first, last))
+            self._extents[owner] = min(least, first), max(greatest, last)
         size_bytes = rows.nbytes
         pile.first, pile.last = min(pile.first, first), max(pile.last, last)
         pile.waiting.append(rows)
@@ -124,11 +128,8 @@ class FilePool:
 
     def finish(self) -> dict[Owner, Staged]:
         """Complete every file, one after the other, and tell of all that were staged."""
-        self._totals_by_owner = Counter({owner: len(staged.files) for owner, staged in self._staged.items()})
-        self._totals_by_owner.update(key.owner for key in self._piles if key.day is not None)
-        self._totals = Counter()
-        for owner, count in self._totals_by_owner.items():
-            self._totals[owner.partition] += count
+        self._totals = Counter({owner: len(staged.files) for owner, staged in self._staged.items() if staged.files})
+        self._totals.update(key.owner for key in self._piles if key.day is not None)
         for key in [*self._open, *(key for key in sorted(self._piles, key=_order) if key not in self._open)]:
             if key in self._piles:
                 self._stage(key)
@@ -224,17 +225,26 @@ class FilePool:
             "first": pile.first,
             "last": pile.last,
             "main": piece.main,
+            "from": self._start(owner),
         }
         if self._totals is not None:
-            facts["files"] = self._totals[owner.partition]
-            facts["type_files"] = self._totals_by_owner[owner]
+            # By type: one that fails after this is left out of the batch, and the others are whole without it.
+            facts["types"] = {
+                each.type: {"files": count, "first": self._extents[each][0], "last": self._extents[each][1]}
+                for each, count in sorted(self._totals.items())
+                if each.partition == owner.partition
+            }
         return facts
+
+    def _start(self, owner: Owner) -> int:
+        """From which offset on the owner's records belong to this slice."""
+        piece = self._flow.slices[owner.partition]
+        return max(piece.start, piece.takes.get(owner.type, piece.start))
 
     def _path(self, key: PileKey) -> str:
         owner = key.owner
         piece = self._flow.slices[owner.partition]
-        start = max(piece.start, piece.takes.get(owner.type, piece.start))
-        place = (piece.topic_id, owner.partition[1], start, piece.end)
+        place = (piece.topic_id, owner.partition[1], self._start(owner), piece.end)
         if key.day is None:
             return staged_name(*place, uuid.uuid4().hex, owner_tag(self._flow.job))
         name = staged_name(*place, uuid.uuid4().hex)

@@ -57,6 +57,9 @@ FILE_BYTES_MAX = 1024 * 1024
 ARROW_BATCH_BYTES_MAX = 1024 * 1024 * 1024
 PAYLOAD_BYTES_MAX = 1024 * 1024 * 1024
 
+RESERVED_EXPORT_NAMES = ("names", "topics")
+"""Folders of `_penstock/` beside those of the jobs."""
+
 _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
@@ -165,6 +168,11 @@ def _is_unreadable(document: Document, file: JobFile) -> bool:
 def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
     if file.job is not None and not _JOB_NAME.fullmatch(file.job):
         yield Finding(("job",), f"{shown(file.job)} is no job name", "a-z, 0-9, . _ - up to 64 characters")
+    elif file.job is not None and not file.job[0].isalnum():
+        yield Finding(("job",), f"{shown(file.job)} is no job name", "it begins with a letter or a digit")
+    elif file.job in RESERVED_EXPORT_NAMES and document.has("table", "export"):
+        hint = "it is a folder below _penstock/ that all jobs of the root share: choose another name"
+        yield Finding(("job",), f"an export cannot be called {shown(file.job)}", hint)
     if file.on is not None and file.on.new_column is NewColumnPolicy.ADD and document.has("sql", "select"):
         hint = "remove it, or remove sql.select"
         yield Finding(("on", "new_column"), "add contradicts sql.select, which states the columns", hint)

@@ -85,11 +85,32 @@ class ObjectWriter:
                 pass
 
 
-def open_local_writer(path: str) -> ObjectWriter:
+class LocalWriter(ObjectWriter):
+    """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
+
+    def close(self) -> None:
+        if not self._closed and self._sink is not None:
+            super().close()
+            make_durable(self._path)
+        self._closed = True
+
+
+def make_durable(path: str) -> None:
+    """Put a file and its name on the disk."""
+    with told_as_ours(path):
+        for each in (path, os.path.dirname(path)):
+            number = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
+
+
+def open_local_writer(path: str) -> LocalWriter:
     """Write in place: what a crash leaves has the staged name, so that vacuum can see it."""
     with told_as_ours(path):
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return ObjectWriter(open(path, "wb", buffering=0), path)
+        return LocalWriter(open(path, "wb", buffering=0), path)
 
 
 def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:

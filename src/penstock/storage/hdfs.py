@@ -48,8 +48,9 @@ class HdfsStorage:
     def url(self) -> str:
         return self._url
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         folders = [self._key(prefix.rstrip("/")) if prefix else self._root or "/"]
+        beyond = self._key(after) if after else ""
         while folders:
             folder = folders.pop()
             for status in self._children(folder):
@@ -57,8 +58,10 @@ class HdfsStorage:
                 if status.path == folder:
                     continue
                 if status.isdir:
-                    folders.append(status.path)
-                elif not _ASIDE.fullmatch(status.path.rsplit("/", 1)[-1]):
+                    # All that is below it sorts before `after`, unless `after` lies in it.
+                    if f"{status.path}/" > beyond or beyond.startswith(f"{status.path}/"):
+                        folders.append(status.path)
+                elif status.path > beyond and not _ASIDE.fullmatch(status.path.rsplit("/", 1)[-1]):
                     yield self._entry(status)
 
     def read(self, path: str) -> bytes:

@@ -12,7 +12,7 @@ from obstore.store import LocalStore, MemoryStore
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.storage.failures import failure_of, told_as_ours
-from penstock.storage.files import ObjectWriter, RangeReader, open_local_writer, open_remote_writer
+from penstock.storage.files import ObjectWriter, RangeReader, make_durable, open_local_writer, open_remote_writer
 from penstock.storage.port import Entry, NotFoundError, by_folder
 
 if TYPE_CHECKING:
@@ -41,10 +41,11 @@ class ObjectStorage:
     def _keeps_source(self) -> bool:
         return not isinstance(self._store, (LocalStore, MemoryStore))
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         folder = self._key(prefix.rstrip("/")) if prefix else self._prefix.rstrip("/")
         with told_as_ours(self._shown(prefix)):
-            for chunk in obstore.list(self._store, folder or None):
+            offset = self._key(after) if after else None
+            for chunk in obstore.list(self._store, folder or None, offset=offset):
                 for meta in chunk:
                     yield Entry(meta["path"].removeprefix(self._prefix), meta["size"], meta["last_modified"])
 
@@ -115,6 +116,7 @@ class ObjectStorage:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
             raise self._conditional_failure(error, path) from error
+        self._put_on_disk(path)
         return True
 
     def rename_if_absent(self, source: str, target: str) -> bool:
@@ -125,7 +127,13 @@ class ObjectStorage:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
             raise self._conditional_failure(error, source) from error
+        self._put_on_disk(target)
         return True
+
+    def _put_on_disk(self, path: str) -> None:
+        """What was created on a condition has happened for good: nobody who lost power may find the name free."""
+        if self._is_local:
+            make_durable("/" + self._key(path))
 
     def delete(self, path: str) -> None:
         try:

@@ -60,8 +60,11 @@ class Storage(Protocol):
     @property
     def url(self) -> str: ...
 
-    def list(self, prefix: str = "") -> Iterator[Entry]:
-        """Every object below the folder `prefix`, in no order; a missing folder is empty."""
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        """Every object below the folder `prefix`, in no order; a missing folder is empty.
+
+        With `after`, a path, only those whose paths sort after it.
+        """
 
     def read(self, path: str) -> bytes: ...
 

@@ -13,7 +13,8 @@ from functools import reduce
 from penstock.job.spec import TypeStart
 from penstock.log.offsets import Partition
 from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord
-from penstock.tables.parquet.state import LedgerState, RoutedPartition
+from penstock.tables.parquet.names import type_and_day
+from penstock.tables.parquet.state import Day, LedgerState, Rename, RoutedPartition
 from penstock.tables.state import Totals
 from penstock.verify.findings import Check, Offence, OffenceKind, conclude, offence_at
 from penstock.verify.laws import Span
@@ -22,10 +23,13 @@ SPANS_MAX = 100_000
 """Of all partitions together; beyond it neighbouring slices are judged as one."""
 _SPANS_OF_PARTITION_MIN = 16
 
+TypeDay = tuple[str, Day]
 
-def present(totals: Totals) -> Totals:
-    """Records that a type's own table had already are there as much as those that were written for it (RULES L8)."""
-    return replace(totals, written=totals.written + totals.skipped, skipped=0)
+
+def present(totals: Totals, deleted: int = 0) -> Totals:
+    """What must be there: also records that a type's own table had already (RULES L8), but no rows of deleted days."""
+    written = totals.written + totals.skipped - deleted
+    return replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
 
 
 @dataclass(slots=True)
@@ -49,7 +53,7 @@ class Track:
     twice_below: int | None = None
     """Up to where records may have been read again for a type that came later."""
 
-    def advance(self, piece: SliceRecord, rough: bool, spans_max: int) -> Iterator[Fault]:
+    def advance(self, piece: SliceRecord, rough: bool, spans_max: int, deleted: int = 0) -> Iterator[Fault]:
         """A slice of the partition itself."""
         if piece.start > self.position:
             yield self.position, OffenceKind.HOLE, None, f"no slice holds [{self.position}, {piece.start})"
@@ -64,13 +68,15 @@ class Track:
         for name, left in piece.deferred.items():
             lane = self.behind.setdefault(name, Behind(left.first, left.first))
             lane.deferred += left.count
-        totals = present(piece.totals)
+        totals = present(piece.totals, deleted)
         self.totals += piece.totals
         self.spans.append(Span(piece.start, piece.end, piece.start + totals.gap, totals, rough))
         if len(self.spans) > spans_max:
             self.spans = list(_paired(self.spans))
 
-    def catch_up(self, piece: SliceRecord, starts: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[Fault]:
+    def catch_up(
+        self, piece: SliceRecord, starts: Mapping[str, int], counts: Mapping[str, int], deleted: int = 0
+    ) -> Iterator[Fault]:
         """A slice of types that were behind: each goes on where it was left."""
         totals = piece.totals
         if totals.offsets:
@@ -84,7 +90,13 @@ class Track:
             if lane is not None:
                 totals += self._moved(name, lane, piece.end, counts[name])
         self.totals += totals
-        _join(self.spans, min(starts.values(), default=piece.start), piece.end, present(totals))
+        _join(self.spans, min(starts.values(), default=piece.start), piece.end, present(totals, deleted))
+
+    def drop(self, lost: Rename, deleted: int) -> None:
+        """Rows that were written, and whose staged file was gone before it got its name."""
+        totals = Totals(written=-lost.rows, vanished=lost.rows)
+        self.totals += totals
+        _join(self.spans, lost.start, lost.start + 1, present(totals, -deleted))
 
     def _moved(self, name: str, lane: Behind, end: int, count: int) -> Totals:
         """Move a lane to the end of a slice; what was counted and not found when it ends has vanished."""
@@ -107,10 +119,17 @@ class Chain:
 
     spans_max: int = SPANS_MAX
     tracks: dict[Partition, Track] = field(default_factory=dict)
-    files: set[str] = field(default_factory=set)
-    """The final names that readers see once every entry is finished."""
-    rows: dict[str, int] = field(default_factory=dict)
-    """By type."""
+    deleted: Mapping[TypeDay, int] = field(default_factory=dict)
+    """Days that a person has deleted, each with the last entry whose rows went with it."""
+    files: dict[str, int] = field(default_factory=dict)
+    """The final names that readers see once every entry is finished, with the entry that gave them."""
+    days: dict[TypeDay, int] = field(default_factory=dict)
+    """The rows of each day of a type."""
+    last_written: dict[TypeDay, int] = field(default_factory=dict)
+    """The last entry that brought rows of the day, or replaced files of it."""
+    first_closed: dict[TypeDay, int] = field(default_factory=dict)
+    """The entry with which a day was complete for the first time."""
+    deleted_rows: dict[TypeDay, int] = field(default_factory=dict)
     rebuilt: bool = False
     """Whether files are older than the entries: the ledger was made again from them."""
     slices: int = 0
@@ -128,8 +147,27 @@ class Chain:
                 self._backfill(name)
         for piece in entry.slices:
             self._slice(piece, entry.number, rough)
-        self.files.difference_update(entry.removes)
-        self.files.update(each.target for each in entry.renames)
+        for lost in entry.dropped:
+            self._drop(lost, entry.number)
+        for path in entry.removes:
+            self.files.pop(path, None)
+        for rename in entry.renames:
+            self.files[rename.target] = entry.number
+            if (place := type_and_day(rename.target)) in self.days and place is not None:
+                self.last_written[place] = entry.number
+        for day in entry.closed:
+            self.first_closed.setdefault(day, entry.number)
+
+    def _drop(self, lost: Rename, number: int) -> None:
+        self.files.pop(lost.target, None)
+        day = type_and_day(lost.target) or ("", "")
+        self.days[day] = self.days.get(day, 0) - lost.rows
+        deleted = lost.rows if number <= self.deleted.get(day, 0) else 0
+        if deleted:
+            self.deleted_rows[day] -= deleted
+        for partition, track in self.tracks.items():
+            if (partition.topic_id, partition.number) == (lost.topic_id, lost.partition):
+                track.drop(lost, deleted)
 
     def _slice(self, piece: SliceRecord, number: int, rough: bool) -> None:
         self.slices += 1
@@ -138,19 +176,31 @@ class Chain:
             self._tell(piece.partition, number, (piece.start, OffenceKind.UNKNOWN_PARTITION, None, "was never started"))
             return
         rows = {name: each.rows for name, each in piece.written.items()}
-        for name, count in rows.items():
-            self.rows[name] = self.rows.get(name, 0) + count
+        deleted = self._count_days(piece, number)
         if not piece.totals.conserved or sum(rows.values()) != piece.totals.written:
             text = f"the counts of [{piece.start}, {piece.end}) do not add up"
             self._tell(piece.partition, number, (piece.start, OffenceKind.NOT_COUNTED, piece.end, text))
         if piece.taken is None:
             spans_max = max(_SPANS_OF_PARTITION_MIN, self.spans_max // len(self.tracks))
-            faults = track.advance(piece, rough, spans_max)
+            faults = track.advance(piece, rough, spans_max, deleted)
         else:
             starts = {name: each.start for name, each in piece.taken.items()}
-            faults = track.catch_up(piece, starts, {name: each.count for name, each in piece.taken.items()})
+            counts = {name: each.count for name, each in piece.taken.items()}
+            faults = track.catch_up(piece, starts, counts, deleted)
         for fault in faults:
             self._tell(piece.partition, number, fault)
+
+    def _count_days(self, piece: SliceRecord, number: int) -> int:
+        """Note the rows of each day; how many of them are deleted by now."""
+        gone = 0
+        for name, written in piece.written.items():
+            for day, rows in written.days.items():
+                self.days[name, day] = self.days.get((name, day), 0) + rows
+                self.last_written[name, day] = number
+                if number <= self.deleted.get((name, day), 0):
+                    self.deleted_rows[name, day] = self.deleted_rows.get((name, day), 0) + rows
+                    gone += rows
+        return gone
 
     def _backfill(self, name: str) -> None:
         for track in self.tracks.values():

@@ -6,7 +6,7 @@ that it names, their offsets over all types and days, and the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 
@@ -16,14 +16,15 @@ from penstock.storage import Storage, open_storage
 from penstock.tables.parquet.state import RoutedPartition
 from penstock.tables.state import TOTAL_NAMES
 from penstock.verify.export_facts import BrokenLedger, LedgerFacts, read_ledger
-from penstock.verify.export_files import FindFiles, Landed, delta_files, parquet_files
+from penstock.verify.export_files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.verify.export_values import check_export_values
 from penstock.verify.facts import read_log
-from penstock.verify.findings import NO_TABLE, Check, Proof
+from penstock.verify.findings import NO_TABLE, Check, Proof, Verdict
 from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
 from penstock.verify.log_port import OpenLog, ReadableLog
 from penstock.verify.owners import named_columns
+from penstock.verify.proved import Proved, keep_proved
 from penstock.verify.sources import Depth, Sources, Subject
 from penstock.verify.sweep import Sweep
 
@@ -32,7 +33,7 @@ FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files
 
 def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenLog) -> Proof:
     """Check the ledger, the files and the log of a routed job."""
-    facts = read_ledger(job, export)
+    facts = ledger_facts(job, export, from_first=depth.deep)
     if facts is None:
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
@@ -50,7 +51,30 @@ def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenL
                 job, export, facts, landed, _subject(facts, landed), log, log_facts.bounds, depth.values
             ),
         ]
+    keep_for_next(facts, checks)
     return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
+
+
+def ledger_facts(job: JobSpec, export: ExportSpec, *, from_first: bool = False) -> LedgerFacts | BrokenLedger | None:
+    """What the ledger tells, read once more if days were deleted since: their rows do not have to be there."""
+    facts = read_ledger(job, export, from_first=from_first)
+    if not isinstance(facts, LedgerFacts) or export.format != "parquet":
+        return facts
+    deleted = deleted_days(facts.table, facts.state, facts.chain)
+    return read_ledger(job, export, deleted) if deleted != dict(facts.chain.deleted) else facts
+
+
+def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
+    """Keep what was proved of the entries, so that the next verification may read only what comes after them.
+
+    What could not be judged, such as records that the log has lost, says nothing against the entries.
+    """
+    last = facts.last
+    if last is None or last.number != facts.state.number or facts.pending.files:
+        return
+    if all(each.verdict is not Verdict.VIOLATED for each in checks):
+        table = facts.table
+        keep_proved(table.storage, table.places.proved, Proved(last.number, last.batch_id, facts.chain))
 
 
 def find_landed(job: JobSpec, export: ExportSpec, facts: LedgerFacts) -> Landed:
@@ -132,7 +156,8 @@ def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) ->
         there = quarantined - pending
     return RowCounts(
         table=sum(landed.rows.values()) - sum(ahead.values()),
-        written=sum(each.written + each.skipped + each.replayed for each in totals),
+        written=sum(each.written + each.skipped + each.replayed for each in totals)
+        - sum(facts.chain.deleted_rows.values()),
         quarantine=there,
         quarantined=quarantined,
         pending=pending,
@@ -149,8 +174,9 @@ def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
     yield from (f"quarantine: {each}" for each in (*facts.quarantined.faults, *facts.pending.faults))
     for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
         found = landed.rows.get(name, 0)
-        if found != state.rows:
-            yield f"type {name} has {found} rows, {state.rows} are counted"
+        counted = state.rows - sum(rows for (each, _), rows in facts.chain.deleted_rows.items() if each == name)
+        if found != counted:
+            yield f"type {name} has {found} rows, {counted} are counted"
 
 
 def _doubts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -18,12 +18,13 @@ from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.quarantine import open_quarantine
-from penstock.verify.chain import Chain
+from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.facts import life_faults, quarantine_files
 from penstock.verify.files import Examined, examine
 from penstock.verify.findings import Check
 from penstock.verify.lives import Lives
 from penstock.verify.owners import QUARANTINE_COLUMNS
+from penstock.verify.proved import Proved, read_proved
 from penstock.verify.table_offsets import DataFile
 
 ENTRIES_AT_ONCE = 16
@@ -45,6 +46,8 @@ class LedgerFacts:
     lives: Lives
     life_faults: tuple[str, ...] = ()
     """Set where the quarantine belongs to an earlier ledger."""
+    last: Entry | None = None
+    """The newest entry, if it was not proved before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +59,19 @@ class BrokenLedger:
 
 @dataclass(slots=True)
 class _Reading:
-    chain: Chain = field(default_factory=Chain)
+    chain: Chain
     missing: list[int] = field(default_factory=list)
+    last: Entry | None = None
+    """The newest entry that was read."""
     pending: list[DataFile] = field(default_factory=list)
 
 
-def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger | None:
-    """Read everything that the ledger holds; None while there is none.
+def read_ledger(
+    job: JobSpec, export: ExportSpec, deleted: Mapping[TypeDay, int] | None = None, *, from_first: bool = False
+) -> LedgerFacts | BrokenLedger | None:
+    """Read everything that the ledger holds; None while there is none. `deleted` are days as `Chain` knows them.
+
+    What an earlier verification proved is not read again, unless days were deleted since or `from_first` asks for it.
 
     The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
     """
@@ -75,7 +84,8 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
         return BrokenLedger(_broken(table, error))
     if state.number == 0 and not _numbers(table):
         return None
-    reading = _read(table, quarantine, state.number)
+    proved = None if from_first or deleted is not None else _known(table, state.number)
+    reading = _read(table, quarantine, state.number, proved or Proved(0, "", Chain(deleted=deleted or {})))
     return LedgerFacts(
         table=table,
         state=state,
@@ -87,6 +97,7 @@ def read_ledger(job: JobSpec, export: ExportSpec) -> LedgerFacts | BrokenLedger 
         ),
         lives=_lives(state),
         life_faults=life_faults(quarantine, job.name, table.life),
+        last=reading.last,
     )
 
 
@@ -101,17 +112,30 @@ def _examined(quarantine: Table | None) -> Examined:
     )
 
 
-def _read(table: ExportTable, quarantine: Table | None, last: int) -> _Reading:
+def _known(table: ExportTable, last: int) -> Proved | None:
+    """What is proved already of this very chain."""
+    proved = read_proved(table.storage, table.places.proved)
+    if proved is None or proved.number > last:
+        return None
+    try:
+        entry = table.ledger.read(proved.number)
+    except InvariantError:
+        return None
+    return proved if entry is not None and entry.batch_id == proved.batch_id else None
+
+
+def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved) -> _Reading:
     """Go through all entries up to `last`, and look whether there are any behind a number that is free."""
-    reading = _Reading()
+    reading = _Reading(proved.chain)
     life = table.life
-    numbers = _numbers(table)
-    first = min(numbers, default=1)
+    numbers = _numbers(table, proved.number)
+    first = proved.number + 1 if proved.number else min(numbers, default=1)
     for number, entry in _entries(table, first, last):
         if entry is None:
             reading.missing.append(number)
             continue
-        if number == first and number > 1 and entry.kind is not EntryKind.REBUILD:
+        reading.last = entry
+        if number == first and number > 1 and not proved.number and entry.kind is not EntryKind.REBUILD:
             reading.missing.append(1)
         reading.chain.add(entry)
         for piece in entry.slices:
@@ -124,8 +148,10 @@ def _read(table: ExportTable, quarantine: Table | None, last: int) -> _Reading:
     return reading
 
 
-def _numbers(table: ExportTable) -> list[int]:
-    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in table.storage.list(table.places.entries)]
+def _numbers(table: ExportTable, after: int = 0) -> list[int]:
+    """The numbers of the entries that are there, above one."""
+    listed = table.storage.list(table.places.entries, table.places.entry(after) if after else "")
+    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in listed]
     return [int(stem) for stem in stems if stem.isdecimal()]
 
 

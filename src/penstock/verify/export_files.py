@@ -21,12 +21,15 @@ from penstock.tables.delta.table import Table, open_table
 from penstock.tables.parquet.names import CLAIMS, SUFFIX, is_compacted, parse_final_name, type_and_day
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
-from penstock.verify.chain import Chain
-from penstock.verify.files import FOOTERS_AT_ONCE, examine, extent, told
+from penstock.tables.parquet.unknown_files import WHAT_TO_DO, files_beyond
+from penstock.verify.chain import Chain, TypeDay
+from penstock.verify.files import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
 from penstock.verify.lives import find_lives
 from penstock.verify.owners import OriginColumns
 from penstock.verify.sources import TypeFiles
 from penstock.verify.table_offsets import DataFile, GoneError, active_files
+
+_OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,9 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
     waiting = {each.target: each for each in state.unfinished.renames if each.target not in seen}
     ours = {path for path in seen if owned.is_ours(path)} - named_later - _to_be_removed(table.storage, state, seen)
     faults = [
-        told("files that the ledger names are gone", chain.files - ours - waiting.keys()),
-        told("files are not in the ledger", set() if chain.rebuilt or chain.texts else ours - chain.files),
+        told("files that the ledger names are gone", _gone(chain, ours | waiting.keys())),
+        told("files are not in the ledger", set() if chain.rebuilt or chain.texts else ours - chain.files.keys()),
+        told(_OLDER, files_beyond(ours, table.job.name, table.space, state)),
         told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
     ]
     places = [*((path, path) for path in sorted(ours)), *((each.source, each.target) for each in waiting.values())]
@@ -72,8 +76,52 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
         types={name: TypeFiles(each) for name, each in types.items()},
         rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
         faults=tuple(each for each in faults if each),
-        doubts=tuple(_waiting([each for each in files if each.moves_to is not None])),
+        doubts=(*_waiting([each for each in files if each.moves_to is not None]), *_told_deleted(chain)),
     )
+
+
+def deleted_days(table: ExportTable, state: LedgerState, chain: Chain) -> dict[TypeDay, int]:
+    """The days that a person has deleted as a whole, each with the last entry whose rows went with it.
+
+    A day may be deleted once it is complete. Then none of its files is there, or only such as late rows brought later.
+    """
+    there = {path for name in state.types for path in _visible(table.storage, name)}
+    there |= {each.target for each in state.unfinished.renames}
+    gone: dict[TypeDay, int] = {}
+    kept: dict[TypeDay, int] = {}
+    for path, number in chain.files.items():
+        day = type_and_day(path)
+        if day is not None and path in there:
+            kept[day] = min(number, kept.get(day, number))
+        elif day is not None:
+            gone[day] = max(number, gone.get(day, number))
+    seen = {day for path in there if (day := type_and_day(path)) is not None}
+    found = {
+        day: chain.last_written[day]
+        for day, rows in chain.days.items()
+        if rows and not {day} & (seen | state.open_days)
+    }
+    for day, last in gone.items():
+        if day in kept and max(last, chain.first_closed.get(day, kept[day])) < kept[day]:
+            found[day] = last
+    return found
+
+
+def _gone(chain: Chain, there: Collection[str]) -> list[str]:
+    """The files that the ledger names and that are not there although nobody deleted their day."""
+    return [
+        path
+        for path, number in chain.files.items()
+        if path not in there and number > chain.deleted.get(type_and_day(path) or ("", ""), 0)
+    ]
+
+
+def _told_deleted(chain: Chain) -> Iterator[str]:
+    rows = sum(chain.deleted_rows.values())
+    if rows:
+        days = sorted({f"{name} {day}" for name, day in chain.deleted_rows})
+        shown = ", ".join(days[:NAMES_SHOWN_MAX]) + (" ..." if len(days) > NAMES_SHOWN_MAX else "")
+        yield f"{rows} rows of {len(days)} complete days were deleted with their folders and are not checked: {shown}"
 
 
 def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:

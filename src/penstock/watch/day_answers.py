@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -19,6 +19,8 @@ class DayState(StrEnum):
     REOPENED = "reopened"
     NOT_YET = "not yet"
     """Nothing of that day is written, and rows of it may still come."""
+    NOT_VISIBLE = "not visible"
+    """No more rows are expected, and a commit or a compaction has not put all files of it in their place yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class DayAnswer:
     holders: tuple[Holder, ...] = ()
     pending: int = 0
     """Files of the type that could not be moved to their place."""
+    unseen: int = 0
+    """Files of the day that the newest entry of the ledger orders about and that are not yet as it says."""
     started: bool = True
 
     @property
@@ -63,8 +67,14 @@ class DayAnswer:
             return "the job has no position yet"
         if self.pending:
             return f"{self.pending} files of the type could not be moved to their place yet"
+        if self.state is DayState.NOT_VISIBLE:
+            return (
+                f"{self.unseen} files of the day are not in their place yet: a commit or a compaction is under way, "
+                "or its process died and the next `penstock run` or `penstock compact` finishes it"
+            )
         late = "late rows came, " if self.state is DayState.REOPENED else ""
-        return f"{late}the watermark has to reach {needed}: {'; '.join(each.text for each in self.holders)}"
+        held = "; ".join(each.text for each in self.holders) or "the clock is not there yet"
+        return f"{late}the watermark has to reach {needed}: {held}"
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -84,33 +94,43 @@ class DayAnswer:
                 for each in self.holders
             ],
             "pending_renames": self.pending,
+            "unseen_files": self.unseen,
             "reason": self.reason,
         }
 
 
-def answer(state: LedgerState, name: str, day: Day, after_seconds: float) -> DayAnswer:
-    """How a day of a type stands by the ledger's word."""
+def answer(
+    state: LedgerState, name: str, day: Day, after_seconds: float, now_ms: int | None = None, unseen: int = 0
+) -> DayAnswer:
+    """How a day of a type stands by the ledger's word; `unseen` files of it are not yet as the newest entry says."""
     margin = int(after_seconds * MILLIS_PER_SECOND)
     needed_ms = max(end_ms(day), state.reopened.get((name, day), 0)) + margin
     return DayAnswer(
         type=name,
         day=day,
-        state=_state(state, name, day, after_seconds),
+        state=_state(state, name, day, after_seconds, now_ms, unseen),
         needed_ms=needed_ms,
-        watermark_ms=watermark_of(state, name),
+        watermark_ms=watermark_of(state, name, now_ms),
         holders=tuple(sorted(_holders(state, name, needed_ms), key=lambda each: each.partition)),
         pending=sum(each.type == name for each in state.pending),
+        unseen=unseen,
         started=any(here.position is not None for _, here in state.current()),
     )
 
 
-def last_complete_day(state: LedgerState, name: str, after_seconds: float) -> Day | None:
-    """The latest day of which no more rows are expected; earlier ones may have been opened again."""
-    mark = watermark_of(state, name)
+def last_complete_day(
+    state: LedgerState,
+    name: str,
+    after_seconds: float,
+    now_ms: int | None = None,
+    unseen: Collection[tuple[str, Day]] = (),
+) -> Day | None:
+    """The latest day that is complete and whose files are all in place; earlier ones may have been opened again."""
+    mark = watermark_of(state, name, now_ms)
     if mark is None:
         return None
     day = datetime.fromtimestamp(mark / MILLIS_PER_SECOND - after_seconds, UTC).date() - timedelta(days=1)
-    while not is_complete(state, name, day.isoformat(), after_seconds):
+    while (name, day.isoformat()) in unseen or not is_complete(state, name, day.isoformat(), after_seconds, now_ms):
         day -= timedelta(days=1)
     return day.isoformat()
 
@@ -122,9 +142,9 @@ def instant(millis: int | None) -> str | None:
     return datetime.fromtimestamp(millis / MILLIS_PER_SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _state(state: LedgerState, name: str, day: Day, after_seconds: float) -> DayState:
-    if is_complete(state, name, day, after_seconds):
-        return DayState.COMPLETE
+def _state(state: LedgerState, name: str, day: Day, after_seconds: float, now_ms: int | None, unseen: int) -> DayState:
+    if is_complete(state, name, day, after_seconds, now_ms):
+        return DayState.NOT_VISIBLE if unseen else DayState.COMPLETE
     if (name, day) in state.reopened:
         return DayState.REOPENED
     return DayState.OPEN if (name, day) in state.open_days else DayState.NOT_YET

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -164,7 +164,8 @@ def export_status(job: JobSpec, export: ExportSpec, now: Callable[[], float]) ->
     entries = table.ledger.last(ENTRIES_SEARCHED)
     totals = [here.totals for here in state.partitions.values()]
     quarantine_rows = sum(each.quarantined - each.replayed for each in totals)
-    types = tuple(type_status(state, name, export.days.complete_after_seconds) for name in sorted(state.types))
+    after, now_ms, unseen = export.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
+    types = tuple(type_status(state, name, after, now_ms, unseen) for name in sorted(state.types))
     ends = {each.partition: each.end for each in partitions if each.end is not None}
     measured = measure(state, current, ends, _expiring(job, export, state, view, now()))
     return ExportStatus(
@@ -207,10 +208,12 @@ def _expiring(
 
 
 def day_answers(job: JobSpec, day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
-    """How a day stands for the types asked for, or for all; by the ledger alone, so also while the log is away."""
+    """How a day stands for the types asked for, or for all; by ledger and files, so also while the log is away."""
     if job.export is None:
         raise UserError(f"{job.name} has no days: it is no export", hint="--day is for jobs with `table.export`")
-    state = open_export(job, job.export, Environment()).state()
+    environment = Environment()
+    table = open_export(job, job.export, environment)
+    state = table.state()
     known = sorted({*job.export.all_types, *state.types})
     for name in wanted:
         if name not in known:
@@ -218,11 +221,18 @@ def day_answers(job: JobSpec, day: Day, wanted: Sequence[str] = ()) -> tuple[Day
             hint = f"did you mean {near[0]}?" if near else f"its types are {', '.join(known)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
     after = job.export.days.complete_after_seconds
-    return tuple(answer(state, name, day, after) for name in (wanted or known))
+    unseen, now_ms = table.finishing.unseen(state), int(environment.now() * 1000)
+    return tuple(answer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))
 
 
-def type_status(state: LedgerState, name: str, after_seconds: float) -> TypeStatus:
-    """One type by the ledger's word."""
+def type_status(
+    state: LedgerState,
+    name: str,
+    after_seconds: float,
+    now_ms: int | None = None,
+    unseen: Collection[tuple[str, Day]] = (),
+) -> TypeStatus:
+    """One type by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
     known = state.types[name]
     current = dict(sorted(state.current()))
     lanes = [(each, here.lanes[name]) for each, here in current.items() if name in here.lanes]
@@ -236,8 +246,8 @@ def type_status(state: LedgerState, name: str, after_seconds: float) -> TypeStat
         pending_renames=sum(each.type == name for each in state.pending),
         writes=len(known.outcomes),
         failed_writes_percent=failed_percent(known.outcomes),
-        watermark_ms=watermark_of(state, name),
-        last_complete_day=last_complete_day(state, name, after_seconds),
+        watermark_ms=watermark_of(state, name, now_ms),
+        last_complete_day=last_complete_day(state, name, after_seconds, now_ms, unseen),
         open_days=tuple(sorted(day for each, day in state.open_days if each == name)),
         reopened_days=tuple(sorted(day for each, day in state.reopened if each == name)),
     )

@@ -180,7 +180,7 @@ def test_a_bad_record_is_in_its_types_own_quarantine_file(tmp_path: Path) -> Non
     assert outcome.shares["orders"].counts == Counts(read=2, quarantined=2)
     assert outcome.report.first_error.startswith("orders/3 offset 100: n: expected long")
     (file,) = outcome.shares["orders"].quarantine_files
-    assert file.path.startswith(f"s.j{owner_tag('fanout')}.{TOPIC_ID}.p3.100.")
+    assert file.path.startswith(f"s.j{owner_tag('shop')}.{TOPIC_ID}.p3.100.")
     assert '"numRecords":2' in file.stats.replace(" ", "")
 
 

@@ -39,6 +39,9 @@ def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:
     [
         ("web-requests", "Web", 1, "job", ""),
         ("web-requests", "a" * 65, 1, "job", ""),
+        ("web-requests", "'..'", 1, "job", ""),
+        ("web-requests", "'.'", 1, "job", ""),
+        ("web-requests", "_penstock", 1, "job", ""),
         ("web-requests", "5", 1, "job", ""),
         ("web-requests", "'${env:X}'", 1, "job", ""),
         ("kafka-1:9092", "kafka-1", 3, "log.kafka.bootstrap", ""),

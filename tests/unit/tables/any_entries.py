@@ -42,9 +42,10 @@ totals = st.lists(st.integers(-100, 2**53), min_size=len(TOTAL_NAMES), max_size=
 causes = st.sampled_from(list(Cause))
 days = st.dates().map(str)
 marks = st.none() | st.integers(-(2**53), 2**53)
-renames = st.builds(Rename, named, named, named, texts, st.integers(0, 4095), numbers, st.booleans())
+renames = st.builds(Rename, named, named, named, texts, st.integers(0, 4095), numbers, st.booleans(), numbers, numbers)
 rename_lists = st.lists(renames, max_size=3).map(tuple)
 path_lists = st.lists(named, max_size=3).map(tuple)
+day_lists = st.lists(st.tuples(named, days), max_size=2).map(tuple)
 reopened = st.dictionaries(st.tuples(named, days), st.integers(-(2**53), 2**53), max_size=3)
 
 
@@ -102,9 +103,12 @@ entries = st.builds(
     removes=path_lists,
     pending=rename_lists,
     pending_removes=path_lists,
+    pending_marks=day_lists,
+    dropped=rename_lists,
+    retired=numbers,
     failures=st.dictionaries(named, numbers, max_size=2),
     reopened=reopened,
-    closed=st.lists(st.tuples(named, days), max_size=2).map(tuple),
+    closed=day_lists,
     routings=st.dictionaries(named, named, max_size=2),
 )
 
@@ -134,10 +138,11 @@ def states(draw: st.DrawFn) -> LedgerState:
         partitions={each: draw(routed(each)) for each in known},
         fingerprints=draw(st.dictionaries(named, st.none() | numbers, max_size=2)),
         types=draw(st.dictionaries(named, kinds, max_size=2)),
-        unfinished=Unfinished(draw(rename_lists), draw(path_lists)),
+        unfinished=Unfinished(draw(rename_lists), draw(path_lists), draw(day_lists)),
         pending=draw(rename_lists),
         reopened=draw(reopened),
         open_days=draw(st.frozensets(st.tuples(named, days), max_size=3)),
         first_batch=draw(texts),
         routings=draw(st.dictionaries(named, named, max_size=2)),
+        retired=draw(numbers),
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,11 +19,13 @@ from typer.testing import CliRunner
 from penstock.cli.compact import compact as compact_command
 from penstock.errors import UserError
 from penstock.failpoints import nowhere
+from penstock.storage import Entry as Stored
 from penstock.storage import open_storage
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.acts import finish
 from penstock.tables.parquet.compact import compact
 from penstock.tables.parquet.entry import EntryKind
+from penstock.tables.parquet.state import Unfinished
 from tests.export_root import (
     COLUMNS,
     MONDAY,
@@ -170,8 +174,8 @@ def test_late_rows_are_compacted_again_and_the_footer_lists_every_original(tmp_p
     assert (footer["v"], footer["kind"], footer["type"], footer["day"]) == (1, "compacted", "order", MONDAY)
     assert {each["path"] for each in footer["replaces"]} == originals | {f"order/day={MONDAY}/shop.0.39.parquet"}
     late = next(each for each in footer["replaces"] if each["path"].endswith("shop.0.39.parquet"))
-    told = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["files"])
-    assert told == ("topicA", 0, [34, 40], [34, 40], 1, 1)
+    told = (late["topic_id"], late["partition"], late["slice"], late["piece"], late["pieces"], late["types"])
+    assert told == ("topicA", 0, [34, 40], [34, 40], 1, {"order": {"files": 1, "first": 34, "last": 39}})
     assert all(set(each) >= {"batch", "topic", "main", "rows"} for each in footer["replaces"])
     assert rows_in(root.lake) == root.expected
 
@@ -261,6 +265,46 @@ def test_a_process_that_slept_over_its_rename_brings_no_compacted_file_back(tmp_
     for late in orders:
         finish(storage, late, nowhere)
         assert rows_stored(storage) == root.expected
+
+
+def test_a_file_that_appears_while_compaction_looks_around_is_not_taken_while_its_source_is_there(
+    tmp_path: Path,
+) -> None:
+    """On a store that copies: a late row of a complete day, committed between the listings, and a copy that is late."""
+    storage = WatchedStorage(CopyingStorage())
+    root = filled(tmp_path, storage)
+    late: list[Unfinished] = []
+
+    def commit(act: str, path: str) -> None:
+        if act == "list" and path == "order":
+            storage.watch = None
+            root.write(ZERO, 34, 39, {("order", MONDAY): range(34, 39)})
+            late.append(root.state.unfinished)
+
+    storage.watch = commit
+    later = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)
+    assert compact(root.open(later)).files_removed
+    finish(storage, late[0], nowhere)
+    assert rows_stored(storage) == root.expected
+
+
+class OldSources(WatchedStorage):
+    """A store on which staged files have waited for a long time until they were copied."""
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Stored]:
+        for each in super().list(prefix, after):
+            old = each.modified_at - timedelta(seconds=2 * STAGE_AGE_SECONDS)
+            yield replace(each, modified_at=old) if each.path.startswith("_penstock/") else each
+
+
+def test_a_file_that_was_copied_a_short_while_ago_waits_however_old_its_source_was(tmp_path: Path) -> None:
+    """A rename that was pending for a day: the same copy by another process may be under way now."""
+    storage = OldSources(CopyingStorage())
+    root = filled(tmp_path, storage)
+    report = compact(root.open())
+    assert (report.files_removed, report.waiting) == (0, 12)
+    left = [each.path for each in storage.list(root.table.places.staged)]
+    assert [".30.34." in path for path in left] == [True], "only the newest entry may still be copied"
 
 
 def test_a_number_that_an_earlier_ledger_used_is_no_name_for_another_file(tmp_path: Path) -> None:

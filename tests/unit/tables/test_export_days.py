@@ -136,6 +136,30 @@ def test_an_idle_partition_is_moved_only_to_where_a_day_becomes_complete() -> No
     assert next_boundary_ms(None, FIRST_ENDS + HOUR_MS, MARGIN) == boundary - 24 * HOUR_MS, "not past the margin yet"
 
 
+def test_an_idle_partition_is_moved_as_well_to_where_a_day_with_late_rows_becomes_complete_again() -> None:
+    """Two hours after the late rows, not at the next midnight."""
+    late = FIRST_ENDS + 5 * HOUR_MS
+    mark = late + HOUR_MS
+    assert next_boundary_ms(mark, late + 2 * HOUR_MS - 1, MARGIN, [late]) is None
+    assert next_boundary_ms(mark, late + 2 * HOUR_MS, MARGIN, [late]) == late + 2 * HOUR_MS
+    assert next_boundary_ms(late + 2 * HOUR_MS, late + 9 * HOUR_MS, MARGIN, [late]) is None
+
+
+def test_a_watermark_of_the_future_counts_as_now() -> None:
+    """A process whose clock was a year ahead left it."""
+    year = 365 * 24 * HOUR_MS
+    noon = FIRST_ENDS - 12 * HOUR_MS
+    state = said({EVENTS: at(noon + year)})
+    assert watermark_of(state, "A", noon) == noon
+    assert not is_complete(state, "A", FIRST, MARGIN, noon)
+    assert is_complete(state, "A", FIRST, MARGIN, FIRST_ENDS + 2 * HOUR_MS)
+    late = FIRST_ENDS + 5 * HOUR_MS
+    assert reopened_by([wrote("A", FIRST)], state, MARGIN, late) == {("A", FIRST): late}
+    opened = said({EVENTS: at(noon + year)}, reopened={("A", FIRST): late}, open_days=frozenset({("A", FIRST)}))
+    assert closable(opened, MARGIN, late + 2 * HOUR_MS - 1) == ()
+    assert closable(opened, MARGIN, late + 2 * HOUR_MS) == (("A", FIRST),)
+
+
 def days_table() -> ExportTable:
     return begun(open_table(MemoryStorage(), ("A", "B"), days=DaysSpec(complete_after_seconds=MARGIN)))
 

@@ -20,6 +20,7 @@ from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.rebuild import RebuildReport, rebuild
 from penstock.tables.parquet.schemas import schema_of
 from penstock.tables.parquet.state import Cause
+from penstock.tables.parquet.vacuum import vacuum
 from penstock.tables.quarantine import Listed, open_quarantine, refuse_earlier_life
 from tests.export_root import (
     COLUMNS,
@@ -97,6 +98,25 @@ def test_the_next_batch_begins_where_the_files_end(tmp_path: Path) -> None:
     assert rows_in(root.lake) == root.expected
 
 
+def test_what_the_lost_ledger_left_beside_is_not_believed(tmp_path: Path) -> None:
+    """`last_complete.json` of the old chain names a number that the new one has yet to reach; so do its markers."""
+    root = filled(tmp_path)
+    home = root.lake / "_penstock" / "shop"
+    assert json.loads((home / "last_complete.json").read_bytes())["number"] == root.state.number
+    assert list(home.glob("complete/*/*.json"))
+    for part in ("ledger", "snapshots"):
+        shutil.rmtree(home / part, ignore_errors=True)
+    (home / "last_snapshot.json").unlink(missing_ok=True)
+    rebuilt(root)
+    assert not list(home.glob("complete/*/*.json")), "watermarks are unknown: no day is complete"
+    for start in (34, 37):
+        root.table = root.open()
+        root.write(ZERO, start, start + 3, {("order", WEDNESDAY): range(start, start + 3)})
+        assert rows_in(root.lake) == root.expected
+    vacuum(root.open())
+    assert rows_in(root.lake) == root.expected
+
+
 def test_a_type_without_rows_at_the_end_is_read_again_from_where_its_files_end(tmp_path: Path) -> None:
     """Nobody can tell whether it was idle or behind; none of its files is beyond, so nothing is doubled."""
     root = filled(tmp_path)
@@ -107,6 +127,7 @@ def test_a_type_without_rows_at_the_end_is_read_again_from_where_its_files_end(t
     plan = catch_up(ZERO, here, LOG[ZERO], CatchUpTerms({}, now=0.0))
     assert plan is not None
     assert (plan.piece.start, plan.piece.end, plan.takes) == (30, 34, {"click": 30})
+    assert root.state.routings[plan.routing] == root.table.routing.text, "a later job file may route it elsewhere"
     root.catch_up(ZERO, plan.takes, plan.piece.end, {})
     assert root.state.of(ZERO).lanes == {}
     assert root.state.of(ZERO).totals.conserved
@@ -195,7 +216,7 @@ def test_a_missing_file_of_a_batch_is_a_doubt_with_partition_offsets_and_files(t
     (doubt,) = report.doubts
     assert (doubt.partition, doubt.offsets) == ("shop/1", (10, 20))
     assert doubt.files == (f"order/day={MONDAY}/shop.1.15.parquet",)
-    assert doubt.reason == "1 files are there, and its task wrote 2"
+    assert doubt.reason == "its task wrote 1 files of type click, none is there and nothing caught up with it"
     assert root.state.number == 0
 
 
@@ -212,11 +233,59 @@ def test_a_file_closed_early_needs_another_that_counts_it(tmp_path: Path) -> Non
     root = filled(tmp_path)
     lose_ledger(root)
     early = root.lake / "click" / f"day={MONDAY}" / "shop.0.9.parquet"
-    rewrite_footer(early, files=None)
+    rewrite_footer(early, types=None)
     assert rebuilt(root).ok
     lose_ledger(root)
-    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet", files=None)
-    assert doubts(root) == {"2 files are there, and its task wrote an unknown number of"}
+    rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet", types=None)
+    assert doubts(root) == {"no file tells how many its task wrote"}
+
+
+def test_a_type_that_failed_in_a_batch_is_no_doubt_and_is_read_again(tmp_path: Path) -> None:
+    """Its files were written and counted in the footers of the others, and never landed."""
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    root.write(ZERO, 0, 10, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 10)})
+    rows = {("order", MONDAY): range(10, 15), ("click", MONDAY): [16, 19], ("click", TUESDAY): [17]}
+    root.write(ZERO, 10, 20, rows, failed=["click"])
+    root.write(ZERO, 20, 30, {("order", MONDAY): range(20, 25)}, left={"click": range(25, 30)})
+    only = {ZERO: Bounds(0, 30)}
+    lose_ledger(root)
+    assert rebuilt(root, only).ok
+    assert root.state.position_of(ZERO, "click") == 10
+    root.catch_up(ZERO, {"click": 10}, 30, {("click", MONDAY): [16, 17, 19, *range(25, 30)]})
+    root.write(ZERO, 30, 40, {("click", MONDAY): range(30, 40)})
+    lose_ledger(root)
+    assert rebuilt(root, {ZERO: Bounds(0, 40)}).ok, "it has caught up, and was written again with the others"
+    assert rows_in(root.lake) == root.expected
+    lose_ledger(root)
+    (root.lake / "click" / f"day={MONDAY}" / "shop.0.29.parquet").unlink()
+    lost = "its task wrote 2 files of type click, none is there and nothing caught up with it"
+    assert doubts(root, {ZERO: Bounds(0, 40)}) == {lost}
+
+
+def test_a_catch_up_in_two_slices_of_which_one_is_lost_is_a_doubt(tmp_path: Path) -> None:
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    root.write(ZERO, 0, 20, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 20)}, failed=["click"])
+    root.catch_up(ZERO, {"click": 5}, 12, {("click", MONDAY): range(5, 12)})
+    root.catch_up(ZERO, {"click": 12}, 20, {("click", MONDAY): range(12, 20)})
+    root.write(ZERO, 20, 30, {("click", MONDAY): range(20, 30)})
+    only = {ZERO: Bounds(0, 30)}
+    lose_ledger(root)
+    assert rebuilt(root, only).ok
+    lose_ledger(root)
+    (root.lake / "click" / f"day={MONDAY}" / "shop.0.11.parquet").unlink()
+    assert doubts(root, only) == {"its task wrote 1 files of type click, none is there and nothing caught up with it"}
+
+
+def test_a_type_that_landed_in_a_part_of_a_slice_has_lost_the_rest(tmp_path: Path) -> None:
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO)
+    rows = {("order", MONDAY): [1, 11], ("click", MONDAY): [2, 12]}
+    root.write(ZERO, 0, 20, rows, pieces=(0, 10))
+    lose_ledger(root)
+    (root.lake / "click" / f"day={MONDAY}" / "shop.0.12.parquet").unlink()
+    assert doubts(root, {ZERO: Bounds(0, 20)}) == {"0 files of type click are there, and its task wrote 1"}
 
 
 def test_a_compaction_that_was_cut_short_with_the_ledger_is_a_doubt(tmp_path: Path) -> None:
@@ -247,7 +316,9 @@ def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
     lose_ledger(root)
     folder = root.lake / "click" / f"day={MONDAY}"
     shutil.copy(folder / "shop.0.9.parquet", folder / "shop.0.8.parquet")
-    rewrite_footer(folder / "shop.0.8.parquet", batch="another", last=8, files=1)
+    rewrite_footer(
+        folder / "shop.0.8.parquet", batch="another", last=8, types={"click": {"files": 1, "first": 6, "last": 8}}
+    )
     assert doubts(root) == {"two slices overlap", "two batches wrote rows of click here"}
 
 

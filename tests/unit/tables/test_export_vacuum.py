@@ -25,6 +25,7 @@ from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.log.offsets import Partition, Slice
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.compact import compact
+from penstock.tables.parquet.lost_files import drop_lost_files
 from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.parquet.vacuum import vacuum
 from penstock.tables.quarantine import Listed, QuarantineTable
@@ -40,6 +41,7 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
+from tests.unit.verify.damaged import failed, judged
 
 STAGE_AGE_SECONDS = 3600.0
 LATER = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)
@@ -125,6 +127,76 @@ def test_a_compaction_that_was_given_up_leaves_an_output_that_no_entry_takes_lat
         compact(root.open(Environment(reach=Failpoint("compact_staged", "error").reach)))
     assert len(root.staged()) == 1
     assert deleted(root) == []
+    assert rows_in(root.lake) == root.expected
+
+
+def test_the_output_of_a_killed_compaction_goes_once_it_is_old_however_few_entries_follow(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    with pytest.raises(TransientError):
+        compact(root.open(Environment(sleep=lambda _: None, reach=Failpoint("compact_staged", "error").reach)))
+    [output] = root.staged()
+    assert vacuum(root.open()).deleted == (), "it may be at work"
+    assert [each.path for each in vacuum(root.open(LATER), dry_run=True).deleted] == [output]
+    assert [each.path for each in vacuum(root.open(LATER)).deleted] == [output]
+    assert root.staged() == []
+    assert vacuum(root.open(LATER)).deleted == ()
+
+
+def test_a_compaction_that_slept_while_its_output_was_retired_leaves_everything_as_it_is(tmp_path: Path) -> None:
+    root = filled(tmp_path)
+    waiting = [lambda: vacuum(root.open(LATER))]
+
+    def reach(step: str) -> None:
+        if step == "compact_staged" and waiting:
+            waiting.pop()()
+
+    report = compact(root.open(Environment(sleep=lambda _: None, reach=reach)))
+    assert report.dropped == 1, "the other type is compacted afterwards"
+    assert rows_in(root.lake) == root.expected
+
+
+def stuck(folder: Path) -> ExportRoot:
+    """A type with a pending rename whose staged file somebody has deleted."""
+    root = started(folder)
+    blocked = root.lake / "order"
+    root.write(ZERO, 0, 5, {("click", MONDAY): range(5)})
+    blocked.write_text("in the way")
+    root.write(ZERO, 5, 10, {("order", MONDAY): range(5, 8), ("click", MONDAY): [8, 9]})
+    assert [each.rows for each in root.state.pending] == [3]
+    for path in root.staged():
+        (root.lake / path).unlink()
+    blocked.unlink()
+    return root
+
+
+def test_a_pending_rename_whose_staged_file_is_gone_is_dropped_on_demand(tmp_path: Path) -> None:
+    root = stuck(tmp_path)
+    root.open().complete()
+    assert root.open().state().pending_types() == {"order"}, "nobody gives up by himself"
+    app = typer.Typer()
+    app.command()(vacuum_command)
+    dry = json.loads(CliRunner().invoke(app, [str(root.job_path), "--drop-lost", "--dry-run", "--json"]).stdout)
+    told = json.loads(CliRunner().invoke(app, [str(root.job_path), "--drop-lost", "--json"]).stdout)
+    lost = {"type": "order", "path": f"order/day={MONDAY}/shop.0.7.parquet", "rows": 3}
+    assert told["dropped"] == dry["dropped"] == [lost]
+    root.table = root.open()
+    state = root.state
+    assert state.pending == ()
+    assert (state.types["order"].rows, state.types["order"].files) == (0, 0)
+    totals = state.of(ZERO).totals
+    assert (totals.written, totals.vanished, totals.conserved) == (7, 3, True)
+    assert failed(judged(root.job)) == []
+    root.write(ZERO, 10, 15, {("order", MONDAY): range(10, 15)})
+    assert failed(judged(root.job)) == []
+
+
+def test_a_file_that_is_only_out_of_place_is_not_dropped(tmp_path: Path) -> None:
+    root = started(tmp_path)
+    (root.lake / "order").write_text("in the way")
+    root.write(ZERO, 0, 5, {("order", MONDAY): range(5)})
+    assert drop_lost_files(root.open()) == ()
+    (root.lake / "order").unlink()
+    root.open().complete()
     assert rows_in(root.lake) == root.expected
 
 

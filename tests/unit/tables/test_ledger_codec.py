@@ -50,7 +50,7 @@ DAY = "2026-03-01"
 STAGED = "_penstock/garmadon/staged"
 BAD = StagedFile("events", 0, "s.kQ2x.0.bad.pq", 2, 900, {}, '{"numRecords":2}')
 MOVE = Rename(f"{STAGED}/fs/s.1.pq", f"fs/day={DAY}/0.99.parquet", "fs", "kQ2x", 0, 0)
-STUCK = Rename(f"{STAGED}/gc/s.2.pq", f"gc/day={DAY}/1.49.parquet", "gc", "kQ2x", 1, 10)
+STUCK = Rename(f"{STAGED}/gc/s.2.pq", f"gc/day={DAY}/1.49.parquet", "gc", "kQ2x", 1, 10, rows=7, size_bytes=700)
 MERGED = Rename(f"{STAGED}/fs/s.3.pq", f"fs/day={DAY}/compacted~garmadon.6.0.parquet", "fs", waits=True)
 
 
@@ -98,7 +98,14 @@ RELEASED: dict[EntryKind, Entry] = {
         ),
         pending=(STUCK,),
     ),
-    EntryKind.IDLE: said(6, EntryKind.IDLE, idle={ZERO: 1_772_323_200_000, ONE: 0}),
+    EntryKind.IDLE: said(
+        6,
+        EntryKind.IDLE,
+        idle={ZERO: 1_772_323_200_000, ONE: 0},
+        pending_marks=(("fs", DAY),),
+        dropped=(STUCK,),
+        retired=1005,
+    ),
     EntryKind.COMPACTION: said(
         7,
         EntryKind.COMPACTION,
@@ -130,11 +137,12 @@ SNAPSHOT = LedgerState(
     },
     fingerprints={"events": 4_611_686_018_427_387_903},
     types={"fs": TypeState("c2NoZW1h", 80, 1, 4096, "0011"), "gc": TypeState("")},
-    unfinished=Unfinished((STUCK, MERGED), (MOVE.target,)),
+    unfinished=Unfinished((STUCK, MERGED), (MOVE.target,), (("fs", DAY),)),
     pending=(STUCK,),
     reopened={("fs", "2026-02-28"): 1_772_323_000_000},
     open_days=frozenset({("fs", DAY), ("fs", "2026-02-28")}),
     first_batch="b1",
+    retired=1005,
 )
 
 

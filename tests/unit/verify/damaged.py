@@ -22,8 +22,8 @@ from penstock.log.offsets import Partition, Slice
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.quarantine import Listed, QuarantineTable
-from penstock.verify.export import find_landed, own_checks, swept
-from penstock.verify.export_facts import LedgerFacts, read_ledger
+from penstock.verify.export import find_landed, ledger_facts, own_checks, swept
+from penstock.verify.export_facts import LedgerFacts
 from penstock.verify.findings import Check, Offence, OffenceKind, Verdict, earliest
 from penstock.verify.sources import Depth
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
@@ -33,7 +33,7 @@ Checks = dict[str, Check]
 
 def facts_of(job: JobSpec) -> LedgerFacts:
     assert job.export is not None
-    facts = read_ledger(job, job.export)
+    facts = ledger_facts(job, job.export)
     assert isinstance(facts, LedgerFacts)
     return facts
 

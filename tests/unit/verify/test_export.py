@@ -320,13 +320,13 @@ def test_a_quarantine_file_that_is_gone_is_named(tmp_path: Path) -> None:
 
 def test_a_row_that_lost_its_place_is_found_and_hides_nothing_elsewhere(root: ExportRoot) -> None:
     folder = root.lake / "order" / f"day={MONDAY}"
-    rewrite_rows(folder / "1.25.parquet", lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]])
+    rewrite_rows(folder / "shop.1.25.parquet", lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]])
     checks = judged(root.job)
     assert failed(checks) == ["offsets"]
     found = first_offence(checks)
     assert found is not None
     assert (found.partition, found.kind) == (1, OffenceKind.NO_PLACE)
-    (root.lake / "click" / f"day={MONDAY}" / "0.19.parquet").unlink()
+    (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
     assert first_offence(judged(root.job)) == at(0, 16, OffenceKind.MISSING)
 
 

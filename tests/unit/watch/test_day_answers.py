@@ -92,6 +92,22 @@ def test_late_rows_open_a_day_until_the_watermark_is_as_far_past_them() -> None:
     assert asked(ledger("2026-03-02T14:00:00", "2026-03-02T20:00:00", opened=(DAY,), reopened=late)).complete
 
 
+def test_a_complete_day_with_files_that_are_not_in_place_is_not_visible() -> None:
+    found = answer(ledger("2026-03-02T02:00:00", "2026-03-02T05:00:00"), "fs", DAY, TWO_HOURS, unseen=3)
+    assert found.state is DayState.NOT_VISIBLE
+    assert not found.complete
+    assert found.reason.startswith("3 files of the day are not in their place yet")
+    assert (found.as_json()["state"], found.as_json()["unseen_files"]) == ("not visible", 3)
+
+
+def test_a_day_that_is_complete_only_by_a_clock_that_was_ahead_waits_for_the_clock() -> None:
+    state = ledger("2027-03-02T02:00:00", "2027-03-02T05:00:00", opened=(DAY,))
+    before = answer(state, "fs", DAY, TWO_HOURS, at("2026-03-02T01:59:59"))
+    assert (before.state, before.watermark_ms) == (DayState.OPEN, at("2026-03-02T01:59:59"))
+    assert before.reason.endswith("the clock is not there yet")
+    assert answer(state, "fs", DAY, TWO_HOURS, at("2026-03-02T02:00:00")).complete
+
+
 def test_before_the_first_position_no_day_is_complete() -> None:
     found = asked(LedgerState(number=1, types={"fs": TypeState("")}))
     assert found.state is DayState.NOT_YET

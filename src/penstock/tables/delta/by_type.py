@@ -20,9 +20,9 @@ from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.schema import missing_columns
 from penstock.tables.delta.table import SchemaMovedError, Table, open_or_create, open_table
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.proposal import LedgerPart, RoutedPart, check
+from penstock.tables.parquet.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.parquet.state import LedgerState, Rename
-from penstock.tables.parquet.table import ExportTable, LedgerOutcome, without_lanes
+from penstock.tables.parquet.table import ExportTable, LedgerOutcome
 from penstock.tables.proposal import Proposal, SlicePart, StartPart
 
 DAY = "day"

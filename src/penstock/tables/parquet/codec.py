@@ -22,6 +22,7 @@ from penstock.tables.parquet.entry import (
     TypeRecord,
     WrittenRecord,
 )
+from penstock.tables.parquet.fold import DAMAGED
 from penstock.tables.parquet.state import (
     Cause,
     Lane,
@@ -62,6 +63,9 @@ def encode_entry(entry: Entry) -> bytes:
         "removes": list(entry.removes),
         "pending": [_lean(asdict(each)) for each in entry.pending],
         "pending_removes": list(entry.pending_removes),
+        "pending_marks": [list(each) for each in entry.pending_marks],
+        "dropped": [_lean(asdict(each)) for each in entry.dropped],
+        "retired": entry.retired,
         "failures": dict(entry.failures),
         "reopened": [[name, day, at] for (name, day), at in entry.reopened.items()],
         "closed": [list(each) for each in entry.closed],
@@ -81,11 +85,13 @@ def encode_state(state: LedgerState) -> bytes:
         "types": {name: _lean(asdict(each)) for name, each in state.types.items()},
         "renames": [_lean(asdict(each)) for each in state.unfinished.renames],
         "removes": list(state.unfinished.removes),
+        "marks": [list(each) for each in state.unfinished.marks],
         "pending": [_lean(asdict(each)) for each in state.pending],
         "reopened": [[name, day, at] for (name, day), at in state.reopened.items()],
         "open_days": sorted(map(list, state.open_days)),
         "first_batch": state.first_batch,
         "routings": dict(state.routings),
+        "retired": state.retired,
     }
     return _encoded("snapshot", {"number": state.number}, body)
 
@@ -108,7 +114,9 @@ def _decoded(data: bytes, kind: str, build: Callable[[Mapping[str, Any]], _Value
             )
         return build(body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnreadableLedgerError(f"a {kind} of the ledger cannot be read", detail=str(error)) from error
+        raise UnreadableLedgerError(
+            f"a {kind} of the ledger cannot be read", detail=str(error), hint=DAMAGED
+        ) from error
 
 
 def _entry(body: Mapping[str, Any]) -> Entry:
@@ -127,6 +135,9 @@ def _entry(body: Mapping[str, Any]) -> Entry:
         removes=tuple(body.get("removes", ())),
         pending=tuple(Rename(**each) for each in body.get("pending", ())),
         pending_removes=tuple(body.get("pending_removes", ())),
+        pending_marks=tuple((name, day) for name, day in body.get("pending_marks", ())),
+        dropped=tuple(Rename(**each) for each in body.get("dropped", ())),
+        retired=body.get("retired", 0),
         failures=body.get("failures", {}),
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         closed=tuple((name, day) for name, day in body.get("closed", ())),
@@ -141,13 +152,16 @@ def _state(body: Mapping[str, Any]) -> LedgerState:
         fingerprints=body.get("fingerprints", {}),
         types={name: TypeState(**{"schema": "", **each}) for name, each in body.get("types", {}).items()},
         unfinished=Unfinished(
-            tuple(Rename(**each) for each in body.get("renames", ())), tuple(body.get("removes", ()))
+            tuple(Rename(**each) for each in body.get("renames", ())),
+            tuple(body.get("removes", ())),
+            tuple((name, day) for name, day in body.get("marks", ())),
         ),
         pending=tuple(Rename(**each) for each in body.get("pending", ())),
         reopened={(name, day): at for name, day, at in body.get("reopened", ())},
         open_days=frozenset((name, day) for name, day in body.get("open_days", ())),
         first_batch=body.get("first_batch", ""),
         routings=body.get("routings", {}),
+        retired=body.get("retired", 0),
     )
 
 

@@ -4,8 +4,10 @@ An entry removes the old files first and then gives the staged output its final 
 moment and never sees one twice. Whoever comes next finishes an entry that its writer did not live to finish.
 
 A file is compacted only when its staged source is gone. Otherwise a process that slept over its rename would find the
-source there and the target free again, and would bring the removed file back. Where a store has no rename the source
-stays after every commit: `vacuum.judge` says when it may go.
+source there and the target free again, and would bring the removed file back. A source is there before its file: so the
+files are listed first, and a source that is not there afterwards is gone for good. Where a store has no rename the
+source stays after every commit: `vacuum.judge` says when it may go. The copy itself has to be as old, because a second
+one that began before the source went may still be under way.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from penstock.tables.parquet.data_files import (
     read_footers,
     replaced_facts,
 )
-from penstock.tables.parquet.days import is_complete
+from penstock.tables.parquet.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.merge import MergeOptions, Output, merge_files, unified
 from penstock.tables.parquet.names import compacted_final_name, day_folder
@@ -35,7 +37,7 @@ from penstock.tables.parquet.table import Draft, ExportTable
 from penstock.tables.parquet.vacuum import facts_of, judge_staged
 
 ENTRIES_TO_LAND_MAX = 1000
-"""How many entries of others an output outlives unnamed; after them vacuum may take it."""
+"""How many entries of others an output outlives unnamed; vacuum may take it after them, or once it retires it."""
 FILES_PER_OUTPUT_MAX = 1000
 """Originals whose footers an output carries: they make its own footer longer."""
 FILES_PER_ENTRY_MAX = 1000
@@ -59,7 +61,7 @@ class CompactReport:
     dropped: int = 0
     """Groups that another process changed meanwhile, or whose folder takes no files."""
     waiting: int = 0
-    """Files whose staged source is still there."""
+    """Files whose staged source is still there, or was until a short while ago."""
     unfinished: int = 0
     """Outputs that the ledger holds and that could not be put in their place yet: run it again."""
 
@@ -100,11 +102,12 @@ def compact(
 ) -> CompactReport:
     """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest."""
     limit = table.export.compact_bytes if target_bytes is None else target_bytes
+    table.refuse_older_ledger()
     table.complete()
-    staged = _Staged(table)
     state = table.state()
     spaces = {table.space.of(each.topic) for each in state.partitions}
     days = [each for name in sorted(state.types) for each in _closed_days(table, state, name, spaces, all_days)]
+    staged = _Staged(table)
     report = CompactReport()
     for number, files in enumerate(days):
         report += _compact_day(table, [each for each in files if each.size_bytes < limit], limit, staged)
@@ -130,9 +133,12 @@ class _Staged:
             if (name := parse_staged_name(path)) is not None:
                 self._names.setdefault(path.rsplit("/", 2)[-2], []).append(name)
 
-    def may_be_source_of(self, file: DataFile) -> bool:
-        """Whether the staged source of a batch's file may still be there; the last offset lies in its slice."""
+    def may_bring_back(self, file: DataFile) -> bool:
+        """Whether a copy of it may be under way or still begin: a source in whose slice its last offset lies."""
         final = file.name
+        age_seconds = self._facts.now - file.modified_at.timestamp()
+        if self._facts.keeps_sources and age_seconds < self._facts.stage_age_seconds:
+            return True
         return final is not None and any(
             each.partition == final.partition and each.start <= final.last_offset < each.end
             for each in self._names.get(file.type, ())
@@ -159,13 +165,14 @@ def _closed_days(
     for file in files_of_type(table.storage, name, table.job.name, spaces):
         days.setdefault(file.day, []).append(file)
     after = table.days.complete_after_seconds
+    now_ms = int(table.environment.now() * MILLIS_PER_SECOND)
     for day in sorted(days):
-        if (all_days and day != max(days)) or is_complete(state, name, day, after):
+        if (all_days and day != max(days)) or is_complete(state, name, day, after, now_ms):
             yield days[day]
 
 
 def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, staged: _Staged) -> CompactReport:
-    free = [each for each in small if not staged.may_be_source_of(each)]
+    free = [each for each in small if not staged.may_bring_back(each)]
     if len(free) < 2:
         return CompactReport(waiting=len(small) - len(free))
     inputs = list(_inputs(table, free))
@@ -261,7 +268,7 @@ def _land(table: ExportTable, merged: Sequence[Merged], entry_max: int) -> list[
     alive: list[Merged] = []
 
     def decide(state: LedgerState) -> Draft | None:
-        if not merged or state.number >= entry_max:
+        if not merged or state.number >= entry_max or state.retired >= entry_max:
             alive.clear()
             return None
         first = merged[0].inputs[0].file
@@ -278,7 +285,14 @@ def _land(table: ExportTable, merged: Sequence[Merged], entry_max: int) -> list[
             EntryKind.COMPACTION,
             removes=tuple(one.file.path for each in alive for one in each.inputs),
             renames=tuple(
-                Rename(each.output.path, target, first.type, waits=True)
+                Rename(
+                    each.output.path,
+                    target,
+                    first.type,
+                    waits=True,
+                    rows=each.output.rows,
+                    size_bytes=each.output.size_bytes,
+                )
                 for each, target in zip(alive, names, strict=False)
             ),
         )

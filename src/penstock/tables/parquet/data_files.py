@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from penstock.storage import NotFoundError, Storage
 from penstock.tables.parquet.names import FinalName, is_compacted, parse_final_name, type_and_day
 
 FOOTERS_AT_ONCE = 16
+DAMAGED_FILE = "the file is damaged or not of Penstock: put a good copy back, or delete its day as a whole"
 COMPACTED = "compacted"
 VERSION = 1
 
@@ -36,6 +38,8 @@ class DataFile:
     day: str
     size_bytes: int
     name: FinalName | None
+    modified_at: datetime
+    """When it got its name, where a rename is a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,7 @@ def files_of_type(storage: Storage, name: str, job: str, spaces: Collection[str]
             continue
         parsed = parse_final_name(entry.path)
         if is_compacted(entry.path, job) or (parsed is not None and parsed.space in spaces):
-            yield DataFile(entry.path, *place, entry.size_bytes, parsed)
+            yield DataFile(entry.path, *place, entry.size_bytes, parsed, entry.modified_at)
 
 
 def read_footer(storage: Storage, path: str) -> Footer:
@@ -72,7 +76,7 @@ def read_footer(storage: Storage, path: str) -> Footer:
         words = (metadata.metadata or {}).get(FOOTER_KEY.encode())
         facts = {} if words is None else json.loads(words)
     except (pa.ArrowException, ValueError) as error:
-        raise InvariantError(f"cannot read the footer of {path}", detail=str(error)) from error
+        raise InvariantError(f"cannot read the footer of {path}", detail=str(error), hint=DAMAGED_FILE) from error
     return Footer(metadata.num_rows, plain(metadata.schema.to_arrow_schema()), facts)
 
 

@@ -119,6 +119,12 @@ class Entry:
     pending: tuple[Rename, ...] = ()
     """Renames of earlier entries that still cannot be done; all others are done (RULES L1, L4)."""
     pending_removes: tuple[str, ...] = ()
+    pending_marks: tuple[tuple[str, Day], ...] = ()
+    """Days whose markers earlier entries should have changed and could not."""
+    dropped: tuple[Rename, ...] = ()
+    """Pending renames that are given up because their staged files are gone; their rows count as vanished."""
+    retired: int = 0
+    """See `LedgerState.retired`; 0 leaves it as it was."""
     failures: Mapping[str, int] = field(default_factory=dict)
     """Writes to the final place that failed since the last entry, by type."""
     reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)

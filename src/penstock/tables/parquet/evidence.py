@@ -1,14 +1,18 @@
 """What the data files of a job prove about its positions when the ledger is lost (RULES L6).
 
 A batch is believed only if it is whole: of every slice that left files, each task's piece is there with as many files
-as the task counted. A piece without any file may have held only records that were filtered or quarantined, or its
-files may be lost: that is a doubt. The slices of a partition have to touch, from the first to the last; offsets
+of each type as the task counted. A type of which a slice has no file at all, although its tasks wrote some, failed and
+was left out of the batch, or its files are lost. If it has no file of a later slice, both are the same: it is read
+again from where its files end. Otherwise catch-ups of the type have to cover what the tasks had of it.
+
+A piece without any file may have held only records that were filtered, quarantined or left to types that are behind, or
+its files may be lost: that is a doubt. The slices of a partition have to touch, from the first to the last; offsets
 between them that left no file are a doubt for the same reason.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -35,6 +39,15 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """The files that a task wrote of a type, with the offsets of the first and the last row in them."""
+
+    files: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
 class Witness:
     """A file that a batch wrote, by its footer; its rows may lie in a compacted file by now."""
 
@@ -50,8 +63,10 @@ class Witness:
     first: int
     last: int
     main: bool
-    files: int | None
-    """Of its piece in all, as far as its task knew when the file was closed."""
+    start: int
+    """From which offset on the slice took records of the type."""
+    types: Mapping[str, Extent] | None
+    """What its task wrote of each type in this piece; None if the file was closed before that was known."""
     rows: int
     size_bytes: int
 
@@ -96,7 +111,8 @@ def witness(facts: Facts, path: str, rows: int, size_bytes: int) -> Witness | Do
             first=facts["first"],
             last=facts["last"],
             main=facts["main"],
-            files=facts.get("files"),
+            start=facts["from"],
+            types=_extents(facts.get("types")),
             rows=rows,
             size_bytes=size_bytes,
         )
@@ -145,7 +161,7 @@ def _doubts(partition: Partition, found: Sequence[Witness]) -> Iterator[Doubt]:
     for each in found:
         slices[each.batch, each.slice, each.main].append(each)
     for (_, place, _), files in slices.items():
-        yield from _not_whole(name, place, files)
+        yield from _not_whole(name, place, files, found)
     yield from _not_touching(name, slices)
     for kind in sorted({each.type for each in found}):
         yield from _overlapping_rows(name, [each for each in found if each.type == kind])
@@ -159,22 +175,42 @@ def _twice(name: str, found: Sequence[Witness]) -> Iterator[Doubt]:
         seen.add(each.path)
 
 
-def _not_whole(name: str, place: Range, files: Sequence[Witness]) -> Iterator[Doubt]:
-    """Whether all files are there that the slice was written to."""
+def _not_whole(name: str, place: Range, files: Sequence[Witness], found: Sequence[Witness]) -> Iterator[Doubt]:
+    """Whether all files are there that the slice was written to; `found` are those of the whole partition."""
+    landed = {each.type for each in files}
     pieces: dict[Range, list[Witness]] = defaultdict(list)
     for each in files:
         pieces[each.piece].append(each)
     for piece, mine in sorted(pieces.items()):
-        counts = {each.files for each in mine if each.files is not None}
-        if counts != {len(mine)}:
-            told = ", ".join(str(each) for each in sorted(counts)) or "an unknown number of"
-            reason = f"{len(mine)} files are there, and its task wrote {told}"
-            yield Doubt(reason, name, piece, _shown(mine))
+        told = next((each.types for each in mine if each.types is not None), None)
+        if told is None:
+            yield Doubt("no file tells how many its task wrote", name, piece, _shown(mine))
+            continue
+        counts = Counter(each.type for each in mine)
+        for kind in sorted({*told, *counts}):
+            wrote = told.get(kind, Extent(0, 0, 0))
+            if kind in landed and counts[kind] != wrote.files:
+                reason = f"{counts[kind]} files of type {kind} are there, and its task wrote {wrote.files}"
+                yield Doubt(reason, name, piece, _shown(mine))
+            if kind not in landed and not _is_read_again(kind, place, wrote, found):
+                reason = (
+                    f"its task wrote {wrote.files} files of type {kind}, none is there and nothing caught up with it"
+                )
+                yield Doubt(reason, name, piece, _shown(mine))
     spans = list(_joined(pieces))
     # The first piece begins behind the slice where the log had lost the offsets before it.
     touching = len(spans) == 1 and place[0] <= spans[0][0] and spans[0][1] == place[1]
     if {each.pieces for each in files} != {len(pieces)} or not touching:
         yield Doubt("a part of the slice left no file", name, place, _shown(files))
+
+
+def _is_read_again(kind: str, place: Range, wrote: Extent, found: Sequence[Witness]) -> bool:
+    """Whether what a slice had of a type and did not land was caught up with, or will be."""
+    mine = [each for each in found if each.type == kind]
+    if all(each.slice[1] <= place[0] for each in mine):
+        return True
+    caught_up = _joined((each.start, each.slice[1]) for each in mine if not each.main)
+    return any(start <= wrote.first and wrote.last < end for start, end in caught_up)
 
 
 def _not_touching(name: str, slices: Iterable[tuple[str, Range, bool]]) -> Iterator[Doubt]:
@@ -214,6 +250,10 @@ def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
             open_range = open_range[0], max(open_range[1], end)
     if open_range is not None:
         yield open_range
+
+
+def _extents(told: Mapping[str, Mapping[str, int]] | None) -> dict[str, Extent] | None:
+    return None if told is None else {name: Extent(**each) for name, each in told.items()}
 
 
 def _range(value: Sequence[int]) -> Range:

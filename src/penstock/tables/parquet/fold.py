@@ -17,6 +17,7 @@ from penstock.tables.parquet.state import (
     Lane,
     LedgerState,
     Listing,
+    Rename,
     RoutedFrom,
     RoutedPartition,
     TypeState,
@@ -25,12 +26,16 @@ from penstock.tables.parquet.state import (
 from penstock.tables.state import Totals
 
 OUTCOMES_KEPT = 64
+DAMAGED = (
+    "the ledger is damaged: `penstock verify JOB` tells where; put its newest good copy back, or move ledger/, "
+    "snapshots/ and last_snapshot.json of the job away and make it again from the files: penstock verify JOB --rebuild"
+)
 
 
 def apply(state: LedgerState, entry: Entry) -> LedgerState:
     """The state after an entry; entries come in the order of their numbers, none left out."""
     if entry.number != state.number + 1:
-        raise InvariantError(f"ledger entry {entry.number} does not follow {state.number}")
+        raise InvariantError(f"ledger entry {entry.number} does not follow {state.number}", hint=DAMAGED)
     partitions = dict(state.partitions)
     fingerprints = dict(state.fingerprints)
     present_ms = _present_watermark(state)
@@ -47,8 +52,10 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
             partitions = {each: _backfilled(here, name, record, entry.at) for each, here in partitions.items()}
     for piece in entry.slices:
         if piece.routing and piece.routing not in {**state.routings, **entry.routings}:
-            raise InvariantError(f"ledger entry {entry.number}: the routing {piece.routing} is not known")
+            raise InvariantError(f"ledger entry {entry.number}: the routing {piece.routing} is not known", hint=DAMAGED)
         partitions[piece.partition] = _after(partitions[piece.partition], piece, entry)
+    for lost in entry.dropped:
+        partitions = {each: _without_lost(here, each, lost) for each, here in partitions.items()}
     for partition, watermark_ms in entry.idle.items():
         partitions[partition] = _idle(partitions[partition], watermark_ms)
     return LedgerState(
@@ -56,13 +63,31 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         partitions=partitions,
         fingerprints=fingerprints,
         types=_types(state.types, entry),
-        unfinished=Unfinished((*entry.pending, *entry.renames), (*entry.pending_removes, *entry.removes)),
+        unfinished=Unfinished(
+            (*entry.pending, *entry.renames), (*entry.pending_removes, *entry.removes), _marks(state, entry)
+        ),
         pending=entry.pending,
         reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
         first_batch=state.first_batch or entry.batch_id,
         routings={**state.routings, **entry.routings},
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
+        retired=max(state.retired, entry.retired),
     )
+
+
+def _marks(state: LedgerState, entry: Entry) -> tuple[tuple[str, Day], ...]:
+    """The days that the entry opens or closes, or whose files it replaces."""
+    opened = (_days_of(entry) | _days_without_files(entry)) - state.open_days
+    merged = [*entry.removes, *(each.target for each in entry.renames if each.waits)]
+    replaced = {each for path in merged if (each := type_and_day(path)) is not None}
+    return tuple(sorted({*entry.pending_marks, *opened, *entry.reopened, *entry.closed, *replaced}))
+
+
+def _without_lost(here: RoutedPartition, partition: Partition, lost: Rename) -> RoutedPartition:
+    """Rows that were counted as written and whose staged file is gone."""
+    if (partition.topic_id, partition.number) != (lost.topic_id, lost.partition):
+        return here
+    return replace(here, totals=here.totals + Totals(written=-lost.rows, vanished=lost.rows))
 
 
 def _left_behind(here: RoutedPartition, partition: Partition, started: Partition) -> RoutedPartition:
@@ -81,7 +106,7 @@ def _present_watermark(state: LedgerState) -> int | None:
 
 def _after(here: RoutedPartition, piece: SliceRecord, entry: Entry) -> RoutedPartition:
     if (misfit := _misfit(here, piece)) is not None:
-        raise InvariantError(f"ledger entry {entry.number}: slice {piece.start} to {piece.end} {misfit}")
+        raise InvariantError(f"ledger entry {entry.number}: slice {piece.start} to {piece.end} {misfit}", hint=DAMAGED)
     listing = Listing(entry.number, piece.quarantine) if piece.quarantine else here.listing
     moved = replace(here, token=piece.token, listing=listing, totals=here.totals + piece.totals)
     if piece.taken is None:
@@ -212,6 +237,14 @@ def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]
                 size_bytes=before.size_bytes + written.size_bytes,
             )
             wrote[name] = True
+    for lost in entry.dropped:
+        before = after[lost.type]
+        after[lost.type] = replace(
+            before,
+            rows=before.rows - lost.rows,
+            files=before.files - 1,
+            size_bytes=before.size_bytes - lost.size_bytes,
+        )
     for name in {*wrote, *entry.failures}:
         outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * wrote.get(name, False)
         after[name] = replace(after[name], outcomes=outcomes[-OUTCOMES_KEPT:])

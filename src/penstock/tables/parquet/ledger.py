@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 
-from penstock.errors import OutcomeUnknownError, TransientError
+from penstock.errors import InvariantError, OutcomeUnknownError, TransientError
 from penstock.storage import NotFoundError, Storage
 from penstock.tables.environment import Environment
 from penstock.tables.parquet.codec import decode_entry, decode_state, encode_entry, encode_state
 from penstock.tables.parquet.entry import Entry
-from penstock.tables.parquet.fold import apply
+from penstock.tables.parquet.fold import DAMAGED, apply
 from penstock.tables.parquet.names import Places
 from penstock.tables.parquet.state import LedgerState
 
@@ -99,24 +99,50 @@ class Ledger:
 
     def note_complete(self, number: int) -> None:
         """Say that the acts of an entry are done, so that nobody looks for its files again: readers may delete days."""
-        self._storage.put(self._places.last_complete, json.dumps({"number": number}).encode())
+        entry = self._entry_at(number)
+        if entry is not None:
+            body = {"number": number, "batch": entry.batch_id}
+            self._storage.put(self._places.last_complete, json.dumps(body).encode())
 
     def is_complete(self, number: int) -> bool:
-        """Whether somebody said so; a process that slept may have put an older number, which only costs a look."""
-        known = self._number_in(self._places.last_complete)
-        return known is not None and known >= number
+        """Whether somebody said so of this entry or a later one, and that one is in this very chain.
+
+        A hint may be left from a ledger that was lost. A process that slept may have put an older number, which only
+        costs a look.
+        """
+        hint = self._hint(self._places.last_complete)
+        noted = hint.get("number")
+        if not isinstance(noted, int) or noted < number:
+            return False
+        entry = self._entry_at(noted)
+        return entry is not None and entry.batch_id == hint.get("batch")
+
+    def _entry_at(self, number: int) -> Entry | None:
+        known = self._entry
+        return known if known is not None and known.number == number else self.read(number)
 
     def _snapshot(self) -> LedgerState:
-        """The newest snapshot that the hint or, without one, a listing tells of; else the empty state."""
-        number = self._number_in(self._places.last_snapshot)
-        if number is None:
-            names = [each.path for each in self._storage.list(self._places.snapshots)]
-            stems = [name.rsplit("/", 1)[-1].removesuffix(".json") for name in names]
-            number = max((int(stem) for stem in stems if stem.isdecimal()), default=0)
-        return decode_state(self._storage.read(self._places.snapshot(number))) if number else LedgerState()
+        """The newest snapshot that the hint or, without a good one, a listing tells of; else the empty state."""
+        hinted = self._hint(self._places.last_snapshot).get("number")
+        if isinstance(hinted, int):
+            try:
+                return decode_state(self._storage.read(self._places.snapshot(hinted)))
+            except NotFoundError:
+                pass
+        names = [each.path for each in self._storage.list(self._places.snapshots)]
+        stems = [name.rsplit("/", 1)[-1].removesuffix(".json") for name in names]
+        number = max((int(stem) for stem in stems if stem.isdecimal()), default=0)
+        if number:
+            return decode_state(self._storage.read(self._places.snapshot(number)))
+        if hinted is not None and self.read(1) is None:
+            # A ledger that was rebuilt does not begin with entry 1: without a snapshot nobody knows where.
+            raise InvariantError(f"the snapshot {hinted} of the ledger is gone", hint=DAMAGED)
+        return LedgerState()
 
-    def _number_in(self, path: str) -> int | None:
+    def _hint(self, path: str) -> dict[str, object]:
+        """What a hint says; nothing if it is not there or cannot be read: a hint is never needed."""
         try:
-            return int(json.loads(self._storage.read(path))["number"])
-        except (NotFoundError, ValueError, KeyError):
-            return None
+            found = json.loads(self._storage.read(path))
+        except (NotFoundError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}

@@ -10,13 +10,13 @@ from penstock.tables.parquet.names import claim_of, is_compacted, parse_final_na
 
 def refuse_files_without_ledger(storage: Storage, job: JobSpec, export: ExportSpec) -> None:
     """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
-    for name in export.types if export.format == "parquet" else ():
+    for name in export.all_types if export.format == "parquet" else ():
         found = _first_file_of(storage, job.name, name)
         if found is not None:
             raise UserError(
                 f"{job.table.path} has data files such as {found} and no ledger of the job",
                 detail="the ledger keeps the positions; without it every record would be written again",
-                hint="restore _penstock/, or rebuild it from the files: penstock verify JOB --rebuild",
+                hint="restore its newest copy, or rebuild it from the files: penstock verify JOB --rebuild",
             )
 
 

@@ -12,6 +12,7 @@ from penstock.errors import InvariantError
 from penstock.flow.fitting import conflict, fit_columns, grown
 from penstock.flow.parquet_file import ParquetFile
 from penstock.storage import Storage
+from penstock.tables.parquet.data_files import DAMAGED_FILE
 
 BATCH_BYTES_MAX = 16 * 1024**2
 BATCH_ROWS_MAX = 65_536
@@ -93,7 +94,8 @@ def _rows(storage: Storage, sources: Iterable[str], schema: pa.Schema) -> Iterat
                     for batch in parquet.iter_batches(count, row_groups=[number]):
                         yield fit_columns(batch, schema)
             except pa.ArrowException as error:
-                raise InvariantError(f"cannot read {path} of {storage.url}", detail=str(error)) from error
+                reason = f"cannot read {path} of {storage.url}"
+                raise InvariantError(reason, detail=str(error), hint=DAMAGED_FILE) from error
 
 
 def _batch_rows(row_group: pq.RowGroupMetaData) -> int:

@@ -3,10 +3,12 @@
     <type>/day=YYYY-MM-DD/[<cluster>.]<topic>.<partition>[~<life>].<last offset>.parquet
     <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
     _penstock/names/<name space>                  which job writes names that begin so
+    _penstock/topics/<topic id>/<type>            which job writes these records
     _penstock/<job>/ledger/<entry>.json           the chain of entries
     _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
     _penstock/<job>/last_snapshot.json            a hint where to begin
     _penstock/<job>/last_complete.json            the newest entry whose acts on files are known to be done
+    _penstock/<job>/proved.json                   what `verify` has proved of the entries so far
     _penstock/<job>/staged/<type>/s....pq         written, not yet committed
     _penstock/<job>/complete/<type>/<day>.json    day-complete markers
 
@@ -64,6 +66,10 @@ class Places:
     def snapshot(self, number: int) -> str:
         return f"{self.snapshots}/{number:0{_DIGITS}}.json"
 
+    @property
+    def proved(self) -> str:
+        return f"{self.home}/proved.json"
+
     def marker(self, name: str, day: str) -> str:
         return f"{self.home}/complete/{name}/{day}.json"
 
@@ -110,6 +116,11 @@ def is_of_topic(space: str, topic: str) -> bool:
     return f".{space.removeprefix('~')}".endswith(f".{topic}.")
 
 
+def topic_claim(topic_id: str, name: str) -> str:
+    """The object by which a job reserves the records of a type in one life of a topic."""
+    return f"_penstock/topics/{topic_id}/{name}"
+
+
 def day_folder(name: str, day: str) -> str:
     return f"{name}/day={day}"
 
@@ -139,6 +150,12 @@ def is_compacted(path: str, job: str) -> bool:
     """Whether the file is an output of this job's compaction."""
     found = _COMPACTED.fullmatch(path.rsplit("/", 1)[-1])
     return found is not None and found["job"] == job
+
+
+def compacted_entry(path: str, job: str) -> int | None:
+    """The entry that named an output of this job's compaction; None for any other file."""
+    found = _COMPACTED.fullmatch(path.rsplit("/", 1)[-1])
+    return int(found["entry"]) if found is not None and found["job"] == job else None
 
 
 def type_and_day(path: str) -> tuple[str, str] | None:

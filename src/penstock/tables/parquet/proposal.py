@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from penstock.errors import UserError
 from penstock.flow.manifest import Counts, StagedFile
 from penstock.flow.shares import UNROUTED, Share
 from penstock.log.offsets import Partition, Slice
 from penstock.tables.parquet.entry import (
     DeferredRecord,
+    EntryKind,
     FenceRecord,
     SliceRecord,
     StartRecord,
@@ -119,6 +121,35 @@ def _lane_refusal(part: RoutedPart, here: RoutedPartition) -> str | None:
             found = "is not behind" if lane is None else f"is at {lane.position}"
             return f"the catch-up of {name} starts at {start}, the type {found}"
     return None
+
+
+def refuse_strangers(parts: tuple[LedgerPart, ...], state: LedgerState) -> None:
+    """A slice written by a process that does not know a type would hide that type's records for ever."""
+    for part in parts:
+        if isinstance(part, RoutedPart) and part.main:
+            strange = sorted(state.types.keys() - part.takes.keys() - part.behind.keys())
+            if strange:
+                raise UserError(
+                    f"the table has types that this process does not know: {', '.join(strange)}",
+                    detail="another process added them with a newer job file",
+                    hint="start this process again with that job file",
+                )
+
+
+def without_lanes(part: LedgerPart, state: LedgerState) -> LedgerPart:
+    """A type that fell behind after the slice was written stays behind with it: its lane comes first (RULES L5)."""
+    if isinstance(part, RoutedPart) and part.main:
+        for name, lane in state.of(part.partition).lanes.items():
+            part = part.without(name, lane.cause)
+    return part
+
+
+def kind_of(accepted: tuple[LedgerPart, ...]) -> EntryKind:
+    """The word for people of an entry with these parts."""
+    routed = [part for part in accepted if isinstance(part, RoutedPart)]
+    if routed:
+        return EntryKind.BATCH if any(part.main for part in routed) else EntryKind.CATCH_UP
+    return EntryKind.START if any(isinstance(part, StartPart) for part in accepted) else EntryKind.FENCE
 
 
 def start_record(part: StartPart) -> StartRecord:

@@ -46,7 +46,7 @@ from penstock.tables.parquet.entry import (
 )
 from penstock.tables.parquet.evidence import Doubt, PartitionProof, Witness, prove, witness
 from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.names import claim_of, is_compacted, parse_final_name, type_and_day
+from penstock.tables.parquet.names import claim_of, compacted_entry, is_compacted, parse_final_name, type_and_day
 from penstock.tables.parquet.schemas import schema_text
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
@@ -93,6 +93,8 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
         nothing = () if doubts else (Doubt("there are no data files of this job"),)
         return RebuildReport(None, None, len(found.witnesses), rows, (*doubts, *nothing))
     table.claim_names({each.partition.topic for each in proofs})
+    table.claim_topics({each.partition.topic_id for each in proofs})
+    _forget_markers(table)
     entries, state = _entries(table, found, proofs, bounds)
     # Before it: what is in quarantine belongs to these files, whichever ledger they have.
     adopt(table.job, fingerprint(state.first_batch), table.environment)
@@ -116,6 +118,12 @@ def _refuse_remains(table: ExportTable) -> None:
             )
     if table.storage.exists(places.last_snapshot):
         raise UserError(f"{places.last_snapshot} is what is left of a ledger", hint="move it away first")
+
+
+def _forget_markers(table: ExportTable) -> None:
+    """Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so."""
+    for entry in list(table.storage.list(table.places.markers())):
+        table.storage.delete(entry.path)
 
 
 # what is there
@@ -143,7 +151,7 @@ def _look(table: ExportTable) -> Found:
         # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
         youngest = max(known, footer.schema, key=len)
         schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
-    numbers = (_entry_of(each) for each in files if each.name is None)
+    numbers = (compacted_entry(each.path, table.job.name) or 0 for each in files)
     return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0))
 
 
@@ -181,7 +189,7 @@ def _files(table: ExportTable) -> Iterator[DataFile]:
     for entry, place, name in sorted(data, key=lambda each: each[0].path):
         unclaimed = name is not None and owners[name.space] in (None, table.job.name)
         if unclaimed or is_compacted(entry.path, table.job.name):
-            yield DataFile(entry.path, *place, entry.size_bytes, name)
+            yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
 
 
 def _owner(table: ExportTable, space: str) -> str | None:
@@ -189,10 +197,6 @@ def _owner(table: ExportTable, space: str) -> str | None:
         return table.storage.read(claim_of(space)).decode()
     except NotFoundError:
         return None
-
-
-def _entry_of(file: DataFile) -> int:
-    return int(file.path.rsplit(".", 3)[1])
 
 
 def _without_files(
@@ -238,7 +242,11 @@ def _entries(
         slices=tuple(
             piece for each in proofs for piece in _type_slices(table, each, schemas, each.partition.topic_id in present)
         ),
-        types={name: TypeRecord(schema, TypeStart.BEGINNING, table.routing.id) for name, schema in schemas.items()},
+        types={
+            # What is read again is routed as the present job file says, whatever a later one does with the type.
+            name: TypeRecord(schema, TypeStart.BEGINNING, table.routing.id if name in table.export.all_types else "")
+            for name, schema in schemas.items()
+        },
     )
     return (begun, caught_up), apply(apply(LedgerState(number=number), begun), caught_up)
 

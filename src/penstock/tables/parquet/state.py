@@ -98,6 +98,8 @@ class Rename:
     """Of the slice that it belongs to."""
     waits: bool = False
     """Whether it may only be done once all removes are (RULES L7)."""
+    rows: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,8 @@ class Unfinished:
 
     renames: tuple[Rename, ...] = ()
     removes: tuple[str, ...] = ()
+    marks: tuple[tuple[str, Day], ...] = ()
+    """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ class LedgerState:
     """The batch id of the first entry: it tells this ledger from another one of the same job and root."""
     routings: Mapping[str, str] = field(default_factory=dict)
     """The routings that processes of the job had, by id, as `Routing.text`."""
+    retired: int = 0
+    """No entry takes an output of a compaction any more that had to be named by this number."""
 
     @property
     def version(self) -> int:

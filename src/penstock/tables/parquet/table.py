@@ -17,13 +17,13 @@ from penstock.log.offsets import Partition
 from penstock.storage import Storage, open_storage
 from penstock.tables.delta.keys import fingerprint
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.acts import Leftover, finish
-from penstock.tables.parquet.days import closable, reopened_by
+from penstock.tables.parquet.claimed import claim_names, claim_topics, refuse_other_names
+from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.parquet.entry import Entry, EntryKind, TypeRecord
+from penstock.tables.parquet.finishing import Finishing
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
-from penstock.tables.parquet.name_claims import refuse_other_names
 from penstock.tables.parquet.names import (
     NameSpace,
     Places,
@@ -35,12 +35,16 @@ from penstock.tables.parquet.proposal import (
     RoutedPart,
     check,
     fence_record,
+    kind_of,
+    refuse_strangers,
     slice_record,
     start_record,
+    without_lanes,
 )
 from penstock.tables.parquet.routing import Routing
 from penstock.tables.parquet.schemas import extended, schema_of, schema_text
 from penstock.tables.parquet.state import LedgerState, Rename
+from penstock.tables.parquet.unknown_files import refuse_older_ledger
 from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 from penstock.tables.staged import check_quarantine, check_staged
 
@@ -70,6 +74,8 @@ class Draft:
     idle: Mapping[Partition, int] = field(default_factory=dict)
     parts: tuple[LedgerPart, ...] = ()
     routings: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[Rename, ...] = ()
+    retired: int = 0
 
 
 class ExportTable:
@@ -86,14 +92,10 @@ class ExportTable:
         self.space = NameSpace(export.cluster)
         self.routing = Routing.of(job, export)
         self.ledger = Ledger(self.storage, self.places, environment)
-        self.failures: dict[str, int] = {}
-        """Writes to the final place that failed since the last entry of ours, by type."""
-        self.last_entry: Entry | None = None
-        """The newest entry that this process wrote."""
+        self.finishing = Finishing(self.storage, self.places, self.ledger, environment)
+        self.failures = self.finishing.failures
         self.refusals: dict[str, str] = {}
         """Types whose own table did not take a commit, with the reason."""
-        self._finished_number = 0
-        self._leftover = Leftover()
         self._probed: set[str] = set()
 
     @property
@@ -130,7 +132,7 @@ class ExportTable:
 
         def decide(state: LedgerState) -> Draft | None:
             nonlocal refused, accepted
-            _refuse_strangers(parts, state)
+            refuse_strangers(parts, state)
             checked = check([without_lanes(part, state) for part in parts], state)
             accepted, refused = checked.accepted, checked.refused
             if not accepted:
@@ -140,7 +142,7 @@ class ExportTable:
             check_staged(self.storage, self.files_to_move(routed))
             check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
-            return Draft(_kind(accepted), batch_id, renames=renames, parts=accepted)
+            return Draft(kind_of(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
         self._carry_leftover()
@@ -155,10 +157,10 @@ class ExportTable:
 
         def decide(state: LedgerState) -> Draft | None:
             known = set(state.pending)
-            news = any(each.rename not in known for each in self._leftover.renames)
+            news = any(each.rename not in known for each in self.finishing.leftover.renames)
             return Draft(EntryKind.IDLE) if news else None
 
-        if self._leftover:
+        if self.finishing.leftover:
             self.append(decide)
 
     def append(self, decide: Callable[[LedgerState], Draft | None]) -> int | None:
@@ -171,7 +173,7 @@ class ExportTable:
             entry = self._entry(draft, state)
             if self.ledger.append(entry):
                 self.environment.reach("entry_written")
-                self.last_entry = entry
+                self.finishing.own_number = entry.number
                 self.failures.clear()
                 self.complete()
                 self.environment.reach("renamed")
@@ -183,48 +185,27 @@ class ExportTable:
 
     def complete(self) -> LedgerState:
         """Finish the newest entry, whoever wrote it: nobody adds the next one before (RULES L1)."""
-        state = self.ledger.refresh()
-        while self._finished_number != state.number or self._leftover:
-            self._finish(state)
-            newer = self.ledger.refresh()
-            if newer.number == state.number:
-                break
-            state = newer
-        return state
-
-    def _finish(self, state: LedgerState) -> None:
-        again = self._finished_number == state.number
-        orders = self._leftover.orders if again else state.unfinished
-        known = not again and self.ledger.is_complete(state.number)
-        if (orders.renames or orders.removes) and not known:
-            self._leftover = finish(self.storage, orders, self.environment.reach)
-            self._count_failures()
-            if not self._leftover:
-                self.ledger.note_complete(state.number)
-        else:
-            self._leftover = Leftover()
-        self._finished_number = state.number
+        return self.finishing.complete()
 
     def failing_types(self) -> dict[str, str]:
         """The types whose files could not be moved to their place, with the reason."""
-        return {each.rename.type: each.reason for each in self._leftover.renames}
-
-    def _count_failures(self) -> None:
-        for name in {each.rename.type for each in self._leftover.renames}:
-            self.failures[name] = self.failures.get(name, 0) + 1
+        return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
         slices = tuple(
             slice_record(part, state.of(part.partition)) for part in draft.parts if isinstance(part, RoutedPart)
         )
         after = self.days.complete_after_seconds
+        leftover = self.finishing.leftover
+        now = self.environment.now()
+        now_ms = int(now * MILLIS_PER_SECOND)
         known = {name: count for name, count in self.failures.items() if name in state.types}
         entry = Entry(
             number=state.number + 1,
             kind=draft.kind,
             job=self.job.name,
             batch_id=draft.batch_id,
-            at=self.environment.now(),
+            at=now,
             starts=tuple(start_record(part) for part in draft.parts if isinstance(part, StartPart)),
             fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
             slices=slices,
@@ -232,13 +213,16 @@ class ExportTable:
             idle=draft.idle,
             renames=draft.renames,
             removes=draft.removes,
-            pending=tuple(each.rename for each in self._leftover.renames),
-            pending_removes=self._leftover.removes,
+            pending=tuple(each.rename for each in leftover.renames if each.rename not in draft.dropped),
+            pending_removes=leftover.removes,
+            pending_marks=leftover.marks,
+            dropped=draft.dropped,
+            retired=draft.retired,
             failures=known,
-            reopened=reopened_by(slices, state, after),
+            reopened=reopened_by(slices, state, after, now_ms),
             routings=draft.routings,
         )
-        return replace(entry, closed=closable(apply(state, entry), after))
+        return replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""
@@ -248,7 +232,16 @@ class ExportTable:
                 folder = day_folder(name, str(file.partition_values["day"]))
                 target = f"{folder}/{final_name(self.space, part.partition, life, file.last_offset or 0)}"
                 start = part.takes.get(name, part.piece.start)
-                yield Rename(file.path, target, name, part.partition.topic_id, part.partition.number, start)
+                yield Rename(
+                    file.path,
+                    target,
+                    name,
+                    part.partition.topic_id,
+                    part.partition.number,
+                    start,
+                    rows=file.rows,
+                    size_bytes=file.size_bytes,
+                )
 
     def ahead_of(self, partition: Partition, name: str, start: int) -> int:
         """From which offset on a type lacks the records of a slice; files and positions land together, so all of it."""
@@ -281,6 +274,8 @@ class ExportTable:
 
         if not self.ledger.exists:
             refuse_files_without_ledger(self.storage, self.job, self.export)
+        else:
+            self.refuse_older_ledger()
         self.refuse_other_names(self.job.log.topics)
 
         def decide(state: LedgerState) -> Draft | None:
@@ -298,6 +293,11 @@ class ExportTable:
 
         self.append(decide)
         return self.ledger.refresh()
+
+    def refuse_older_ledger(self) -> None:
+        """Stop if files tell of entries that the ledger does not have."""
+        if self.export.format == "parquet":
+            refuse_older_ledger(self.storage, self.job, self.space, self.ledger.refresh)
 
     def change_schema(self, name: str, schema: pa.Schema) -> None:
         """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
@@ -339,21 +339,19 @@ class ExportTable:
     def claim_names(self, topics: Iterable[str]) -> None:
         """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
         self.refuse_other_names(topics)
-        for topic in sorted(set(topics)):
-            path = self.space.claim(topic)
-            if self.storage.put_if_absent(path, self.job.name.encode()):
-                continue
-            owner = self.storage.read(path).decode()
-            if owner != self.job.name:
-                raise UserError(
-                    f"the root {self.job.table.path} is used by the job {owner} under the same file names",
-                    hint="give each cluster a name of its own (table.export.cluster), or each job its own root",
-                )
+        claim_names(self.storage, self.job, self.space, topics)
+
+    def claim_topics(self, topic_ids: Iterable[str]) -> None:
+        """Reserve the records of topics for our types, so that no other job writes them below the root once more."""
+        claim_topics(self.storage, self.job, self.export.all_types, topic_ids)
 
     def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
-        """Refuse a job file that names its files otherwise than those that are there."""
-        known = (each.topic for each in self.ledger.refresh().partitions)
-        refuse_other_names(self.storage, self.job, self.space, {*topics, *known})
+        """Refuse a job file under which the files that are there would no longer be ours.
+
+        Only another `cluster` does that: what a topic's names begin with never changes otherwise.
+        """
+        known = {each.topic for each in self.ledger.refresh().partitions}
+        refuse_other_names(self.storage, self.job, self.space, known.union(topics))
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
@@ -391,31 +389,3 @@ def _life(partition: Partition, state: LedgerState) -> int:
     """Which life of its topic a partition belongs to, in the order in which the ledger met them."""
     ids = list(dict.fromkeys(each.topic_id for each in state.partitions if each.topic == partition.topic))
     return ids.index(partition.topic_id) + 1
-
-
-def _refuse_strangers(parts: tuple[LedgerPart, ...], state: LedgerState) -> None:
-    """A slice written by a process that does not know a type would hide that type's records for ever."""
-    for part in parts:
-        if isinstance(part, RoutedPart) and part.main:
-            strange = sorted(state.types.keys() - part.takes.keys() - part.behind.keys())
-            if strange:
-                raise UserError(
-                    f"the table has types that this process does not know: {', '.join(strange)}",
-                    detail="another process added them with a newer job file",
-                    hint="start this process again with that job file",
-                )
-
-
-def without_lanes(part: LedgerPart, state: LedgerState) -> LedgerPart:
-    """A type that fell behind after the slice was written stays behind with it: its lane comes first (RULES L5)."""
-    if isinstance(part, RoutedPart) and part.main:
-        for name, lane in state.of(part.partition).lanes.items():
-            part = part.without(name, lane.cause)
-    return part
-
-
-def _kind(accepted: tuple[LedgerPart, ...]) -> EntryKind:
-    routed = [part for part in accepted if isinstance(part, RoutedPart)]
-    if routed:
-        return EntryKind.BATCH if any(part.main for part in routed) else EntryKind.CATCH_UP
-    return EntryKind.START if any(isinstance(part, StartPart) for part in accepted) else EntryKind.FENCE

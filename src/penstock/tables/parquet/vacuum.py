@@ -2,8 +2,9 @@
 
 The proof is in the name and in a state that was read after the listing. An entry takes a staged file of a type only
 while the type's position is the start in its name, and positions never fall; a compaction's output only up to the entry
-number in its name. What entries have already taken is left alone while it is still to be moved. Names that are not
-ours stay, whatever they are, and so do files of a topic's life that the ledger does not know.
+number in its name. An output that was staged long ago, by a compaction that was killed, is retired first: an entry says
+that nobody may name it any more. What entries have already taken is left alone while it is still to be moved. Names
+that are not ours stay, whatever they are, and so do files of a topic's life that the ledger does not know.
 
 Where a store has no rename, a file is copied to its final name and the staged one stays. A process that slept over its
 copy may bring a removed file back as long as it finds the staged one. So the staged file is kept for
@@ -14,16 +15,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from urllib.parse import urlsplit
 
 from penstock.flow.names import StagedName, parse_compacted_name, parse_staged_name
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
+from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.quarantine_leftovers import judge_quarantine
 from penstock.tables.parquet.state import LedgerState
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.parquet.table import Draft, ExportTable
 from penstock.tables.quarantine import open_quarantine
 
 _PROBE = "_probe."
@@ -109,7 +111,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     quarantine = open_quarantine(table.job, table.environment)
     quarantined = [] if quarantine is None else list(quarantine.storage().list())
     table.environment.reach("vacuum_listed")
-    state = table.state()
+    state = _retire_outputs(table, staged, dry_run)
     facts = facts_of(table, state)
     dead, kept = judge_staged(staged, facts)
     probes, young = _judge_probes(table, facts)
@@ -125,6 +127,21 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
         table.environment.reach("vacuum_deleting")
         storages[each.table_url].delete(each.path)
     return VacuumReport(tuple(deleted), dict(counted), dry_run)
+
+
+def _retire_outputs(table: ExportTable, staged: Iterable[Entry], dry_run: bool) -> LedgerState:
+    """Say in the ledger that nobody takes outputs any more that old compactions left; the state with that."""
+    state = table.state()
+    facts = facts_of(table, state)
+    old = [each for each in staged if judge(each, facts) is Kept.COMMITTABLE and not facts.is_young(each)]
+    names = (parse_compacted_name(each.path) for each in old)
+    retired = max((each.version_max for each in names if each is not None), default=0)
+    if retired <= state.retired:
+        return state
+    if dry_run:
+        return replace(state, retired=retired)
+    table.append(lambda now: Draft(EntryKind.IDLE, retired=retired) if retired > now.retired else None)
+    return table.state()
 
 
 def judge_staged(entries: Iterable[Entry], facts: Facts) -> tuple[list[tuple[Entry, Dead]], Counter[Kept]]:
@@ -156,7 +173,8 @@ def _by_name(kind: str, name: str, facts: Facts) -> Dead | Kept:
     if (staged := parse_staged_name(name)) is not None:
         return _by_position(kind, staged, facts)
     if (compacted := parse_compacted_name(name)) is not None:
-        return Dead.EXPIRED if facts.state.number >= compacted.version_max else Kept.COMMITTABLE
+        passed = max(facts.state.number, facts.state.retired) >= compacted.version_max
+        return Dead.EXPIRED if passed else Kept.COMMITTABLE
     return Kept.UNKNOWN
 
 
