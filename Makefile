@@ -55,7 +55,7 @@ hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS
 	$(BIN)/python -m penstock.engine.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/test_export_hdfs.py
 
-soak: setup ## 2 million events of 18 types by three exporters, one killed, one put to sleep
+soak: setup ## exporters at length: 2 million events, and a random walk of kills, breaks and losses (PENSTOCK_SEED=11)
 	$(BIN)/pytest tests/soak -q --timeout 3000
 
 fmt: setup ## rewrite the format and what lint can mend

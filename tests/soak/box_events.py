@@ -1,0 +1,111 @@
+"""Records for the black box of exports, and what each of them must become."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from random import Random
+from typing import Any
+
+FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
+INFERRED = "experiment"
+STATED = ("order", "click", "view", "payment", "refund", "session")
+TYPES = (*STATED, INFERRED)
+LATE_SHARE = 0.1
+BAD_SHARE = 0.004
+
+FIELDS = "{type: string, at: string, id: long, text: string, ratio: double, tags: [string], place: {x: int, y: int}}"
+KEYS = {
+    "click": "values: [click, tap], ",
+    # These two wait in the log for turns of their own.
+    "payment": "rotation: {events: 150, every: 3s}, ",
+    "refund": "rotation: {every: 2s}, ",
+}
+
+
+def types_section() -> str:
+    """The types of the job file."""
+    stated = [f"{name}: {{{KEYS.get(name, '')}schema: {FIELDS}}}" for name in STATED]
+    return ", ".join([*stated, f"{INFERRED}: {{schema: infer}}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record; a `type` of none means that it belongs into quarantine."""
+
+    value: str
+    type: str | None
+    day: date
+    id: int
+    checksum: int
+
+
+def checksum(body: object) -> int:
+    """The same for bodies that differ in the order of their keys and in what they leave out or hold as null."""
+    return zlib.crc32(json.dumps(_plain(body), sort_keys=True).encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        members = {key: _plain(each) for key, each in value.items()}
+        return {key: each for key, each in members.items() if each is not None and each != {}}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value
+
+
+def events(seed: int, first_id: int, count: int, day: int) -> Iterator[Event]:
+    """Events of a day, some of days before it, a few that belong into quarantine."""
+    chance = Random(seed)
+    for number in range(first_id, first_id + count):
+        of_day = chance.randrange(day) if day and chance.random() < LATE_SHARE else day
+        yield _event(chance, number, of_day, newest=day)
+
+
+def _event(chance: Random, number: int, day: int, newest: int) -> Event:
+    at = FIRST_DAY + timedelta(days=day, milliseconds=chance.randrange(86_400_000))
+    name = chance.choice(TYPES)
+    body: dict[str, Any] = {"type": name, "at": at.isoformat(timespec="milliseconds"), "id": number}
+    body |= _own(chance, newest) if name == INFERRED else _stated(chance)
+    if name == "click" and chance.random() < 0.5:
+        body["type"] = "tap"
+    bad = chance.random() < BAD_SHARE
+    if bad:
+        # Of no type at all, or of a stated one and not as its schema says.
+        body |= {"type": "stranger"} if name == INFERRED or chance.random() < 0.5 else {"id": "none"}
+    return Event(_json(chance, body), None if bad else name, at.date(), number, checksum(body))
+
+
+def _stated(chance: Random) -> dict[str, Any]:
+    return {
+        "text": f"text-{chance.randrange(10**6)}",
+        "ratio": chance.randrange(10**6) / 1024,
+        "tags": [f"tag-{chance.randrange(9)}" for _ in range(chance.randrange(3))] or None,
+        "place": {"x": chance.randrange(100), "y": chance.randrange(100)} if chance.random() < 0.8 else None,
+    }
+
+
+def _own(chance: Random, newest: int) -> dict[str, Any]:
+    """Fields that nobody stated: nested ones may be absent, and every day brings one that was not there before."""
+    inner: dict[str, Any] = {"name": f"name-{chance.randrange(1000)}"}
+    optional: dict[str, Any] = {"count": chance.randrange(1000), "flag": chance.random() < 0.5}
+    optional |= {f"since_{each}": f"value-{chance.randrange(50)}" for each in range(1, newest + 1)}
+    inner |= {key: value for key, value in optional.items() if chance.random() < 0.5}
+    detail = {"inner": inner, "total": chance.randrange(10**9), "note": f"note-{chance.randrange(50)}"}
+    kept = {key: value for key, value in detail.items() if chance.random() < 0.7}
+    return {"detail": kept, "variant": f"v{chance.randrange(5)}"} if kept else {"variant": "none"}
+
+
+def _json(chance: Random, body: dict[str, Any]) -> str:
+    return json.dumps(_shuffled(chance, body))
+
+
+def _shuffled(chance: Random, value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    keys = list(value)
+    chance.shuffle(keys)
+    return {key: _shuffled(chance, value[key]) for key in keys}

@@ -1,0 +1,113 @@
+"""The black box of exports as another engine sees it: DuckDB over the plain Parquet files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pyarrow.parquet as pq
+
+from tests.soak.box_events import Event, checksum
+
+READS_MAX = 5
+SHOWN_MAX = 5
+
+Place = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What must be right of a row: where it lies, which it is, what it holds."""
+
+    type: str
+    day: date
+    id: int
+    checksum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Records that no row shows as they were sent, and rows that nobody sent so or that are there once too often."""
+
+    missing: tuple[tuple[Place, Row], ...]
+    extra: tuple[tuple[Place, Row], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.missing or self.extra)
+
+    def __str__(self) -> str:
+        lines = []
+        for word, found in (("missing", self.missing), ("not sent so, or too many", self.extra)):
+            folders = dict(Counter((row.type, str(row.day)) for _, row in found))
+            lines.append(f"{word}: {len(found)} in {folders}, as {found[:SHOWN_MAX]}")
+        return "\n".join(lines)
+
+
+def difference(root: Path, sent: Mapping[Place, Event], types: Iterable[str]) -> Difference:
+    """Compare the files of these types with what was sent, row by row."""
+    wanted = set(types)
+    expected = Counter(
+        (place, Row(each.type, each.day, each.id, each.checksum))
+        for place, each in sent.items()
+        if each.type is not None and each.type in wanted
+    )
+    found: Counter[tuple[Place, Row]] = Counter()
+    for name in wanted:
+        found.update(_rows(root, name))
+    return Difference(tuple((expected - found).elements()), tuple((found - expected).elements()))
+
+
+def _rows(root: Path, name: str) -> list[tuple[Place, Row]]:
+    """As `docs/reading-exports.md` says: list first, then open; again if a listed file is gone."""
+    for attempt in range(READS_MAX):
+        files = [str(each) for each in (root / name).glob("day=*/*.parquet")]
+        try:
+            return _read(name, files) if files else []
+        except duckdb.IOException:
+            if attempt == READS_MAX - 1:
+                raise
+    return []
+
+
+def _read(name: str, files: list[str]) -> list[tuple[Place, Row]]:
+    with duckdb.connect() as connection:
+        answer = connection.execute(
+            "SELECT * FROM read_parquet(?, hive_partitioning = true, union_by_name = true)", [files]
+        )
+        columns = [each[0] for each in answer.description or ()]
+        bodies = [dict(zip(columns, values, strict=True)) for values in answer.fetchall()]
+    found = []
+    for body in bodies:
+        place = (body.pop("kafka_topic"), body.pop("kafka_partition"), body.pop("kafka_offset"))
+        found.append((place, Row(name, body.pop("day"), body["id"], checksum(body))))
+    return found
+
+
+def visible(root: Path, name: str) -> int:
+    """How many rows of a type a reader sees now; a file may go while we look."""
+    total = 0
+    for path in (root / name).glob("day=*/*.parquet"):
+        try:
+            total += _count(str(path), path.stat().st_mtime_ns)
+        except FileNotFoundError:
+            continue
+    return total
+
+
+@cache
+def _count(path: str, written_ns: int) -> int:
+    return int(pq.read_metadata(path).num_rows)
+
+
+def quarantined(root: Path) -> Counter[Place]:
+    """How often each record stands in quarantine."""
+    folder = Path(f"{root}_quarantine")
+    if not (folder / "_delta_log").exists():
+        return Counter()
+    return Counter(pl.read_delta(str(folder)).select("topic", "partition", "offset").rows())

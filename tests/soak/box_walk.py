@@ -1,0 +1,145 @@
+"""What happens to the black box of exports: a list of actions, drawn once from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from tests.soak.box_events import TYPES
+
+DAYS = 6
+EXPORTERS = 2
+BROKEN_MAX = 2
+SECOND_TOPIC_DAY = 3
+LOSS_DAY = 4
+
+EXPORTER_STEPS = (
+    *("planned", "writing", "staged", "checked", "entry_written", "renaming", "renaming", "renaming", "renamed"),
+    *("snapshot_written", "committed", "quarantined", "marked", "mirrored", "fenced", "range_parked", "range_landed"),
+)
+COMPACT_STEPS = (
+    *("compact_staged", "compact_checked", "entry_written", "removing", "removed", "renaming", "renamed"),
+    "compact_committed",
+)
+VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put so many records into the topics, most of a day, some of days before it."""
+
+    day: int
+    rows: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """`kill -9` of an exporter at work, wherever it is; its successor begins with an armed step, or with none."""
+
+    exporter: int
+    failpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Maintain:
+    """`penstock compact` or `vacuum` beside the exporters, killed at a step or not."""
+
+    command: tuple[str, ...]
+    failpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Put a file where the folder of a type is."""
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """Put the folder of a type back."""
+
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddTopic:
+    """Name a second topic in the job files and start the exporters again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoseLedger:
+    """Stop the exporters while the broken types are behind, heal these, delete the ledger, rebuild it and go on.
+
+    What `last_complete.json` says of the lost chain may still be there.
+    """
+
+    broken: tuple[str, ...]
+    note_stays: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """Wait until all types that can be written are, and compare them with what was sent."""
+
+
+Action = Send | Kill | Maintain | Break | Heal | AddTopic | LoseLedger | Settle
+
+
+def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
+    """So many disturbances over the days, a share of the rows after each; everything is healed at the end."""
+    return tuple(_actions(Random(seed), length, rows // (length + DAYS)))
+
+
+def _actions(chance: Random, length: int, rows: int) -> Iterator[Action]:
+    broken: list[str] = []
+    for day in range(DAYS):
+        if day == SECOND_TOPIC_DAY:
+            yield AddTopic()
+        yield _send(chance, day, rows)
+        if day == 0:
+            yield Settle()
+        for _ in range((length * (day + 1)) // DAYS - (length * day) // DAYS):
+            yield _disturbance(chance, broken)
+            yield _send(chance, day, rows)
+        if day == LOSS_DAY:
+            yield from _loss(chance, broken, _send(chance, day, rows))
+        yield Settle()
+    yield from map(Heal, broken)
+    yield _send(chance, DAYS - 1, rows)
+    yield Settle()
+
+
+def _send(chance: Random, day: int, rows: int) -> Send:
+    return Send(day, rows, chance.randrange(2**32))
+
+
+def _loss(chance: Random, broken: list[str], send: Send) -> Iterator[Action]:
+    if not broken and chance.random() < 0.5:
+        broken.append(chance.choice(TYPES))
+        yield Break(broken[-1])
+        yield send
+    yield LoseLedger(tuple(broken), note_stays=chance.random() < 0.5)
+    broken.clear()
+
+
+def _disturbance(chance: Random, broken: list[str]) -> Action:
+    drawn = chance.random()
+    if drawn < 0.4:
+        armed = _failpoint(chance, EXPORTER_STEPS, visits=6) if chance.random() < 0.6 else ""
+        return Kill(chance.randrange(EXPORTERS), armed)
+    if drawn < 0.7:
+        command = ("compact", "--all-days") if chance.random() < 0.6 else ("compact",)
+        return Maintain(command, _failpoint(chance, COMPACT_STEPS, visits=4) if chance.random() < 0.6 else "")
+    if drawn < 0.8:
+        return Maintain(("vacuum",), _failpoint(chance, VACUUM_STEPS, visits=3) if chance.random() < 0.5 else "")
+    if broken and (len(broken) == BROKEN_MAX or chance.random() < 0.5):
+        return Heal(broken.pop(chance.randrange(len(broken))))
+    broken.append(chance.choice([each for each in TYPES if each not in broken]))
+    return Break(broken[-1])
+
+
+def _failpoint(chance: Random, steps: Sequence[str], visits: int) -> str:
+    return f"{chance.choice(steps)}:kill:{chance.randint(1, visits)}"

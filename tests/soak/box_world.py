@@ -1,0 +1,260 @@
+"""The black box of exports: real exporters over real topics, and what the walk does to them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import assert_never
+
+from penstock.errors import TransientError
+from tests.exports import data_files
+from tests.jobs import KILLED
+from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
+from tests.processes import PenstockProcess, command_json
+from tests.soak.box_events import TYPES, Event, events, types_section
+from tests.soak.box_reader import Place, difference, quarantined, visible
+from tests.soak.box_walk import EXPORTERS, Action, AddTopic, Break, Heal, Kill, LoseLedger, Maintain, Send, Settle
+
+PARTITIONS = 5
+SETTLE_SECONDS_MAX = 420.0
+RENAME_EXCHANGE = 2
+AT_FDCWD = -100
+
+JOB = """\
+job: box
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topics}]}}
+decode: json
+route: {{by: field(type)}}
+event_time: at
+types: {{{types}}}
+days: {{complete_after: 1h}}
+table:
+  export: {{path: "{root}", retry: 1s}}
+claims: {{client_id: {client}, heartbeat: 2s, topic: {claims}}}
+flush: {{allowed_latency: 500ms, max_messages_per_batch: 500, min_bytes_per_file: 1B, max_bytes_per_batch: 1B}}
+on: {{bad_share: 1}}
+limits: {{transient_retries: 20, shutdown: 60s}}
+spark: {{master: "local[1,4]", conf: {{spark.driver.memory: 600m}}}}
+"""
+
+
+@dataclass(slots=True)
+class Exporter:
+    """One process of the group, or its successor."""
+
+    job: Path
+    process: PenstockProcess
+    armed: bool
+
+
+@dataclass(slots=True)
+class World:
+    """Topics, exporters, the root, and every record that was ever sent."""
+
+    folder: Path
+    bootstrap: str
+    say: Callable[[str], None]
+    sent: dict[Place, Event] = field(default_factory=dict)
+    topics: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+    exporters: list[Exporter] = field(default_factory=list)
+    ended: Counter[str] = field(default_factory=Counter)
+    losses: int = 0
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root"
+
+    @property
+    def job(self) -> Path:
+        return self.folder / "exporter-0.yaml"
+
+    def open(self) -> None:
+        self._add_topic()
+        for number in range(EXPORTERS):
+            path = self.folder / f"exporter-{number}.yaml"
+            self.exporters.append(Exporter(path, _run(path), armed=False))
+
+    def close(self) -> None:
+        for each in self.exporters:
+            each.process.close()
+
+    def act(self, action: Action) -> None:
+        """Carry out one action; exporters that died at an armed step are replaced first."""
+        begun_at = time.monotonic()
+        self._tend()
+        match action:
+            case Send():
+                self._send(action)
+            case Kill():
+                self._kill(self.exporters[action.exporter], action.failpoint)
+            case Maintain():
+                self.maintain(action)
+            case Break():
+                self._break(action.type)
+            case Heal():
+                self._heal(action.type)
+            case AddTopic():
+                self.stop()
+                self._add_topic()
+                self._start()
+            case LoseLedger():
+                self._lose_ledger(action)
+            case Settle():
+                self.settle()
+            case _:
+                assert_never(action)
+        self.say(f"{time.monotonic() - begun_at:6.1f} s  {action}")
+
+    def settle(self) -> None:
+        """Wait until the types that can be written are whole, then compare every row."""
+        whole = [name for name in TYPES if name not in self.broken]
+        expected = Counter(each.type for each in self.sent.values())
+
+        def there() -> bool:
+            self._tend()
+            return all(visible(self.root, name) == expected[name] for name in whole)
+
+        wait_until(there, SETTLE_SECONDS_MAX, lambda: f"{difference(self.root, self.sent, whole)}\n{self._words()}")
+        self.compare()
+
+    def compare(self) -> None:
+        """Compare what another engine reads with what was sent; types that are broken just now are left out."""
+        found = difference(self.root, self.sent, (name for name in TYPES if name not in self.broken))
+        assert not found, f"{found}\n{self._words()}"
+
+    def compare_quarantine(self) -> None:
+        """Each bad record is in quarantine; a second time only if a rebuilt ledger had its type read again."""
+        found = quarantined(self.root)
+        bad = {place for place, each in self.sent.items() if each.type is None}
+        assert set(found) == bad, f"missing {list(bad - set(found))[:5]}, not bad {list(set(found) - bad)[:5]}"
+        twice = [place for place, count in found.items() if count > 1]
+        assert not twice or self.losses, f"twice in quarantine: {twice[:5]}"
+
+    def stop(self) -> None:
+        """A stop in order, each exporter unarmed, so that it ends by itself."""
+        for each in self.exporters:
+            if each.armed:
+                self._kill(each, "")
+        for each in self.exporters:
+            _wait_for_work(each.process)
+            each.process.send(signal.SIGTERM)
+        for each in self.exporters:
+            assert each.process.exit_code() == 0, each.process.last_words
+
+    def maintain(self, action: Maintain) -> None:
+        command, *options = action.command
+        process = PenstockProcess(command, str(self.job), *options, failpoint=action.failpoint)
+        try:
+            code = process.exit_code()
+            self.ended[f"{command} {code}"] += 1
+            assert code in (0, KILLED if action.failpoint else 0), process.last_words
+        finally:
+            process.close()
+
+    def _start(self) -> None:
+        for each in self.exporters:
+            each.process, each.armed = _run(each.job), False
+
+    def _tend(self) -> None:
+        """An exporter that died at its armed step, or by a passing fault, is replaced; no other end is right."""
+        for each in self.exporters:
+            if each.process.ended(0):
+                code = each.process.exit_code()
+                self.ended[f"run {code}"] += 1
+                assert code in (KILLED if each.armed else 0, TransientError.exit_code), each.process.last_words
+                each.process, each.armed = _run(each.job), False
+
+    def _kill(self, exporter: Exporter, failpoint: str) -> None:
+        _wait_for_work(exporter.process)
+        exporter.process.send(signal.SIGKILL)
+        exporter.process.exit_code()
+        self.ended["run killed"] += 1
+        exporter.process, exporter.armed = _run(exporter.job, failpoint), bool(failpoint)
+
+    def _send(self, action: Send) -> None:
+        chance = Random(action.seed)
+        new = list(events(action.seed, len(self.sent), action.rows, action.day))
+        places = [(chance.choice(self.topics), chance.randrange(PARTITIONS)) for _ in new]
+        for topic, partition in sorted(set(places)):
+            here = [each for each, place in zip(new, places, strict=True) if place == (topic, partition)]
+            landed = Produce(self.bootstrap)(topic, [each.value for each in here], partition=partition)
+            self.sent |= {(topic, *place): each for place, each in zip(landed, here, strict=True)}
+
+    def _add_topic(self) -> None:
+        name = Topics(self.bootstrap)(partitions=PARTITIONS, config={"retention.ms": "-1"})
+        self.topics.append(name)
+        for number in range(EXPORTERS):
+            text = JOB.format(
+                bootstrap=self.bootstrap,
+                topics=", ".join(self.topics),
+                types=types_section(),
+                root=self.root,
+                client=f"exporter-{number}",
+                claims=f"{self.topics[0]}_claims",
+            )
+            (self.folder / f"exporter-{number}.yaml").write_text(text)
+
+    def _break(self, name: str) -> None:
+        (self.folder / "aside").mkdir(exist_ok=True)
+        self.root.mkdir(exist_ok=True)
+        (self.root / name).mkdir(exist_ok=True)
+        (self.folder / "aside" / name).write_text("in the way")
+        _exchange(self.folder / "aside" / name, self.root / name)
+        self.broken.add(name)
+
+    def _heal(self, name: str) -> None:
+        _exchange(self.folder / "aside" / name, self.root / name)
+        (self.folder / "aside" / name).unlink()
+        self.broken.discard(name)
+
+    def _lose_ledger(self, action: LoseLedger) -> None:
+        self.settle()
+        self.stop()
+        for name in action.broken:
+            self._heal(name)
+        ours = self.root / "_penstock" / "box"
+        shutil.rmtree(ours / "ledger")
+        shutil.rmtree(ours / "snapshots", ignore_errors=True)
+        (ours / "last_snapshot.json").unlink(missing_ok=True)
+        if not action.note_stays:
+            (ours / "last_complete.json").unlink(missing_ok=True)
+        self.say(f"rebuilt: {command_json('verify', str(self.job), '--rebuild')['rows']} rows")
+        self.losses += 1
+        self._start()
+
+    def _words(self) -> str:
+        files = len(data_files(self.root))
+        return "\n".join(
+            [f"{files} files, broken: {self.broken}", *(each.process.last_words for each in self.exporters)]
+        )
+
+
+def _run(job: Path, failpoint: str = "") -> PenstockProcess:
+    return PenstockProcess("run", str(job), "--json", failpoint=failpoint)
+
+
+def _wait_for_work(process: PenstockProcess) -> None:
+    """Wait until the process has won a claim, or has ended."""
+
+    def at_work() -> bool:
+        return process.ended(0) or any(event["event"] == "claim won" for event in process.heard)
+
+    wait_until(at_work, SETTLE_SECONDS_MAX, lambda: process.last_words)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Two names change places in one act: no exporter finds the place of a type empty and makes a folder there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.renameat2(AT_FDCWD, os.fsencode(one), AT_FDCWD, os.fsencode(other), RENAME_EXCHANGE) != 0:
+        raise OSError(ctypes.get_errno(), "renameat2", str(other))
