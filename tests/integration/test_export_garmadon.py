@@ -107,6 +107,7 @@ def test_the_vectors_become_the_rows_that_garmadon_writes_in_their_types_and_day
         day, row = row_at(garmadon, vector["hdfs_dir"], vector["kafka_offset"])
         assert day == f"day={datetime.fromtimestamp(vector['timestamp'] // 1000, UTC):%Y-%m-%d}"
         assert row.pop("kafka_partition") == 0
+        assert row.pop("kafka_topic")
         shown = {each: "-Infinity" if value == float("-inf") else value for each, value in row.items()}
         assert list(shown.items()) == list(vector["row"].items()), vector["name"]
     assert [each.split("/")[1] for each in garmadon.files("fs")] == ["day=2019-05-13", "day=2019-05-14"]
