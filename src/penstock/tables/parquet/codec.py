@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from penstock.errors import InvariantError
 from penstock.flow.manifest import StagedFile
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
+from penstock.log.offsets import EpochMark, Partition
 from penstock.tables.parquet.entry import (
     DeferredRecord,
     Entry,
@@ -164,6 +164,7 @@ def _slice_body(piece: SliceRecord) -> dict[str, Any]:
                 "deferred": {name: asdict(each) for name, each in piece.deferred.items()},
                 "quarantine": [_file_body(each) for each in piece.quarantine],
                 "routing": piece.routing,
+                "epoch_mark": _mark_body(piece.mark),
             }
         ),
         # The first instant of 1970 is a time too.
@@ -191,6 +192,7 @@ def _slice(body: Mapping[str, Any]) -> SliceRecord:
         taken=None if taken is None else {name: TakenRecord(**each) for name, each in taken.items()},
         quarantine=tuple(_file(each, partition) for each in body.get("quarantine", ())),
         routing=body.get("routing", ""),
+        mark=_mark(body),
     )
 
 
@@ -203,6 +205,7 @@ def _partition_body(partition: Partition, here: RoutedPartition) -> dict[str, An
         "watermark_ms": here.watermark_ms,
         "totals": _lean(asdict(here.totals)),
         "lanes": {name: _lane_body(lane) for name, lane in here.lanes.items()},
+        **_lean({"epoch_mark": _mark_body(here.mark)}),
         **({"routings": [[each.offset, each.routing] for each in here.routings]} if here.routings else {}),
         **(
             {"listed": here.listing.number, "quarantine": [_file_body(each) for each in here.listing.files]}
@@ -224,7 +227,16 @@ def _routed(body: Mapping[str, Any]) -> RoutedPartition:
         watermark_ms=body["watermark_ms"],
         listing=Listing(body["listed"], files) if "listed" in body else None,
         routings=tuple(RoutedFrom(offset, routing) for offset, routing in body.get("routings", ())),
+        mark=_mark(body),
     )
+
+
+def _mark_body(mark: EpochMark | None) -> list[int]:
+    return [] if mark is None else [mark.end, mark.epoch]
+
+
+def _mark(body: Mapping[str, Any]) -> EpochMark | None:
+    return EpochMark(*body["epoch_mark"]) if "epoch_mark" in body else None
 
 
 def _taken_body(taken: TakenRecord) -> dict[str, Any]:
