@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -100,23 +101,20 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
         steady.run_to_end()
         assert steady.column("id") == [*range(10), 12, 13, 14]
 
-        with_log_alone(cluster, pipe, topic, produce, whole)
+        check_log_alone(pipe, topic, produce, whole)
 
 
-def with_log_alone(cluster: Cluster, pipe: Pipe, topic: Topics, produce: Produce, whole: str) -> None:
+def check_log_alone(pipe: Pipe, topic: Topics, produce: Produce, whole: str) -> None:
     """What needs no table: marks before what retention left, and those of a topic that was made anew."""
-    log = KafkaLog(pipe.job.log)
-    try:
+    with closing(KafkaLog(pipe.job.log)) as log:
         [partition] = log.partitions()
-        partitions = {partition.topic: partition, whole: Partition(whole, "", 0)}
         [epoch] = log.leader_epochs([partition]).values()
         assert epoch is not None and epoch > 0
-        assert lost_tails(log, {partitions[whole]: [EpochMark(3, 0)]}) == ()
+        assert lost_tails(log, {Partition(whole, "", 0): [EpochMark(3, 0)]}) == ()
         held, lost, later = EpochMark(5, 0), EpochMark(6, 0), EpochMark(15, epoch)
         assert lost_tails(log, {partition: [held, later]}) == ()
         assert lost_tails(log, {partition: [held, lost, later]}) == (LostTail(partition, lost, 5),)
-        topic.recreate(partition.topic)
-        produce(partition.topic, ids(range(20)))
+    topic.recreate(partition.topic)
+    produce(partition.topic, ids(range(20)))
+    with closing(KafkaLog(pipe.job.log)) as log:
         assert lost_tails(log, {partition: [later]}) == (LostTail(partition, later, None),)
-    finally:
-        log.close()
