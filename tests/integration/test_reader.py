@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
+from penstock.log.batches import mark_of
 from penstock.log.offsets import Partition, Slice
 from penstock.log.reader import UNREADABLE_HEADERS, PieceReader
 from penstock.log.source import read_batch
@@ -36,7 +37,9 @@ def reader(bootstrap: str, topic: str, end: int) -> PieceReader:
 
 
 def read(reader: PieceReader) -> Iterator[pa.RecordBatch]:
-    return reader([pa.RecordBatch.from_pydict({"id": list(range(len(reader.pieces)))})])
+    """The batches of records, without the marks after each piece."""
+    numbers = pa.RecordBatch.from_pydict({"id": list(range(len(reader.pieces)))})
+    return (batch for batch in reader([numbers]) if mark_of(batch) is None)
 
 
 def test_records_of_1_byte_to_10_megabytes_come_in_bounded_batches_once_and_in_order(

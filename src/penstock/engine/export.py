@@ -183,7 +183,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
     # commit
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], written: WrittenShares) -> LedgerOutcome:
-        self._check_identity(batch)
+        self._check_log(batch, written.marks)
         parts = tuple(self._part(piece, tokens[piece.partition], written) for piece in batch.slices)
         outcome = self.table.land(batch.id, self._writable(parts))
         self.reach("committed")
@@ -209,6 +209,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
             watermark_ms,
             roles.taken_from,
             self.table.routing.id,
+            written.mark_of(piece.partition),
         )
         for name, share in shares.items():
             if share.failed:

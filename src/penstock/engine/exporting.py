@@ -16,7 +16,7 @@ from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
 from penstock.flow.fanout import fanout_stage
 from penstock.flow.fitting import new_paths
-from penstock.flow.manifest import Counts, PartitionKey
+from penstock.flow.manifest import Counts, Marks, PartitionKey, gathered_marks
 from penstock.flow.new_fields import addable, left_out
 from penstock.flow.read_fields import with_read_fields
 from penstock.flow.reasons import merged_reasons
@@ -25,7 +25,7 @@ from penstock.flow.shares import FanoutFlow, FanoutReport, RoutedSlice, Share, T
 from penstock.flow.task import REPORT_SCHEMA
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Batch, Partition, Slice
+from penstock.log.offsets import Batch, EpochMark, Partition, Slice
 from penstock.log.reader import PieceReader
 from penstock.tables.parquet.routing import Routing, parse_routing
 from penstock.tables.parquet.state import Cause, LedgerState
@@ -53,6 +53,10 @@ class WrittenShares:
     roles: Mapping[Partition, Roles]
     main: bool
     staged_at: float
+    marks: Marks = field(default_factory=dict)
+
+    def mark_of(self, partition: Partition) -> EpochMark | None:
+        return max(self.marks.get((partition.topic, partition.number), ()), default=None)
 
     def of(self, partition: Partition) -> Mapping[str, Share]:
         return self.shares.get((partition.topic, partition.number), {})
@@ -98,7 +102,8 @@ class ExportWriter:
             reports = [
                 decode_fanout(report) for report in source.reports(source.map(fanout_stage(flow), REPORT_SCHEMA))
             ]
-        written = WrittenShares(_gathered(reports), roles, main, started_at)
+        marks = gathered_marks(report.marks for report in reports)
+        written = WrittenShares(_gathered(reports), roles, main, started_at, marks)
         self._check(batch, written, reports)
         return None if self._added_columns(flow, reports) else written
 

@@ -13,11 +13,11 @@ from penstock.engine.rounds import Round
 from penstock.engine.spark_failures import SparkGoneError, SparkStoppedError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.log.offsets import Partition
-from penstock.plan import BeyondEndError
+from penstock.plan import LogCutError
 
 POLL_SECONDS = 0.5
 """How often the log is asked for new records while nothing is due."""
-BEYOND_END_RETRIES_MAX = 3
+LOG_CUT_RETRIES_MAX = 3
 _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 30.0
 
@@ -59,8 +59,8 @@ class Retries:
     def pause_seconds(self, error: PenstockError) -> float:
         """Count a failure and return how long to wait; raises the error once the bound is passed."""
         self.failures += 1
-        # A new leader may tell an older end for a moment; a log that was cut tells it for good.
-        bound = min(self.failures_max, BEYOND_END_RETRIES_MAX) if isinstance(error, UserError) else self.failures_max
+        # A new leader may tell an older end for a moment, and an old one not know a newer epoch; a cut log stays cut.
+        bound = min(self.failures_max, LOG_CUT_RETRIES_MAX) if isinstance(error, UserError) else self.failures_max
         if self.failures > bound:
             raise error
         longest = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2**self.failures)
@@ -102,7 +102,7 @@ class Loop:
                 self._retries.succeed()
             except SparkGoneError:
                 raise
-            except (TransientError, OutcomeUnknownError, BeyondEndError) as error:
+            except (TransientError, OutcomeUnknownError, LogCutError) as error:
                 if self._stop:
                     return
                 if isinstance(error, SparkStoppedError):

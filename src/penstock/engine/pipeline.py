@@ -64,7 +64,7 @@ class Pipeline(JobRounds[Written]):
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], written: Written) -> Outcome:
         """The one act that makes rows visible and moves positions; a refused partition means another owner."""
-        self._check_identity(batch)
+        self._check_log(batch, written.marks)
         parts = tuple(
             SlicePart(
                 piece,
@@ -72,6 +72,7 @@ class Pipeline(JobRounds[Written]):
                 written.counts_of(piece),
                 written.files_of(piece),
                 written.quarantine_files_of(piece),
+                written.mark_of(piece),
             )
             for piece in batch.slices
         )

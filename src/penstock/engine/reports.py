@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.errors import InvariantError
-from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile, TaskReport
+from penstock.flow.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, TaskReport, gathered_marks
 from penstock.flow.reasons import merged_reasons
 from penstock.flow.seen_types import NewFields, from_json, merged
-from penstock.log.offsets import Batch, Slice
+from penstock.log.offsets import Batch, EpochMark, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Written:
     """Why records were quarantined, the most frequent first."""
     staged_at: float
     schema: pa.Schema
+    marks: Marks = field(default_factory=dict)
 
     @property
     def total(self) -> Counts:
@@ -38,6 +39,9 @@ class Written:
 
     def counts_of(self, piece: Slice) -> Counts:
         return self.counts.get(_key(piece), Counts())
+
+    def mark_of(self, piece: Slice) -> EpochMark | None:
+        return max(self.marks.get(_key(piece), ()), default=None)
 
     def files_of(self, piece: Slice) -> tuple[StagedFile, ...]:
         return _of(self.files, piece)
@@ -64,6 +68,7 @@ def gather(batch: Batch, reports: Sequence[TaskReport], staged_at: float, schema
         reasons=merged_reasons(each for report in reports for each in report.reasons),
         staged_at=staged_at,
         schema=schema,
+        marks=gathered_marks(report.marks for report in reports),
     )
 
 

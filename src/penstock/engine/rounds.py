@@ -18,11 +18,13 @@ from penstock.engine.sharing import Hands, RangeWork
 from penstock.engine.starting import StartedTable, Starter
 from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.failpoints import Failpoint
+from penstock.flow.manifest import Marks
 from penstock.job.spec import Delivery, JobSpec, KafkaLogSpec
+from penstock.log.epochs import lost_tails
 from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
-from penstock.log.offsets import Batch, Bounds, Partition
-from penstock.plan import BeyondEndError, Lane, Terms, Wait, plan
+from penstock.log.offsets import Batch, Bounds, EpochMark, Partition
+from penstock.plan import BeyondEndError, Lane, LostTailError, Terms, Wait, plan
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.proposal import Outcome, Refusal
 from penstock.tables.state import TableWord
@@ -313,6 +315,19 @@ class JobRounds(ABC, Generic[W]):
     ) -> None:
         positions = {each: state.of(each).position or 0 for each in tokens}
         self.claims.progress(positions, {each: max(0, bounds[each].end - positions[each]) for each in tokens})
+
+    def _check_log(self, batch: Batch, read: Marks) -> None:
+        """Compare with the log, before the commit, what it was when the table was written and the batch read."""
+        self._check_identity(batch)
+        state = self.stateful.state([piece.partition for piece in batch.slices])
+        marks: dict[Partition, tuple[EpochMark, ...]] = {}
+        for piece in batch.slices:
+            before = state.of(piece.partition).mark
+            found = read.get((piece.partition.topic, piece.partition.number), ())
+            if before is not None or found:
+                marks[piece.partition] = found if before is None else (before, *found)
+        for lost in lost_tails(self.log, marks):
+            raise LostTailError(lost.partition, lost.mark, lost.end)
 
     def _check_identity(self, batch: Batch) -> None:
         """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from penstock.flow.decode.misfit import clipped
 from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.fanout_write import Owner
 from penstock.flow.filing import Filer, merged
-from penstock.flow.manifest import PartitionKey
+from penstock.flow.manifest import Marks, PartitionKey, gathered_marks
 from penstock.flow.route import UNKNOWN, Routed, Router, Rows, Way, as_in_log, groups, plain_router, rows_of
 from penstock.flow.route_field import FieldRouter
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
@@ -21,6 +22,7 @@ from penstock.flow.tally import lengths_of
 from penstock.flow.task import REPORT_SCHEMA, Batches, Stage, by_partition
 from penstock.flow.type_reader import TypeReader, looked_at, raw_rows
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
+from penstock.log.batches import mark_of
 
 ROWS_PER_TYPE = 4_096
 """A call of a decoder has its price: measured, 900 records at a time cost 1.6 times as much as 3,000."""
@@ -38,18 +40,29 @@ def fanout_stage(flow: FanoutFlow) -> Stage:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         fanout = Fanout(flow)
+        marks: list[Marks] = []
         try:
-            for key, part in in_large_parts(batches, ROWS_PER_TYPE * len(flow.types)):
+            for key, part in in_large_parts(_unmarked(batches, marks), ROWS_PER_TYPE * len(flow.types)):
                 fanout.take(key, part)
                 if flow.failpoint is not None:
                     flow.failpoint.reach("writing")
-            text = encode_fanout(fanout.finish())
+            text = encode_fanout(replace(fanout.finish(), marks=gathered_marks(marks)))
             yield pa.RecordBatch.from_arrays([pa.array([text])], schema=REPORT_SCHEMA)
         except BaseException:
             fanout.abandon()
             raise
 
     return run
+
+
+def _unmarked(batches: Iterable[pa.RecordBatch], marks: list[Marks]) -> Iterator[pa.RecordBatch]:
+    """The batches of records; the marks between them are set aside."""
+    for batch in batches:
+        marked = mark_of(batch)
+        if marked is None:
+            yield batch
+        else:
+            marks.append({marked[0]: (marked[1],)})
 
 
 def in_large_parts(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:

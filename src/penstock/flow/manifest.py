@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.flow.ranges import Ranges
+from penstock.log.offsets import EpochMark
 
 PartitionKey = tuple[str, int]
 """(topic, partition number): inside a batch a topic has one life, so the topic id is the driver's business."""
+Marks = Mapping[PartitionKey, tuple[EpochMark, ...]]
+"""Per partition the last records of the pieces that were read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class TaskReport:
     """Why records were quarantined; a bounded number of kinds."""
     replayed: Mapping[PartitionKey, Ranges] = field(default_factory=dict)
     """Of a replay: the offsets that became rows."""
+    marks: Marks = field(default_factory=dict)
 
 
 def encode_report(report: TaskReport) -> str:
@@ -97,6 +101,7 @@ def encode_report(report: TaskReport) -> str:
             "first_error": report.first_error,
             "reasons": [asdict(each) for each in report.reasons],
             "replayed": [[topic, number, ranges] for (topic, number), ranges in report.replayed.items()],
+            "marks": encode_marks(report.marks),
         }
     )
 
@@ -116,4 +121,22 @@ def decode_report(text: str) -> TaskReport:
         replayed={
             (topic, number): tuple((start, end) for start, end in ranges) for topic, number, ranges in body["replayed"]
         },
+        marks=decode_marks(body["marks"]),
     )
+
+
+def encode_marks(marks: Marks) -> list[list[Any]]:
+    return [[*key, each.end, each.epoch] for key, found in marks.items() for each in found]
+
+
+def decode_marks(body: Iterable[list[Any]]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
+    return gathered_marks({(topic, number): (EpochMark(end, epoch),)} for topic, number, end, epoch in body)
+
+
+def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
+    """The marks of several pieces or tasks by partition."""
+    gathered: dict[PartitionKey, tuple[EpochMark, ...]] = {}
+    for marks in several:
+        for key, found in marks.items():
+            gathered[key] = (*gathered.get(key, ()), *found)
+    return gathered

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.failpoints import Failpoint
-from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile
+from penstock.flow.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, decode_marks, encode_marks
 from penstock.flow.ranges import Ranges, offsets_of, ranges_of
 from penstock.flow.seen_types import from_json, merged, to_json
 from penstock.job.expressions import Expression
@@ -131,6 +131,7 @@ class FanoutReport:
     first_error: str = ""
     reasons: tuple[Reason, ...] = ()
     """Why records were quarantined; a bounded number of kinds."""
+    marks: Marks = field(default_factory=dict)
 
 
 def encode_fanout(report: FanoutReport) -> str:
@@ -140,7 +141,8 @@ def encode_fanout(report: FanoutReport) -> str:
         for name, share in named.items()
     ]
     reasons = [asdict(each) for each in report.reasons]
-    return json.dumps({"v": 1, "shares": shares, "first_error": report.first_error, "reasons": reasons})
+    marks = encode_marks(report.marks)
+    return json.dumps({"v": 1, "shares": shares, "first_error": report.first_error, "reasons": reasons, "marks": marks})
 
 
 def decode_fanout(text: str) -> FanoutReport:
@@ -150,7 +152,8 @@ def decode_fanout(text: str) -> FanoutReport:
     shares: dict[PartitionKey, dict[str, Share]] = {}
     for topic, number, name, share in body["shares"]:
         shares.setdefault((topic, number), {})[name] = _share(share)
-    return FanoutReport(shares, body["first_error"], tuple(Reason(**each) for each in body["reasons"]))
+    reasons = tuple(Reason(**each) for each in body["reasons"])
+    return FanoutReport(shares, body["first_error"], reasons, decode_marks(body["marks"]))
 
 
 def _share(body: Mapping[str, Any]) -> Share:

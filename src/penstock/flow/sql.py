@@ -36,14 +36,16 @@ from penstock.flow.task import (
 )
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
-from penstock.log.batches import gathered
+from penstock.log.batches import gathered, mark_of
+from penstock.log.offsets import EpochMark
 
 
 class RowState(IntEnum):
     GOOD = 0
     BAD = 1
     NOTE = 2
-    """No record: carries the number of filtered tombstones and new fields, as JSON in the error column."""
+    """No record: carries the number of filtered tombstones and new fields, or the mark of a piece, as JSON in the
+    error column."""
 
 
 WRITE_BYTES = 16 * 1024 * 1024
@@ -72,6 +74,9 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         decoder = decoder_for(flow.decode, flow.decoded, flow.on)
         for batch in batches:
+            if (marked := mark_of(batch)) is not None:
+                key, mark = marked
+                yield fit_columns(_note(key, json.dumps({"mark": [mark.end, mark.epoch]})), schema)
             for key, part in by_partition(batch):
                 part, poisoned = without_poison(part, flow.poison.get(key, {}))
                 if len(poisoned.errors):
@@ -205,5 +210,8 @@ def _take(writer: SliceWriter, key: PartitionKey, part: pa.RecordBatch) -> None:
         writer.quarantine(key, BadRows(kafka, bad.column("error")))
     for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
         said = json.loads(note)
+        if "mark" in said:
+            writer.note_mark(key, EpochMark(*said["mark"]))
+            continue
         writer.filter(key, said["filtered"])
         writer.note_fields(from_json(said["new_fields"]))

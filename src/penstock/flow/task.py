@@ -18,7 +18,16 @@ from penstock.failpoints import Failpoint
 from penstock.flow.columns import compute
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.fitting import fit_columns
-from penstock.flow.manifest import Counts, PartitionKey, Reason, StagedFile, TaskReport, encode_report
+from penstock.flow.manifest import (
+    Counts,
+    Marks,
+    PartitionKey,
+    Reason,
+    StagedFile,
+    TaskReport,
+    encode_report,
+    gathered_marks,
+)
 from penstock.flow.names import owner_tag, replayed_name, staged_name
 from penstock.flow.partition_values import partition_faults
 from penstock.flow.quarantine import quarantine_rows
@@ -29,6 +38,8 @@ from penstock.flow.seen_types import NewFields, add_fields, to_json
 from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
+from penstock.log.batches import mark_of
+from penstock.log.offsets import EpochMark
 
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Iterable[pa.RecordBatch]], Batches]
@@ -85,6 +96,7 @@ class SliceWriter:
         self._refused: dict[PartitionKey, dict[int, str]] = {}
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
+        self._marks: list[Marks] = []
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
         """Write rows that came from the Kafka rows beside them; one whose partition values cannot be written is bad."""
@@ -132,6 +144,9 @@ class SliceWriter:
     def note_fields(self, fields: NewFields) -> None:
         add_fields(self._new_fields, fields)
 
+    def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
+        self._marks.append({key: (mark,)})
+
     def finish(self) -> TaskReport:
         return TaskReport(
             counts={key: lane.counts for key, lane in self._lanes.items()},
@@ -142,6 +157,7 @@ class SliceWriter:
             first_error=self._first_error,
             reasons=self._reasons,
             replayed={key: ranges_of(lane.replayed) for key, lane in self._lanes.items() if lane.replayed},
+            marks=gathered_marks(self._marks),
         )
 
     def abandon(self) -> None:
@@ -178,6 +194,8 @@ def fused_stage(flow: Flow) -> Stage:
         writer = SliceWriter(flow)
         try:
             for batch in batches:
+                if (marked := mark_of(batch)) is not None:
+                    writer.note_mark(*marked)
                 for key, part in by_partition(batch):
                     part, poisoned = without_poison(part, flow.poison.get(key, {}))
                     writer.quarantine(key, poisoned)

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
+from penstock.log.offsets import EpochMark
+
 ROWS_MAX = 100_000
+_MARK = b"penstock.epoch_mark"
+
+
+def mark_batch(schema: pa.Schema, topic: str, partition: int, mark: EpochMark) -> pa.RecordBatch:
+    """A batch without rows, which tells after the records of a piece what the last of them was."""
+    text = json.dumps([topic, partition, mark.end, mark.epoch])
+    return pa.RecordBatch.from_pylist([], schema.with_metadata({_MARK: text}))
+
+
+def mark_of(batch: pa.RecordBatch) -> tuple[tuple[str, int], EpochMark] | None:
+    """The topic and partition of a mark, and the mark; None for a batch of records."""
+    metadata = batch.schema.metadata
+    if batch.num_rows or metadata is None or _MARK not in metadata:
+        return None
+    topic, partition, end, epoch = json.loads(metadata[_MARK])
+    return (topic, partition), EpochMark(end, epoch)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:

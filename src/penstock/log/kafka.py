@@ -72,6 +72,10 @@ class KafkaLog:
         ends = self._offsets(wanted, _LATEST)
         return {each: Bounds(firsts[each], max(firsts[each], ends[each])) for each in wanted}
 
+    def leader_epochs(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        """The epochs of the partitions' present leaders; None where the brokers keep none."""
+        return {each: found.leader_epoch for each, found in self._listed(tuple(partitions), _LATEST).items()}
+
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if this client may not know."""
         settings = self.settings(topic)
@@ -151,6 +155,9 @@ class KafkaLog:
         return described
 
     def _offsets(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, int]:
+        return {each: int(found.offset) for each, found in self._listed(partitions, which).items()}
+
+    def _listed(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
         if not partitions:
             return {}
         request = {TopicPartition(each.topic, each.number): which for each in partitions}
@@ -160,11 +167,11 @@ class KafkaLog:
             )
         )
         answers = {(key.topic, key.partition): result for key, result in results.items()}
-        return {each: self._offset(each, answers[each.topic, each.number]) for each in partitions}
+        return {each: self._answer(each, answers[each.topic, each.number]) for each in partitions}
 
-    def _offset(self, partition: Partition, result: ListOffsetsResultInfo | Fault) -> int:
+    def _answer(self, partition: Partition, result: ListOffsetsResultInfo | Fault) -> ListOffsetsResultInfo:
         if not isinstance(result, Fault):
-            return int(result.offset)
+            return result
         if result.code in _MISSING:
             raise TransientError(
                 f"partition {partition} is gone from {self.spec.bootstrap}",

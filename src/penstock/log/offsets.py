@@ -25,6 +25,14 @@ class Bounds:
     end: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class EpochMark:
+    """A record that was read: the offset after it, and the epoch of the leader that appended it."""
+
+    end: int
+    epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class Slice:
     """The offsets `[start, end)` of a partition; those below `read_from` are a gap that the log no longer has."""

@@ -25,9 +25,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from penstock.errors import TransientError
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.batches import gathered
+from penstock.log.batches import gathered, mark_batch
 from penstock.log.faults import error_of, fault_of
-from penstock.log.offsets import Slice
+from penstock.log.offsets import EpochMark, Slice
 from penstock.log.security import librdkafka_settings
 from penstock.log.source import SliceShrankError
 
@@ -140,6 +140,8 @@ class PieceReader:
             consumer.assign([TopicPartition(piece.topic, piece.partition, piece.start)])
             cursor = _Cursor(piece, consumer, progress, self)
             yield from gathered(cursor.batches(), self.batch_bytes)
+            if cursor.mark is not None:
+                yield mark_batch(SCHEMA, piece.topic, piece.partition, cursor.mark)
         except KafkaException as error:
             raise error_of(fault_of(error), self.settings["bootstrap.servers"], f"topic {piece.topic}") from error
         finally:
@@ -189,6 +191,15 @@ class _Cursor:
         self._batch_bytes = reader.batch_bytes
         self._silence_seconds_max = reader.silence_seconds_max
         self._position = piece.start
+        self._last: Message | None = None
+
+    @property
+    def mark(self) -> EpochMark | None:
+        """The last record of the piece with its leader's epoch; None if there was none, or the log keeps no epochs."""
+        epoch = None if self._last is None else self._last.leader_epoch()
+        if self._last is None or epoch is None or epoch < 0:
+            return None
+        return EpochMark(_offset(self._last) + 1, epoch)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records of the piece as they arrive."""
@@ -231,7 +242,8 @@ class _Cursor:
             self._position = self._piece.end
             arrived.pop()
         if arrived:
-            self._position = max(self._position, _offset(arrived[-1]) + 1)
+            self._last = arrived[-1]
+            self._position = max(self._position, _offset(self._last) + 1)
         return arrived
 
     def _hear(self, event: Message) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import UserError
 from penstock.job.spec import FlushPolicy, GapPolicy
-from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.log.offsets import Batch, Bounds, EpochMark, Partition, Slice
 
 
 class GapError(UserError):
@@ -26,7 +26,11 @@ class GapError(UserError):
         self.first = first
 
 
-class BeyondEndError(UserError):
+class LogCutError(UserError):
+    """The log lost records that were read from it, and not to retention: reading on would mix two histories."""
+
+
+class BeyondEndError(LogCutError):
     """The table's position is beyond what the log holds: the log was truncated."""
 
     def __init__(self, partition: Partition, position: int, end: int) -> None:
@@ -37,6 +41,26 @@ class BeyondEndError(UserError):
         )
         self.partition = partition
         self.position = position
+        self.end = end
+
+
+class LostTailError(LogCutError):
+    """The log was truncated below the table's position and has grown past it again: its leader epochs tell."""
+
+    def __init__(self, partition: Partition, mark: EpochMark, end: int | None) -> None:
+        if end is None:
+            primary = f"{partition} is not the log that was read up to offset {mark.end}"
+            detail = f"its leader does not know leader epoch {mark.epoch}: the topic or its cluster was made anew"
+        else:
+            primary = f"{partition} lost its records from offset {end} on, which were read up to {mark.end}"
+            detail = f"leader epoch {mark.epoch} ends at {end}; what is there now was written later and is not read"
+        super().__init__(
+            primary,
+            detail=f"{detail}; reading on would mix two histories",
+            hint="restore the log, or write to a new table; see `unclean.leader.election.enable` of the topic",
+        )
+        self.partition = partition
+        self.mark = mark
         self.end = end
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from penstock.flow.manifest import Counts, StagedFile
-from penstock.log.offsets import Partition, Slice
+from penstock.log.offsets import EpochMark, Partition, Slice
 from penstock.tables.state import TableState
 
 
@@ -28,6 +28,8 @@ class SlicePart:
     counts: Counts
     files: tuple[StagedFile, ...] = ()
     quarantine_files: tuple[StagedFile, ...] = ()
+    mark: EpochMark | None = None
+    """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
 
     @property
     def partition(self) -> Partition:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 from penstock.flow.manifest import Counts
-from penstock.log.offsets import Partition, Slice
+from penstock.log.offsets import EpochMark, Partition, Slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,10 @@ class PartitionWord(Protocol):
     @property
     def quarantine_mark(self) -> int | None: ...
 
+    @property
+    def mark(self) -> EpochMark | None:
+        """The last record that was read whose leader epoch is known (RULES P3)."""
+
 
 class TableWord(Protocol):
     """What any table says of its job, all as of one version."""
@@ -108,6 +112,7 @@ class PartitionState:
     token: int = 0
     totals: Totals = field(default_factory=Totals)
     quarantine_mark: int | None = None
+    mark: EpochMark | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ class KafkaRecords:
         piece = Slice(partition, start, end, start)
         reader = PieceReader.of(self._job.log, [piece], 1, self._job.limits.arrow_batch_bytes_max)
         numbers = pa.RecordBatch.from_arrays([pa.array(range(len(reader.pieces)), pa.int64())], names=["number"])
-        return reader([numbers])
+        # What comes without rows are marks for a commit.
+        return (batch for batch in reader([numbers]) if batch.num_rows)
 
     def close(self) -> None:
         if self._consumer is not None:

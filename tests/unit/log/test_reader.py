@@ -11,9 +11,11 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Mess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.batches import ROWS_MAX, gathered
-from penstock.log.offsets import Partition, Slice
-from penstock.log.reader import CHUNK_RECORDS, Piece, arrow_batches, pieces_of
+from penstock.flow.manifest import TaskReport, decode_report, encode_report
+from penstock.flow.shares import FanoutReport, decode_fanout, encode_fanout
+from penstock.log.batches import ROWS_MAX, gathered, mark_batch, mark_of
+from penstock.log.offsets import EpochMark, Partition, Slice
+from penstock.log.reader import CHUNK_RECORDS, SCHEMA, Piece, arrow_batches, pieces_of
 
 MIB = 1024 * 1024
 BATCH_BYTES = 16 * MIB
@@ -22,6 +24,15 @@ WEB = Piece("web", 0, 0, 1_000_000)
 
 def piece(number: int, start: int, end: int, read_from: int | None = None) -> Slice:
     return Slice(Partition("web", "id", number), start, end, start if read_from is None else read_from)
+
+
+def test_a_mark_is_told_from_records() -> None:
+    mark = EpochMark(end=7, epoch=0)
+    batch = mark_batch(SCHEMA, "web", 3, mark)
+    assert (batch.num_rows, mark_of(batch)) == (0, (("web", 3), mark))
+    assert mark_of(pa.RecordBatch.from_pylist([], SCHEMA)) is None
+    assert decode_report(encode_report(TaskReport(marks={("web", 3): (mark,)}))).marks == {("web", 3): (mark,)}
+    assert decode_fanout(encode_fanout(FanoutReport(marks={("web", 3): (mark,)}))).marks == {("web", 3): (mark,)}
 
 
 def test_one_slice_gives_every_core_a_piece() -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.manifest import StagedFile
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
+from penstock.log.offsets import EpochMark, Partition
 from penstock.tables.parquet.entry import (
     DeferredRecord,
     Entry,
@@ -43,6 +43,7 @@ totals = st.lists(st.integers(-100, 2**53), min_size=len(TOTAL_NAMES), max_size=
 )
 causes = st.sampled_from(list(Cause))
 days = st.dates().map(str)
+epoch_marks = st.none() | st.builds(EpochMark, numbers, numbers)
 marks = st.none() | st.integers(-(2**53), 2**53)
 renames = st.builds(Rename, named, named, named, texts, st.integers(0, 4095), numbers, st.booleans(), numbers, numbers)
 rename_lists = st.lists(renames, max_size=3).map(tuple)
@@ -84,6 +85,7 @@ def slices(draw: st.DrawFn) -> SliceRecord:
         draw(taken),
         draw(staged_files(partition)),
         draw(texts),
+        draw(epoch_marks),
     )
 
 
@@ -137,6 +139,7 @@ def routed(draw: st.DrawFn, partition: Partition) -> RoutedPartition:
         draw(listing),
         draw(st.lists(st.builds(RoutedFrom, numbers, texts), max_size=2).map(tuple)),
         draw(st.dictionaries(named, st.builds(Reread, numbers, numbers), max_size=2)),
+        draw(epoch_marks),
     )
 
 

@@ -6,9 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.manifest import Counts, StagedFile
-from penstock.log.offsets import Partition, Slice
+from penstock.log.offsets import EpochMark, Partition, Slice
 from penstock.tables.delta.effect import effect
 from penstock.tables.delta.keys import (
+    epoch_end_key,
+    epoch_key,
     origin_key,
     position_key,
     quarantine_key,
@@ -17,7 +19,7 @@ from penstock.tables.delta.keys import (
     topic_key,
     total_key,
 )
-from penstock.tables.proposal import FencePart, Proposal, SlicePart, StartPart, check
+from penstock.tables.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
 from penstock.tables.state import PartitionState, TableState, Totals
 
 ONE = Partition("web", "idA", 1)
@@ -104,6 +106,23 @@ def test_quarantine_files_leave_a_mark_at_the_end_of_their_slice() -> None:
     made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
     assert made.transactions[quarantine_key("job", ONE)] == 20
     assert made.metadata["penstock"]["slices"][0]["quarantine"][0]["path"] == "q.pq"
+
+
+def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read() -> None:
+    here = state(one=(10, 1))
+    slices = (
+        SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=8, written=8), mark=EpochMark(end=18, epoch=3)),
+        part(ONE, 20, 30, read=0),
+        GivenUpPart(Slice(ONE, 30, 40, 30), 1),
+        FencePart(ONE, 2),
+    )
+    changed = []
+    for each in slices:
+        made = effect(Proposal("job", "b", (each,)), (each,), here)
+        here = TableState(here.version + 1, made.state, {})
+        changed.append({name: number for name, number in made.transactions.items() if "#epoch" in name})
+    assert changed == [{epoch_key("job", ONE): 3, epoch_end_key("job", ONE): 18}, {}, {}, {}]
+    assert (here.of(ONE).position, here.of(ONE).mark) == (40, EpochMark(end=18, epoch=3))
 
 
 def test_a_fence_raises_the_token_and_keeps_the_position() -> None:

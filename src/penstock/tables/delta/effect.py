@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from penstock.flow.manifest import StagedFile
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import (
+    epoch_end_key,
+    epoch_key,
     origin_key,
     position_key,
     quarantine_key,
@@ -60,18 +62,19 @@ def _after(part: Part, before: PartitionState) -> PartitionState:
         case StartPart():
             return PartitionState(position=part.offset, origin=part.offset, token=part.token)
         case SlicePart():
-            return PartitionState(
+            return replace(
+                before,
                 position=part.piece.end,
-                origin=before.origin,
                 token=part.token,
                 totals=before.totals + slice_totals(part.piece, part.counts),
                 quarantine_mark=part.piece.end if part.quarantine_files else before.quarantine_mark,
+                mark=part.mark or before.mark,
             )
         case GivenUpPart():
             totals = before.totals + given_up_totals(part.piece)
-            return PartitionState(part.piece.end, before.origin, part.token, totals, before.quarantine_mark)
+            return replace(before, position=part.piece.end, token=part.token, totals=totals)
         case FencePart():
-            return PartitionState(before.position, before.origin, part.token, before.totals, before.quarantine_mark)
+            return replace(before, token=part.token)
         case _:
             assert_never(part)
 
@@ -85,6 +88,9 @@ def _changes(job: str, partition: Partition, before: PartitionState, after: Part
         changes[origin_key(job, partition)] = after.origin
     if after.quarantine_mark is not None and after.quarantine_mark != before.quarantine_mark:
         changes[quarantine_key(job, partition)] = after.quarantine_mark
+    if after.mark is not None and after.mark != before.mark:
+        changes[epoch_key(job, partition)] = after.mark.epoch
+        changes[epoch_end_key(job, partition)] = after.mark.end
     for name in TOTAL_NAMES:
         total = getattr(after.totals, name)
         if total != getattr(before.totals, name):

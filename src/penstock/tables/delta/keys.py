@@ -36,6 +36,16 @@ def quarantine_key(job: str, partition: Partition) -> str:
     return f"{position_key(job, partition)}#quarantine"
 
 
+def epoch_key(job: str, partition: Partition) -> str:
+    """The leader epoch of the last record that was read and whose epoch is known (RULES P3)."""
+    return f"{position_key(job, partition)}#epoch"
+
+
+def epoch_end_key(job: str, partition: Partition) -> str:
+    """The offset after that record: the position may be further, where offsets have no record."""
+    return f"{position_key(job, partition)}#epoch_end"
+
+
 def topic_key(job: str, topic: str) -> str:
     return f"{job}/{topic}#id"
 

@@ -6,8 +6,17 @@ from collections.abc import Callable, Iterable
 
 from deltalake import DeltaTable
 
-from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import origin_key, position_key, quarantine_key, token_key, topic_key, total_key
+from penstock.log.offsets import EpochMark, Partition
+from penstock.tables.delta.keys import (
+    epoch_end_key,
+    epoch_key,
+    origin_key,
+    position_key,
+    quarantine_key,
+    token_key,
+    topic_key,
+    total_key,
+)
 from penstock.tables.state import TOTAL_NAMES, PartitionState, TableState, Totals
 
 Lookup = Callable[[str], int | None]
@@ -39,4 +48,9 @@ def _partition_state(lookup: Lookup, job: str, partition: Partition) -> Partitio
         token=lookup(token_key(job, partition)) or 0,
         totals=Totals(*(lookup(total_key(job, partition, name)) or 0 for name in TOTAL_NAMES)),
         quarantine_mark=lookup(quarantine_key(job, partition)),
+        mark=_mark(lookup(epoch_end_key(job, partition)), lookup(epoch_key(job, partition))),
     )
+
+
+def _mark(end: int | None, epoch: int | None) -> EpochMark | None:
+    return None if end is None or epoch is None else EpochMark(end, epoch)

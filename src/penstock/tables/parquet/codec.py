@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from penstock.errors import InvariantError
 from penstock.flow.manifest import StagedFile
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
+from penstock.log.offsets import EpochMark, Partition
 from penstock.tables.parquet.entry import (
     DeferredRecord,
     Entry,
@@ -186,6 +186,7 @@ def _slice_body(piece: SliceRecord) -> dict[str, Any]:
                 "deferred": {name: asdict(each) for name, each in piece.deferred.items()},
                 "quarantine": [_file_body(each) for each in piece.quarantine],
                 "routing": piece.routing,
+                "epoch_mark": _mark_body(piece.mark),
             }
         ),
         # The first instant of 1970 is a time too.
@@ -213,6 +214,7 @@ def _slice(body: Mapping[str, Any]) -> SliceRecord:
         taken=None if taken is None else {name: TakenRecord(**each) for name, each in taken.items()},
         quarantine=tuple(_file(each, partition) for each in body.get("quarantine", ())),
         routing=body.get("routing", ""),
+        mark=_mark(body),
     )
 
 
@@ -225,6 +227,7 @@ def _partition_body(partition: Partition, here: RoutedPartition) -> dict[str, An
         "watermark_ms": here.watermark_ms,
         "totals": _lean(asdict(here.totals)),
         "lanes": {name: _lane_body(lane) for name, lane in here.lanes.items()},
+        **_lean({"epoch_mark": _mark_body(here.mark)}),
         **({"routings": [[each.offset, each.routing] for each in here.routings]} if here.routings else {}),
         **(
             {"listed": here.listing.number, "quarantine": [_file_body(each) for each in here.listing.files]}
@@ -248,6 +251,7 @@ def _routed(body: Mapping[str, Any]) -> RoutedPartition:
         listing=Listing(body["listed"], files) if "listed" in body else None,
         routings=tuple(RoutedFrom(offset, routing) for offset, routing in body.get("routings", ())),
         rereads={name: Reread(start, end) for name, (start, end) in body.get("rereads", {}).items()},
+        mark=_mark(body),
     )
 
 
@@ -262,6 +266,14 @@ def _replay_body(replay: ReplayRecord) -> dict[str, Any]:
 def _replay(body: Mapping[str, Any]) -> ReplayRecord:
     offsets = {_partition(each): tuple((start, end) for start, end in each["ranges"]) for each in body["offsets"]}
     return ReplayRecord(body["run"], offsets, {name: WrittenRecord(**each) for name, each in body["written"].items()})
+
+
+def _mark_body(mark: EpochMark | None) -> list[int]:
+    return [] if mark is None else [mark.end, mark.epoch]
+
+
+def _mark(body: Mapping[str, Any]) -> EpochMark | None:
+    return EpochMark(*body["epoch_mark"]) if "epoch_mark" in body else None
 
 
 def _taken_body(taken: TakenRecord) -> dict[str, Any]:

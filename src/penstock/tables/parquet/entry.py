@@ -9,7 +9,7 @@ from enum import StrEnum
 from penstock.flow.manifest import StagedFile
 from penstock.flow.ranges import Ranges
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
+from penstock.log.offsets import EpochMark, Partition
 from penstock.tables.parquet.state import Cause, Day, Rename
 from penstock.tables.state import Totals
 
@@ -88,6 +88,8 @@ class SliceRecord:
     quarantine: tuple[StagedFile, ...] = ()
     routing: str = ""
     """The id of the routing under which a slice of the partition itself was read; empty: that of the job file."""
+    mark: EpochMark | None = None
+    """The last record of a slice of the partition itself, if its leader epoch is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,7 @@ def _advanced(here: RoutedPartition, piece: SliceRecord, at: float) -> RoutedPar
         position=piece.end,
         lanes=lanes,
         watermark_ms=later(here.watermark_ms, piece.watermark_ms),
+        mark=piece.mark or here.mark,
         routings=_needed(_routed(here, piece), min((lane.position for lane in lanes.values()), default=piece.end)),
     )
 

@@ -9,7 +9,7 @@ from typing import assert_never
 from penstock.errors import UserError
 from penstock.flow.manifest import Counts, StagedFile
 from penstock.flow.shares import UNROUTED, Share
-from penstock.log.offsets import Partition, Slice
+from penstock.log.offsets import EpochMark, Partition, Slice
 from penstock.tables.parquet.entry import (
     DeferredRecord,
     EntryKind,
@@ -41,6 +41,8 @@ class RoutedPart:
     """From which offset on the files hold a type's records, where its own table was ahead."""
     routing: str = ""
     """The id of the routing under which a slice of the partition itself was read."""
+    mark: EpochMark | None = None
+    """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
 
     @property
     def partition(self) -> Partition:
@@ -175,6 +177,7 @@ def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:
         taken=None if part.main else _taken(part),
         quarantine=part.quarantine_files,
         routing=part.routing if part.main else "",
+        mark=part.mark if part.main else None,
     )
 
 

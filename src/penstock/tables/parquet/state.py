@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from penstock.flow.manifest import StagedFile
-from penstock.log.offsets import Partition
+from penstock.log.offsets import EpochMark, Partition
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.state import Totals
 
@@ -87,6 +87,8 @@ class RoutedPartition:
     routings: tuple[RoutedFrom, ...] = ()
     """Ascending, as far back as a lane may still need them; a rebuilt partition has none below its position."""
     rereads: Mapping[str, Reread] = field(default_factory=dict)
+    mark: EpochMark | None = None
+    """The last record that was read whose leader epoch is known (RULES P3)."""
 
     @property
     def quarantine_mark(self) -> int | None:
