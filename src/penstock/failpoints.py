@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -68,7 +69,11 @@ class Failpoint:
             return
         if self.action == "error":
             raise TransientError(f"failpoint {step}")
-        os.kill(self.driver_pid, _SIGNALS[self.action])
+        if self.driver_pid == os.getpid():
+            # To this thread: a signal to the process may reach another one while this one goes on for a while.
+            signal.pthread_kill(threading.get_ident(), _SIGNALS[self.action])
+        else:
+            os.kill(self.driver_pid, _SIGNALS[self.action])
 
 
 def armed(environment: str) -> Failpoint | None:
