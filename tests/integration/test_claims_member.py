@@ -297,3 +297,19 @@ def test_polling_a_member_that_was_not_started_is_refused(bootstrap: str) -> Non
     with pytest.raises(UserError):
         member.poll(0.1)
     member.close()
+
+
+def test_a_consumer_that_stopped_answering_is_replaced_and_every_record_still_comes_once(
+    bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(partitions=2)
+    wanted = produce(name, [str(number) for number in range(400)])
+    with Members(bootstrap, name) as members:
+        member = members.alone(in_flight_max=50)
+        under_way = member.poll(30.0, count_max=30)
+        member._keeper.stuck = True
+        for work in under_way:
+            member.done(work)
+        found = under_way + worked(member, 400 - len(under_way))
+        assert not member._keeper.stuck
+        assert places(found) == sorted(wanted)

@@ -277,6 +277,7 @@ class Agent:
         session.send(sends)
         session.keep_snapshots()
         session.check_identity()
+        session.check_heard()
         self._tell_all(told)
 
     def _tell_all(self, told: Told) -> None:

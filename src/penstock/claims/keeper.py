@@ -26,6 +26,8 @@ class Keeper:
         self.lock = threading.RLock()
         self.streams: dict[Partition, Stream] = {}
         self.error: PenstockError | None = None
+        self.stuck = False
+        """Whether the log has more of a stream than the consumer gives: whoever polls replaces it."""
         self._agent = agent
         self._log = log
         self._options = options
@@ -136,6 +138,7 @@ class Keeper:
                 if partition not in bounds:
                     continue
                 position = stream.acks.position
+                self.stuck = self.stuck or stream.stuck(bounds[partition].end)
                 health = stream.health.sampled(position, max(position, bounds[partition].end))
                 quiet = (now - stream.moved_at) / self._interval_seconds
                 checked = check(health, self._policy, Situation(quiet, takers))

@@ -74,6 +74,7 @@ class Member:
         self._topics = KafkaLog(spec, max(1.0, heartbeat_seconds))
         self._keeper = Keeper(self._agent, self._topics, self._options, tell)
         self._reader = Reader(spec, group)
+        self._tell = tell
         self._deliveries = Deliveries(self._agent, self._keeper, self._options.at_most_once)
         self._polling = threading.Lock()
         self._closing = threading.Event()
@@ -127,6 +128,10 @@ class Member:
                     raise self._keeper.error
                 with self._keeper.lock:
                     streams = dict(self._keeper.streams)
+                    stuck, self._keeper.stuck = self._keeper.stuck, False
+                if stuck:
+                    self._tell("consumer replaced", reason="it gave nothing although the log has more")
+                    self._reader.replace_consumer()
                 self._reader.follow(streams)
                 found = self._deliveries.hand_out(count_max)
                 left = deadline - self._agent.now()

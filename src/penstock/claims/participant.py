@@ -88,7 +88,7 @@ class Participant:
         self.outbox = Outbox(options.group, self.who)
         self._watched: tuple[int, float] | None = None
         self._joined_at = 0.0
-        self._heard_self_at = 0.0
+        self.heard_self_at = 0.0
         self._beaten_at = float("-inf")
         self._shared_at = float("-inf")
         self._stirred = True
@@ -169,6 +169,7 @@ class Participant:
         """The log is read to where it ended when we came: from here on this member acts."""
         if self.life is Life.READING:
             self.life, self._watched = Life.WATCHING, None
+            self.heard_self_at = now
 
     def read(self, place: int, offset: int, record: Record, now: float, appended_at: float) -> str | None:
         """Take in one record of the log; the reason if the fold refused it."""
@@ -185,8 +186,8 @@ class Participant:
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
         sent_at = self.outbox.read_back(offset, record, refusal)
         if self.life is Life.MEMBER and self._deaf(now):
-            self.world.forgive(now - self._heard_self_at, now)
-        self._heard_self_at = now
+            self.world.forgive(now - self.heard_self_at, now)
+        self.heard_self_at = now
         if refusal is not None:
             return
         match record:
@@ -209,7 +210,7 @@ class Participant:
 
     def _deaf(self, now: float) -> bool:
         """Whether not even our own voice came through for an interval: then the silence of others says nothing."""
-        return now - self._heard_self_at > self.options.heartbeat_seconds
+        return now - self.heard_self_at > self.options.heartbeat_seconds
 
     def _follow(self, record: Record, now: float) -> None:
         """Drop what is ours no longer."""

@@ -19,7 +19,8 @@ from penstock.log.admin import BoundedAdmin
 POLL_SECONDS = 0.1
 IDENTITY_CHECK_INTERVALS = 2
 """How often the coordination topic is looked at: it may have been deleted and made again."""
-_CATCH_UP_SECONDS_MAX = 120.0
+UNHEARD_INTERVALS_MAX = 6
+_CATCH_UP_SILENCE_SECONDS_MAX = 15.0
 
 Tell = Callable[..., None]
 
@@ -56,6 +57,8 @@ class Session:
     appended_at: dict[int, float] = field(default_factory=dict)
     unkept: dict[int, _Unkept] = field(default_factory=dict)
     identity_checked_at: float = 0.0
+    turned_at: float = 0.0
+    awake_since: float = 0.0
 
     def catch_up(self, restart: bool) -> int:
         """Read snapshots and the log behind them to its present end; returns how many records that were."""
@@ -64,7 +67,7 @@ class Session:
         for place, snapshot in snapshots.items():
             world.restore(place, snapshot.state, now, snapshot.appended_at)
         bounds = self.journal.seek({place: each.state.next_offset for place, each in snapshots.items()}, restart)
-        deadline = now + _CATCH_UP_SECONDS_MAX
+        moved_at = self.clock.now()
         count = 0
         # By position, not by the record before the end: that place may hold a marker or nothing at all.
         positions = {place: start for place, (start, _) in bounds.items()}
@@ -72,9 +75,11 @@ class Session:
             entries = self.journal.poll(POLL_SECONDS)
             count += len(entries)
             self.take(entries)
-            positions = {place: max(known, positions[place]) for place, known in self.journal.positions().items()}
-            if self.clock.now() > deadline:
-                raise TransientError(f"coordination topic {self.topic.name} could not be read to its end in time")
+            before, now = positions, self.clock.now()
+            positions = {place: max(known, before[place]) for place, known in self.journal.positions().items()}
+            moved_at = now if positions != before else moved_at
+            if now - moved_at > _CATCH_UP_SILENCE_SECONDS_MAX:
+                raise TransientError(f"coordination topic {self.topic.name} does not give its records up to its end")
         self.identity_checked_at = self.clock.now()
         return count
 
@@ -126,6 +131,17 @@ class Session:
 
     def _live_client_ids(self, now: float) -> list[str]:
         return [each.who.client_id for each in self.participant.world.live_members(now)]
+
+    def check_heard(self) -> None:
+        """Begin anew if not even our own records come back: a client may not recover from a restart of its broker."""
+        now, interval = self.clock.now(), self.participant.options.heartbeat_seconds
+        if now - self.turned_at > interval:
+            # The process itself slept: what waits to be read is read first.
+            self.awake_since = now
+        self.turned_at = now
+        unheard_seconds = now - max(self.awake_since, self.participant.heard_self_at)
+        if unheard_seconds > UNHEARD_INTERVALS_MAX * interval:
+            raise TransientError(f"nothing that this member wrote came back for {unheard_seconds:.0f} s")
 
     def check_identity(self) -> None:
         """A topic that was deleted and made again is another log: everything known of the old one is void."""

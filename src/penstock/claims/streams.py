@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,9 @@ from penstock.log.offsets import Partition
 from penstock.log.security import librdkafka_settings
 
 FETCH_AT_ONCE_MAX = 500
+UNANSWERED_SECONDS_MAX = 10.0
+"""A consumer that gives nothing for so long although the log has more is replaced: after a restart of its broker
+librdkafka may wait for ever for the answer to a question about leader epochs."""
 
 _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -54,6 +58,14 @@ class Stream:
     """It has to begin anew, from the group's position."""
     out_of_range: bool = False
     """The log no longer holds what comes next: it begins anew once everything before is done."""
+    fetch_from: int = -1
+    """The offset after the last one that was fetched."""
+    unanswered_seconds: float = 0.0
+    """How long the consumer was asked for this stream since it last answered."""
+
+    def __post_init__(self) -> None:
+        if self.fetch_from < 0:
+            self.fetch_from = self.acks.position
 
     @property
     def partition(self) -> Partition:
@@ -67,10 +79,20 @@ class Stream:
     def over(self) -> bool:
         return self.stale or (self.out_of_range and not self.queue and not self.acks.tracked)
 
+    def stuck(self, end: int) -> bool:
+        """Whether the consumer should have answered by now: the log ends at `end`, and it was asked for long."""
+        return self.fetch_from < end and self.unanswered_seconds > UNANSWERED_SECONDS_MAX
+
     @property
     def lag(self) -> int:
         """Records up to the log's end as it was at the last sample."""
         return lag_of(self.acks.position, self.health.ends[-1]) if self.health.ends else 0
+
+    def take(self, each: Message | int, fetch_from: int) -> None:
+        """Queue what the consumer gave; what comes next begins at `fetch_from`."""
+        self.queue.append(each)
+        self.fetch_from = fetch_from
+        self.unanswered_seconds = 0.0
 
     def next_messages(self, count_max: int) -> list[Message]:
         """The records that could be handed out now; they stay in the queue until `hand_out` takes them."""
@@ -106,26 +128,36 @@ class Reader:
         self._bootstrap = spec.bootstrap
         self._followed: dict[tuple[str, int], Stream] = {}
         self._paused: set[tuple[str, int]] = set()
+        self._settings = {
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 100,
+            "reconnect.backoff.ms": 100,
+            "reconnect.backoff.max.ms": 1000,
+            **librdkafka_settings(spec),
+            # Only a name: partitions are assigned by hand, and offsets are never committed to it.
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+        self._consumer = self._open()
+
+    def _open(self) -> Consumer:
         try:
-            self._consumer = Consumer(
-                {
-                    "fetch.wait.max.ms": 100,
-                    "fetch.error.backoff.ms": 100,
-                    "reconnect.backoff.ms": 100,
-                    "reconnect.backoff.max.ms": 1000,
-                    **librdkafka_settings(spec),
-                    # Only a name: partitions are assigned by hand, and offsets are never committed to it.
-                    "group.id": group,
-                    "enable.auto.commit": False,
-                    "enable.auto.offset.store": False,
-                    "auto.offset.reset": "error",
-                    "enable.partition.eof": True,
-                    "isolation.level": "read_committed",
-                },
-                logger=QuietLog(logger),
-            )
+            return Consumer(self._settings, logger=QuietLog(logger))
         except KafkaException as error:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+    def replace_consumer(self) -> None:
+        """Go on with a new consumer, where the present one stopped: `follow` assigns what is read."""
+        self._consumer.close()
+        self._consumer = self._open()
+        for stream in self._followed.values():
+            stream.unanswered_seconds = 0.0
+        self._followed.clear()
+        self._paused.clear()
 
     def follow(self, streams: Mapping[Partition, Stream]) -> None:
         """Read exactly these streams, each from where it begins; those that are read already go on."""
@@ -139,15 +171,17 @@ class Reader:
             del self._followed[key]
         new = {key: stream for key, stream in wanted.items() if key not in self._followed}
         if new:
-            places = [TopicPartition(*key, stream.acks.position) for key, stream in new.items()]
+            places = [TopicPartition(*key, stream.fetch_from) for key, stream in new.items()]
             self._consumer.incremental_assign(places)
         self._followed |= new
 
     def fetch(self, seconds: float) -> None:
         """Wait for records within the given time, and put them into their streams."""
         self._hold_back()
+        asked_at = time.monotonic()
         try:
             first = self._consumer.poll(seconds)
+            self._count_unanswered(time.monotonic() - asked_at)
             if first is None:
                 return
             messages = [first, *self._consumer.consume(FETCH_AT_ONCE_MAX - 1, timeout=0)]
@@ -155,6 +189,10 @@ class Reader:
             raise self._error(error) from None
         for message in messages:
             self._take(message)
+
+    def _count_unanswered(self, seconds: float) -> None:
+        for key, stream in self._followed.items():
+            stream.unanswered_seconds = 0.0 if key in self._paused else stream.unanswered_seconds + seconds
 
     def close(self) -> None:
         self._followed.clear()
@@ -185,10 +223,10 @@ class Reader:
         event = message.error()
         if event is None:
             if stream is not None:
-                stream.queue.append(message)
+                stream.take(message, offset_of(message) + 1)
         elif event.code() == KafkaError._PARTITION_EOF:
             if stream is not None:
-                stream.queue.append(message.offset() or 0)
+                stream.take(offset_of(message), offset_of(message))
         elif event.code() in _OUT_OF_RANGE:
             if stream is not None:
                 stream.out_of_range = True
