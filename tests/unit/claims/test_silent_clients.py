@@ -68,7 +68,7 @@ def test_a_process_that_slept_first_reads_what_waits_for_it() -> None:
 
 
 def test_a_stream_is_stuck_if_the_log_has_more_and_the_consumer_gives_nothing_although_it_was_asked() -> None:
-    stream = Stream(Acks(Partition("topic", 0, "id"), 1, 5, 10), 0.0)
+    stream = Stream(Acks(Partition("topic", "id", 0), 1, 5, 10), 0.0)
     assert stream.fetch_from == 5
     stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
     assert stream.stuck(6)
