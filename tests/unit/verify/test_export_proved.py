@@ -133,8 +133,9 @@ def test_what_was_proved_of_another_chain_or_is_damaged_is_passed_over(root: Exp
     storage = open_storage(str(root.lake), {})
     kept, body = read_proved(storage, root.table.places.proved), json.loads(path.read_bytes())
     assert kept is not None
-    others = [encode_proved(replace(kept, **change)) for change in ({"batch_id": "another"}, {"number": 999})]
-    changed = [{"v": 1}, {"tracks": None}, {"slices": body["slices"] + 1}]
+    changes: list[dict[str, Any]] = [{"batch_id": "another"}, {"number": 999}]
+    others = [encode_proved(replace(kept, **change)) for change in changes]
+    changed: list[dict[str, Any]] = [{"v": 1}, {"tracks": None}, {"slices": body["slices"] + 1}]
     for data in (*others, *(json.dumps({**body, **each}).encode() for each in changed), b"torn", b"[2]"):
         path.write_bytes(data)
         facts = facts_of(root.job)
