@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
 import pyarrow as pa
 
-from penstock.log.offsets import Bounds, Partition
+from penstock.log.epochs import LostTail
+from penstock.log.offsets import Bounds, EpochMark, Partition
 from penstock.log.reader import SCHEMA
 from penstock.log.source import SliceShrankError
 from penstock.verify.log_port import Told
@@ -23,6 +24,8 @@ class MemoryLog:
     values: Mapping[Partition, Mapping[int, bytes | None]]
     firsts: Mapping[Partition, int] = field(default_factory=dict)
     is_compacted: bool = False
+    epochs: Mapping[Partition, Mapping[int, int]] = field(default_factory=dict)
+    """Where each epoch of a partition's leaders ends, in their order; without any the log keeps none."""
 
     def partitions(self) -> tuple[Partition, ...]:
         return tuple(sorted(self.values))
@@ -33,6 +36,15 @@ class MemoryLog:
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
         return {each: Bounds(self._first(each), max(self.values[each], default=-1) + 1) for each in partitions}
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
+        return {each: max(self.epochs.get(each, ()), default=None) for each in partitions}
+
+    def lost_tails(self, marks: Mapping[Partition, EpochMark]) -> Sequence[LostTail]:
+        ends = {each: self.epochs[each].get(mark.epoch) for each, mark in marks.items()}
+        return [
+            LostTail(each, mark, end) for each, mark in marks.items() if (end := ends[each]) is None or end < mark.end
+        ]
 
     def compacted(self, topic: str) -> bool | None:
         return self.is_compacted

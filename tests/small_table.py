@@ -18,7 +18,7 @@ from penstock.flow.write import StagedWriter, WriteOptions
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Partition, Slice
+from penstock.log.offsets import EpochMark, Partition, Slice
 from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.proposal import Proposal, SlicePart, StartPart
@@ -72,7 +72,14 @@ class SmallTable:
     def start(self, partition: Partition, offset: int = 0) -> None:
         self.table.commit(Proposal(self.job.name, new_batch_id(), (StartPart(partition, offset, TOKEN),)))
 
-    def commit(self, partition: Partition, load: Load, counts: Counts | None = None, quarantined: bool = True) -> None:
+    def commit(
+        self,
+        partition: Partition,
+        load: Load,
+        counts: Counts | None = None,
+        quarantined: bool = True,
+        mark: EpochMark | None = None,
+    ) -> None:
         """Write the rows and commit the slice; other `counts` make the table lie, `quarantined` may be left undone."""
         read = len(load.good) + len(load.bad) + load.filtered
         honest = Counts(read, len(load.good), len(load.bad), load.filtered)
@@ -82,6 +89,7 @@ class SmallTable:
             counts or honest,
             self.stage(partition, load, load.good),
             self._stage_bad(partition, load),
+            mark=mark,
         )
         outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), (part,)))
         assert not outcome.refused

@@ -17,6 +17,7 @@ from penstock.log.epochs import LostTail, lost_tails
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import EpochMark, Partition
 from penstock.plan import LostTailError
+from penstock.verify import OffenceKind, Verdict, verify
 from tests.exports import ExportPipe, event
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
@@ -86,6 +87,9 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
             export.run_to_end()
         assert (raised.value.mark, raised.value.end) == (EpochMark(end=10, epoch=0), 5)
         assert (export.global_positions(), export.offsets("A")) == ([10], list(range(10)))
+        for proof in (verify(pipe.job, deep=False), verify(export.job, deep=False)):
+            assert proof.verdict is Verdict.VIOLATED
+            assert str(proof.first_offence).endswith(f"offsets [5, 10): {OffenceKind.NOT_IN_LOG}")
 
         # The other topic has a new epoch as well. Its first records are at offsets without a row: an aborted
         # transaction, so that the position moves on and the mark does not.
@@ -94,6 +98,8 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
         produce(whole, ids(range(5, 10)), transactional=True)
         steady.run_to_end()
         assert steady.column("id") == list(range(10))
+        [law] = [each for each in verify(steady.job, deep=False).checks if each.name == "log"]
+        assert (law.ok, law.facts["epochs_compared"]) == (True, 1)
         [end] = steady.positions()
         assert end is not None
         produce(whole, ids(range(10, 15)))

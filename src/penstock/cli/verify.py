@@ -39,7 +39,14 @@ def verify(
     values: Annotated[
         bool, typer.Option("--values", help="Decode records of the log again and compare their values: a sample.")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="With --values: every record that the log still has.")] = False,
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Of an export: read the entries of its ledger again that were proved before. "
+            "With --values: compare every record that the log still has.",
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", help="With --values: draws the same sample again.")] = 0,
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved.
@@ -52,11 +59,11 @@ def verify(
         if not rebuild_ledger(spec, json):
             raise typer.Exit(EXIT_FAILED)
         return
-    if every and not values:
-        raise UserError("--all goes with --values", hint="penstock verify JOB --values --all")
+    if every and not values and spec.export is None:
+        raise UserError("--all goes with --values or with an export", hint="penstock verify JOB --values --all")
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
-    report = verify_job(spec, deep=not shallow, progress=progress, values=sample)
+    report = verify_job(spec, deep=not shallow, progress=progress, values=sample, every_entry=every)
     if json:
         typer.echo(json_text.dumps(report.as_json()))
     else:

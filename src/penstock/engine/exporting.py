@@ -212,6 +212,7 @@ def _type_flow(job: JobSpec, table: ExportTable, routing: Routing, spec: TypeSpe
         target=table.columns_of(spec.name),
         event_time=spec.event_time,
         message=spec.message,
+        stated=pa.schema([]) if spec.schema is None else spec.schema,
         raw=raw,
     )
 

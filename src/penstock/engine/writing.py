@@ -204,6 +204,7 @@ def flow_of(job: JobSpec, batch: Batch, decoded: pa.Schema, target: pa.Schema, p
         table=write_options(job, target, partition_by),
         quarantine=quarantine_options(job),
         slices=named_slices(batch.slices),
+        stated=job.schema,
     )
 
 

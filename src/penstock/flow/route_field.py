@@ -174,10 +174,15 @@ def _spelled(value: str, numeric: bool) -> bytes:
     return (value if numeric else f'"{value}"').encode()
 
 
-def _reader(path: tuple[str, ...], kind: pa.DataType) -> JsonDecoder:
+def field_at(path: tuple[str, ...], kind: pa.DataType) -> pa.Field:
+    """The field of the top level that has a field of the type at the path, and nothing else."""
     for name in reversed(path[1:]):
         kind = pa.struct([(name, kind)])
-    return JsonDecoder(pa.schema([(path[0], kind)]), Wrapping(), TombstonePolicy.ROW, NewColumnPolicy.IGNORE)
+    return pa.field(path[0], kind)
+
+
+def _reader(path: tuple[str, ...], kind: pa.DataType) -> JsonDecoder:
+    return JsonDecoder(pa.schema([field_at(path, kind)]), Wrapping(), TombstonePolicy.ROW, NewColumnPolicy.IGNORE)
 
 
 def _sorted(parts: list[Routed]) -> Routed:

@@ -72,7 +72,7 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
     schema = pa.schema([*HIDDEN, *visible])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
-        decoder = decoder_for(flow.decode, flow.decoded, flow.on)
+        decoder = decoder_for(flow.decode, flow.decoded, flow.on, stated=flow.stated)
         for batch in batches:
             if (marked := mark_of(batch)) is not None:
                 key, mark = marked

@@ -69,6 +69,8 @@ class Flow:
     table: WriteOptions
     quarantine: WriteOptions
     slices: Mapping[PartitionKey, NamedSlice]
+    stated: pa.Schema | None = None
+    """The fields that the job file states; None: all that are decoded."""
     failpoint: Failpoint | None = None
     poison: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
     """Offsets of records that break the job itself, found by `engine.isolate`: they go to quarantine unseen."""
@@ -190,7 +192,7 @@ def fused_stage(flow: Flow) -> Stage:
     """Decode, compute and write in one pass over Arrow batches."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
-        decoder = decoder_for(flow.decode, flow.decoded, flow.on)
+        decoder = decoder_for(flow.decode, flow.decoded, flow.on, stated=flow.stated)
         writer = SliceWriter(flow)
         try:
             for batch in batches:

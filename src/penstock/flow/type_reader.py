@@ -12,9 +12,10 @@ from penstock.flow.columns import evaluate
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.convert import fit
 from penstock.flow.decode.json_rows import JsonDecoder
+from penstock.flow.fitting import grown
 from penstock.flow.new_fields import addable
 from penstock.flow.route import joined_bad
-from penstock.flow.route_field import leaf_type, widened
+from penstock.flow.route_field import field_at, leaf_type, widened
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.flow.seen_types import NewFields, column_types
 from penstock.flow.shares import FanoutFlow, TypeFlow
@@ -57,7 +58,11 @@ class TypeReader:
         if flow.route.by == "field" and flow.decode.format == "json":
             schema, self.proves = _proving(self._schema, self._path, numeric)
         self._narrow = schema is not self._schema
-        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message)
+        stated = kind.stated
+        if stated is not None and flow.route.by == "field" and not numeric:
+            # A text that takes every value would prove nothing.
+            stated = grown(stated, [field_at(self._path, pa.string())])
+        self._decoder = decoder_for(opened_decode(flow), schema, flow.on, kind.message, stated)
 
     def read(self, batch: pa.RecordBatch) -> Decoded:
         """Decode records that are known to be of the type. Raises `UserError` as decoders do."""

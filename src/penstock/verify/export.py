@@ -19,7 +19,7 @@ from penstock.tables.state import TOTAL_NAMES
 from penstock.verify.export_facts import BrokenLedger, LedgerFacts, read_ledger
 from penstock.verify.export_files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.verify.export_values import check_export_values
-from penstock.verify.facts import read_log
+from penstock.verify.facts import read_log, with_epochs
 from penstock.verify.findings import NO_TABLE, Check, Proof, Verdict
 from penstock.verify.judge import Leave
 from penstock.verify.laws import RowCounts, check_log, check_rows, check_totals, partition_facts
@@ -34,7 +34,7 @@ FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files
 
 def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenLog) -> Proof:
     """Check the ledger, the files and the log of a routed job."""
-    facts = ledger_facts(job, export, from_first=depth.deep)
+    facts = ledger_facts(job, export, from_first=depth.every_entry)
     if facts is None:
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
@@ -42,7 +42,7 @@ def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenL
     facts.table.refuse_other_names(job.log.topics)
     landed = find_landed(job, export, facts)
     with closing(open_log(job)) as log:
-        log_facts = read_log(log, facts.lives)
+        log_facts = with_epochs(read_log(log, facts.lives), facts.state.partitions, log)
         sweep = swept(job, facts, landed, depth, log, log_facts.bounds)
         checks = [
             *own_checks(facts, landed, sweep),
@@ -75,7 +75,9 @@ def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
         return
     if all(each.verdict is not Verdict.VIOLATED for each in checks):
         table = facts.table
-        keep_proved(table.storage, table.places.proved, Proved(last.number, last.batch_id, facts.chain))
+        since = facts.read_at if facts.known is None else facts.known.since
+        proved = Proved(last.number, last.batch_id, facts.chain, since, facts.read_at)
+        keep_proved(table.storage, table.places.proved, proved)
 
 
 def find_landed(job: JobSpec, export: ExportSpec, facts: LedgerFacts) -> Landed:

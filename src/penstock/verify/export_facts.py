@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 from penstock.errors import InvariantError
 from penstock.job.spec import ExportSpec, JobSpec
@@ -50,6 +51,10 @@ class LedgerFacts:
     """Set where the quarantine belongs to an earlier ledger."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
+    read_at: str = ""
+    """When, as ISO 8601."""
+    known: Proved | None = None
+    """What was proved before, on which this reading builds."""
     unfinished: ReplayRun | None = None
     """The newest replay run, if its rows may still be in quarantine too (RULES Q2)."""
 
@@ -64,6 +69,8 @@ class BrokenLedger:
 @dataclass(slots=True)
 class _Reading:
     chain: Chain
+    count: int = 0
+    """How many entries were read."""
     missing: list[int] = field(default_factory=list)
     last: Entry | None = None
     """The newest entry that was read."""
@@ -75,7 +82,8 @@ def read_ledger(
 ) -> LedgerFacts | BrokenLedger | None:
     """Read everything that the ledger holds; None while there is none. `deleted` are days as `Chain` knows them.
 
-    What an earlier verification proved is not read again, unless days were deleted since or `from_first` asks for it.
+    What an earlier verification proved is not read again, unless days were deleted since or `from_first` asks for it:
+    how many rows of a deleted day each slice had, only its entry tells.
 
     The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
     """
@@ -89,12 +97,12 @@ def read_ledger(
     if state.number == 0 and not _numbers(table):
         return None
     proved = None if from_first or deleted is not None else _known(table, state.number)
-    reading = _read(table, quarantine, state.number, proved or Proved(0, "", Chain(deleted=deleted or {})))
+    reading = _read(table, quarantine, state.number, proved, Chain(deleted=deleted or {}))
     return LedgerFacts(
         table=table,
         state=state,
         chain=reading.chain,
-        slices=reading.chain.close(state, reading.missing),
+        slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
         quarantined=_examined(quarantine),
         pending=examine(
             open_storage(job.table.quarantine_path, job.table.storage_options), reading.pending, QUARANTINE_COLUMNS
@@ -102,6 +110,8 @@ def read_ledger(
         lives=_lives(state),
         life_faults=life_faults(quarantine, job.name, table.life),
         last=reading.last,
+        read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
+        known=proved,
         unfinished=_unfinished(table, quarantine, state),
     )
 
@@ -135,18 +145,28 @@ def _known(table: ExportTable, last: int) -> Proved | None:
     return proved if entry is not None and entry.batch_id == proved.batch_id else None
 
 
-def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved) -> _Reading:
-    """Go through all entries up to `last`, and look whether there are any behind a number that is free."""
-    reading = _Reading(proved.chain)
+def _told(slices: Check, count: int, proved: Proved | None) -> Check:
+    """The law of the slices, with what was not read for it."""
+    facts = {**slices.facts, "entries_read": count}
+    return replace(slices, detail=slices.detail if proved is None else f"{slices.detail}; {proved}", facts=facts)
+
+
+def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved | None, none: Chain) -> _Reading:
+    """Go through all entries up to `last`, and look whether there are any behind a number that is free.
+
+    They are put upon the chain that is proved, or upon `none`.
+    """
+    reading = _Reading(none if proved is None else proved.chain)
     life = table.life
-    numbers = _numbers(table, proved.number)
-    first = proved.number + 1 if proved.number else min(numbers, default=1)
+    numbers = _numbers(table, 0 if proved is None else proved.number)
+    first = min(numbers, default=1) if proved is None else proved.number + 1
     for number, entry in _entries(table, first, last):
+        reading.count += 1
         if entry is None:
             reading.missing.append(number)
             continue
         reading.last = entry
-        if number == first and number > 1 and not proved.number and entry.kind is not EntryKind.REBUILD:
+        if number == first and number > 1 and proved is None and entry.kind is not EntryKind.REBUILD:
             reading.missing.append(1)
         reading.chain.add(entry)
         for piece in entry.slices:

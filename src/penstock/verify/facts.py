@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.job.spec import JobSpec
@@ -16,9 +16,9 @@ from penstock.tables.delta.table import Table, open_table
 from penstock.tables.quarantine import open_quarantine
 from penstock.tables.quarantine_rows import count_rows, own_files
 from penstock.tables.state import PartitionState
-from penstock.verify.laws import LogFacts
+from penstock.verify.laws import LogFacts, States
 from penstock.verify.lives import Committed, Lives, find_lives, read_history
-from penstock.verify.log_port import LogAnswers
+from penstock.verify.log_port import LogAnswers, ReadableLog
 from penstock.verify.table_offsets import DataFile, active_files
 
 
@@ -78,6 +78,16 @@ def read_log(log: LogAnswers, lives: Lives) -> LogFacts:
     same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == lives.fingerprints[topic]}
     new = [each for each in log.partitions() if each not in known] if len(same) == len(lives.fingerprints) else []
     return LogFacts(ids, log.bounds(each for each in lives.current if each.topic in same), tuple(new))
+
+
+def with_epochs(facts: LogFacts, states: States, log: ReadableLog) -> LogFacts:
+    """What the log says of the last records that were read, by the epochs of their leaders (RULES P3)."""
+    marks = {each: mark for each in facts.bounds if (mark := states[each].mark) is not None}
+    if not marks:
+        return facts
+    silent = frozenset(each for each, epoch in log.leader_epochs(marks).items() if epoch is None)
+    lost = log.lost_tails({each: mark for each, mark in marks.items() if each not in silent})
+    return replace(facts, lost=tuple(lost), silent=silent)
 
 
 def quarantine_files(quarantine: Table | None) -> list[DataFile]:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 
+from penstock.log.epochs import LostTail
 from penstock.log.offsets import Bounds, Partition
+from penstock.plan import LostTailError
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.state import PartitionWord, Totals
 from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
@@ -250,10 +252,17 @@ class LogFacts:
     topic_ids: Mapping[str, str]
     bounds: Mapping[Partition, Bounds]
     new: Sequence[Partition] = ()
+    lost: Sequence[LostTail] = ()
+    """Records that were read and that the log, by its leader epochs, does not have any more."""
+    silent: frozenset[Partition] = frozenset()
+    """Partitions whose leaders tell no epoch to compare that of the last record with."""
 
 
 def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) -> Check:
-    """The positions lie within the log, and the log is the one that they belong to (RULES P3)."""
+    """The positions lie within the log, and the log is the one that they belong to (RULES P3).
+
+    A log that was cut and grew again past a position is told by its leader epochs, where the table keeps one.
+    """
     texts = [text for topic, known in sorted(fingerprints.items()) if (text := _identity_fault(topic, known, log))]
     offences: list[Offence] = []
     warnings = [f"{each} is not started yet" for each in log.new]
@@ -268,11 +277,31 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
             offences.append(offence_at(partition, bounds.end, OffenceKind.BEYOND_POSITION, state.position))
         elif state.position < bounds.first:
             warnings.append(f"{partition}: a gap is ahead, the log no longer has [{state.position}, {bounds.first})")
-    detail = "; ".join(texts) or f"{len(log.bounds)} positions lie within the log, {lag} offsets behind its end"
-    facts = {"lag_records": lag}
-    return conclude(
-        "log", detail, bool(texts), offences=offences, warnings=warnings, facts=facts, partitions=log.bounds
+    for lost in log.lost:
+        cut = LostTailError(lost.partition, lost.mark, lost.end)
+        texts.append(f"{cut.primary} ({cut.detail})")
+        first = (states[lost.partition].origin or 0) if lost.end is None else lost.end
+        offences.append(offence_at(lost.partition, first, OffenceKind.NOT_IN_LOG, lost.mark.end))
+    compared = sum(states[each].mark is not None for each in log.bounds) - len(log.silent)
+    detail = "; ".join(texts) or (
+        f"{len(log.bounds)} positions lie within the log, {lag} offsets behind its end; "
+        f"leader epochs compared in {compared}"
     )
+    return conclude(
+        "log",
+        detail,
+        bool(texts),
+        offences=offences,
+        unproven=_silence(log.silent),
+        warnings=warnings,
+        facts={"lag_records": lag, "epochs_compared": compared},
+        partitions=log.bounds,
+    )
+
+
+def _silence(silent: frozenset[Partition]) -> list[Unproven]:
+    what = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
+    return [Unproven(what, "brokers that keep leader epochs", silent)] if silent else []
 
 
 def _identity_fault(topic: str, known: int, log: LogFacts) -> str:

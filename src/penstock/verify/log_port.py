@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import polars as pl
@@ -10,10 +11,14 @@ import pyarrow as pa
 from confluent_kafka import Consumer
 
 from penstock.job.spec import JobSpec
+from penstock.log.epochs import LostTail, lost_tails
 from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Bounds, Partition, Slice
+from penstock.log.offsets import Bounds, EpochMark, Partition, Slice
 from penstock.log.reader import PieceReader
 from penstock.verify.log_offsets import open_consumer, record_offsets
+
+LOST_TAIL_ASKED_AGAIN = 2
+LOST_TAIL_PAUSE_SECONDS = 0.5
 
 Told = Callable[[int], None]
 """Hears how many more offsets of a range are done."""
@@ -31,6 +36,12 @@ class LogAnswers(Protocol):
 
 class ReadableLog(LogAnswers, Protocol):
     """A log whose records can be read again."""
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
+        """The epochs of the partitions' present leaders; None where the log keeps none."""
+
+    def lost_tails(self, marks: Mapping[Partition, EpochMark]) -> Sequence[LostTail]:
+        """The marks whose records the log has lost otherwise than by retention or compaction."""
 
     def compacted(self, topic: str) -> bool | None:
         """Whether compaction may leave holes in the topic; None if that is not known."""
@@ -63,6 +74,19 @@ class KafkaRecords:
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
         return self._log.bounds(partitions)
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
+        return self._log.leader_epochs(partitions)
+
+    def lost_tails(self, marks: Mapping[Partition, EpochMark]) -> Sequence[LostTail]:
+        lost = lost_tails(self._log, {partition: [mark] for partition, mark in marks.items()})
+        for _ in range(LOST_TAIL_ASKED_AGAIN):
+            if not lost:
+                break
+            # A new leader may tell an older end for a moment, and an old one not know a newer epoch.
+            time.sleep(LOST_TAIL_PAUSE_SECONDS)
+            lost = lost_tails(self._log, {each.partition: [each.mark] for each in lost})
+        return lost
 
     def compacted(self, topic: str) -> bool | None:
         return self._log.compacted(topic)

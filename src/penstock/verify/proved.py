@@ -1,12 +1,13 @@
-"""What a verification has proved of a ledger's entries, kept beside it: `verify --shallow` reads only newer entries.
+"""What a verification has proved of a ledger's entries, kept beside it: the next one reads only newer entries.
 
 Entries are never folded away (RULES L2), so without this a verification would read more with every batch. The object
-names the entry that it ends with; one of another chain, or of another version, is passed over and all entries are read.
-A verification that also reads the records of the log always reads them all.
+names the entry that it ends with and carries a digest of itself; one of another chain or version, or a damaged one, is
+passed over and all entries are read. What comes out is compared with the ledger's state and with all files in any case.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -19,7 +20,8 @@ from penstock.tables.state import Totals
 from penstock.verify.chain import Behind, Chain, Track, TypeDay
 from penstock.verify.laws import Span
 
-VERSION = 1
+VERSION = 2
+_DIGEST = "sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +31,22 @@ class Proved:
     number: int
     batch_id: str
     chain: Chain
+    since: str
+    """When its first entries were read, as ISO 8601."""
+    until: str
+    """When its last ones were."""
+
+    def __str__(self) -> str:
+        when = f"on {self.until}" if self.since == self.until else f"from {self.since} to {self.until}"
+        return f"entries up to {self.number} were proved {when} and not read again (--all reads them)"
 
 
 def read_proved(storage: Storage, path: str) -> Proved | None:
     """What is kept, if anything that can be used."""
     try:
         body = json.loads(storage.read(path))
-        return _proved(body) if body["v"] == VERSION else None
-    except (PenstockError, ValueError, KeyError, TypeError):
+        return _proved(body) if body["v"] == VERSION and body.pop(_DIGEST) == _digest(body) else None
+    except (PenstockError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
@@ -54,6 +64,8 @@ def encode_proved(proved: Proved) -> bytes:
         "v": VERSION,
         "number": proved.number,
         "batch": proved.batch_id,
+        "since": proved.since,
+        "until": proved.until,
         "tracks": [_track_body(each, track) for each, track in chain.tracks.items()],
         "files": dict(chain.files),
         "days": [[*day, rows, chain.last_written[day]] for day, rows in chain.days.items()],
@@ -63,7 +75,11 @@ def encode_proved(proved: Proved) -> bytes:
         "rebuilt": chain.rebuilt,
         "slices": chain.slices,
     }
-    return json.dumps(body, separators=(",", ":")).encode()
+    return json.dumps({**body, _DIGEST: _digest(body)}, separators=(",", ":")).encode()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
 
 
 def _proved(body: Mapping[str, Any]) -> Proved:
@@ -78,7 +94,7 @@ def _proved(body: Mapping[str, Any]) -> Proved:
         rebuilt=body["rebuilt"],
         slices=body["slices"],
     )
-    return Proved(body["number"], body["batch"], chain)
+    return Proved(body["number"], body["batch"], chain, body["since"], body["until"])
 
 
 def _track_body(partition: Partition, track: Track) -> dict[str, Any]:

@@ -39,6 +39,8 @@ class Depth:
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
     values: Sample | None = None
     """Which records are decoded again to compare values; None: none."""
+    every_entry: bool = False
+    """Whether entries of a ledger are read again that an earlier verification has proved."""
 
 
 @dataclass(frozen=True, slots=True)

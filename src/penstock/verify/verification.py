@@ -11,7 +11,7 @@ from contextlib import closing
 
 from penstock.job.spec import JobSpec, Secret
 from penstock.verify.export import prove_export
-from penstock.verify.facts import TableFacts, read_log, read_table
+from penstock.verify.facts import TableFacts, read_log, read_table, with_epochs
 from penstock.verify.findings import NO_TABLE, Proof, VerifyReport
 from penstock.verify.judge import Leave
 from penstock.verify.laws import (
@@ -42,12 +42,14 @@ def verify(
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX,
     values: Sample | None = None,
     open_log: OpenLog = KafkaRecords,
+    every_entry: bool = False,
 ) -> VerifyReport:
     """Check a job's table against itself and its log.
 
-    `deep` also reads the log's records for their offsets; with `values` records are decoded again and compared.
+    `deep` also reads the log's records for their offsets; with `values` records are decoded again and compared. Entries
+    of a ledger that were proved before are read again only with `every_entry`.
     """
-    depth = Depth(deep, progress, offsets_per_pass_max, values)
+    depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry)
     path = "******" if isinstance(job.table.path, Secret) else job.table.path
     proof = _with_attempts(lambda: _prove(job, depth, open_log))
     return VerifyReport(job.name, path, proof.version, depth.deep, proof.checks, proof.partitions)
@@ -75,7 +77,7 @@ def _prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return NO_TABLE
     files = TableFiles.of(job, facts)
     with closing(open_log(job)) as log:
-        log_facts = read_log(log, facts.lives)
+        log_facts = with_epochs(read_log(log, facts.lives), facts.states, log)
         subject = _subject(facts)
         sweep = Sweep(job, subject, _sources(files, log, log_facts, depth.deep), depth.progress)
         sweep.run(depth.offsets_per_pass_max)

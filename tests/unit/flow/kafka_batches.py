@@ -39,10 +39,13 @@ def decode_json(
     payload: Payload = Payload.PLAIN,
     tombstone: TombstonePolicy = TombstonePolicy.FILTER,
     new_column: NewColumnPolicy = NewColumnPolicy.ADD,
+    mixed_types: MixedTypesPolicy = MixedTypesPolicy.MAJORITY,
+    stated: pa.Schema | None = None,
 ) -> Decoded:
     """Decode the values and see that nothing is lost, doubled or out of order."""
     batch = kafka_batch(values)
-    decoder = decoder_for(DecodeSpec("json", payload), schema, Policies(tombstone=tombstone, new_column=new_column))
+    on = Policies(tombstone=tombstone, new_column=new_column, mixed_types=mixed_types)
+    decoder = decoder_for(DecodeSpec("json", payload), schema, on, stated=stated)
     decoded = decoder.decode(batch)
     good, bad = good_offsets(decoded), bad_offsets(decoded)
     assert good == sorted(good)

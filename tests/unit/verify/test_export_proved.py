@@ -6,16 +6,25 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from penstock.log.offsets import Bounds
 from penstock.storage import open_storage
 from penstock.tables.parquet.compact import compact
+from penstock.tables.parquet.ledger import SNAPSHOT_EVERY
+from penstock.tables.parquet.rebuild import rebuild
 from penstock.tables.parquet.state import LedgerState
+from penstock.verify import VerifyReport, verify
 from penstock.verify.export import keep_for_next
 from penstock.verify.export_facts import LedgerFacts, read_ledger
 from penstock.verify.findings import OffenceKind, Verdict
 from penstock.verify.proved import encode_proved, read_proved
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
-from tests.unit.verify.damaged import append_bad, at, bad_root, facts_of, failed, first_offence, judged
+from tests.memory_log import MemoryLog
+from tests.unit.verify.damaged import append_bad, at, bad_root, entry_path, facts_of, failed, first_offence, judged
+from tests.watched_storage import WatchedStorage
 
 
 def verified(root: ExportRoot) -> LedgerFacts:
@@ -55,7 +64,12 @@ def test_what_is_proved_comes_back_as_it_was_and_leads_to_the_same_verdict(root:
     whole = read_ledger(root.job, root.job.export, from_first=True)
     assert isinstance(whole, LedgerFacts)
     assert newer.chain == whole.chain
-    assert judged(root.job, newer) == judged(root.job, whole)
+    seen, again = judged(root.job, newer), judged(root.job, whole)
+    slices = seen.pop("slices")
+    assert (slices.verdict, slices.partitions) == (again["slices"].verdict, again.pop("slices").partitions)
+    assert f"entries up to {kept.number} were proved on {kept.until} and not read again" in slices.detail
+    assert (slices.facts["entries_read"], whole.slices.facts["entries_read"]) == (1, root.state.number)
+    assert seen == again
 
 
 def test_proved_entries_are_not_read_again(root: ExportRoot) -> None:
@@ -70,7 +84,7 @@ def test_proved_entries_are_not_read_again(root: ExportRoot) -> None:
     assert root.job.export is not None
     whole = read_ledger(root.job, root.job.export, from_first=True)
     assert isinstance(whole, LedgerFacts)
-    assert not whole.slices.ok, "a verification that is not shallow reads them all"
+    assert not whole.slices.ok, "with --all they are"
 
 
 def test_damage_to_files_that_were_proved_is_still_found(root: ExportRoot) -> None:
@@ -113,14 +127,81 @@ def test_a_day_that_is_deleted_later_is_learnt_once(root: ExportRoot) -> None:
     assert failed(judged(root.job)) == []
 
 
-def test_what_was_proved_of_another_chain_is_passed_over(root: ExportRoot, tmp_path: Path) -> None:
+def test_what_was_proved_of_another_chain_or_is_damaged_is_passed_over(root: ExportRoot) -> None:
     verified(root)
     path = root.lake / "_penstock/shop/proved.json"
-    body = json.loads(path.read_bytes())
-    for change in ({"batch": "another"}, {"number": 999}, {"v": 2}, {"tracks": None}):
-        path.write_text(json.dumps({**body, **change}))
+    storage = open_storage(str(root.lake), {})
+    kept, body = read_proved(storage, root.table.places.proved), json.loads(path.read_bytes())
+    assert kept is not None
+    changes: list[dict[str, Any]] = [{"batch_id": "another"}, {"number": 999}]
+    others = [encode_proved(replace(kept, **change)) for change in changes]
+    changed: list[dict[str, Any]] = [{"v": 1}, {"tracks": None}, {"slices": body["slices"] + 1}]
+    for data in (*others, *(json.dumps({**body, **each}).encode() for each in changed), b"torn", b"[2]"):
+        path.write_bytes(data)
         facts = facts_of(root.job)
-        assert facts.last is not None, "all entries were read"
+        assert facts.known is None and facts.slices.facts["entries_read"] == root.state.number
         assert failed(judged(root.job, facts)) == []
-    path.write_text("torn")
+
+
+def test_a_ledger_that_was_put_back_or_made_again_is_read_from_its_first_entry(
+    root: ExportRoot, tmp_path: Path
+) -> None:
+    home, older = root.lake / "_penstock/shop", tmp_path / "older"
+    shutil.copytree(home, older)
+    root.write(ZERO, 34, 50, {("order", WEDNESDAY): range(34, 50)})
+    verified(root)
+    kept = (home / "proved.json").read_bytes()
+    shutil.rmtree(home)
+    shutil.copytree(older, home)
+    (home / "proved.json").write_bytes(kept)
+    assert facts_of(root.job).known is None
+    assert failed(judged(root.job)) == ["rows", "offsets"], "the copy lacks an entry whose file is there"
+
+    # It went on in its own way, past the number that was proved.
+    (root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.49.parquet").unlink()
+    root = ExportRoot(root.job_path)
+    root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
+    assert facts_of(root.job).known is None
+    verified(root)
+
+    shutil.rmtree(home / "ledger")
+    rebuild(root.open(), {ZERO: Bounds(0, 40), ONE: Bounds(0, 34)})
+    assert facts_of(root.job).known is None
     assert failed(judged(root.job)) == []
+
+
+def test_what_a_verification_reads_of_the_ledger_does_not_grow_with_its_age(
+    root: ExportRoot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole of `verify`, as it is without options: each time after as many batches."""
+    log: dict[int, bytes | None] = dict.fromkeys(range(34), b"{}")
+
+    def reads(**options: Any) -> tuple[list[str], VerifyReport]:
+        watched = WatchedStorage(open_storage(str(root.lake), {}))
+        monkeypatch.setattr("penstock.tables.parquet.table.open_storage", lambda *_: watched)
+        records = MemoryLog({ZERO: dict(log), ONE: dict.fromkeys(range(34), b"{}")})
+        report = verify(root.job, open_log=lambda _: records, **options)
+        monkeypatch.undo()
+        return [path for path in watched.acts("read") if "/ledger/" in path], report
+
+    counts = []
+    for _ in range(3):
+        for _ in range(SNAPSHOT_EVERY):
+            start = len(log)
+            root.write(ZERO, start, start + 1, {("order", WEDNESDAY): [start]})
+            log[start] = b"{}"
+        found, report = reads()
+        assert report.verdict is Verdict.PROVEN
+        counts.append(len(found))
+    assert counts[1] == counts[2] < root.state.number
+    again, report = reads(every_entry=True)
+    assert report.verdict is Verdict.PROVEN
+    assert len(set(again)) >= root.state.number
+
+    entry_path(root, 5).write_bytes(b"torn")
+    _, unseen = reads()
+    assert unseen.verdict is Verdict.PROVEN
+    assert "--all reads them" in next(each.detail for each in unseen.checks if each.name == "slices")
+    _, found_out = reads(every_entry=True)
+    assert found_out.verdict is Verdict.VIOLATED
+    assert proved_number(root) == root.state.number

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log.offsets import Bounds, Partition
+from penstock.log.epochs import LostTail
+from penstock.log.offsets import Bounds, EpochMark, Partition
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.tables.state import PartitionState, Totals
-from penstock.verify.findings import Offence, OffenceKind, VerifyReport, earliest
+from penstock.verify.findings import Offence, OffenceKind, Verdict, VerifyReport, earliest
 from penstock.verify.laws import (
     CommittedSlice,
     LogFacts,
@@ -169,12 +170,30 @@ KNOWN = {"orders": topic_fingerprint("id1")}
 def test_positions_within_the_log_hold_and_the_lag_is_told() -> None:
     check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}))
     assert check.ok
-    assert check.facts == {"lag_records": 7}
+    assert check.facts == {"lag_records": 7, "epochs_compared": 0}
 
 
 def test_a_position_beyond_the_log_is_found() -> None:
     check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 29)}))
     assert check.offence == at(29, OffenceKind.BEYOND_POSITION, 30)
+
+
+@pytest.mark.parametrize(("end", "first"), [(25, 25), (None, 0)], ids=["cut", "another log"])
+def test_a_log_that_lost_what_was_read_and_grew_again_is_found(end: int | None, first: int) -> None:
+    mark = EpochMark(end=30, epoch=4)
+    lost = LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}, lost=(LostTail(ORDERS, mark, end),))
+    check = check_log({ORDERS: replace(WRITTEN, mark=mark)}, KNOWN, lost)
+    assert check.verdict is Verdict.VIOLATED
+    assert check.offence == at(first, OffenceKind.NOT_IN_LOG, 30)
+    assert check.partitions == {ORDERS: Verdict.VIOLATED}
+
+
+def test_a_log_that_tells_no_epochs_leaves_open_whether_it_was_cut() -> None:
+    states = {ORDERS: replace(WRITTEN, mark=EpochMark(30, 4)), RETURNS: WRITTEN}
+    bounds = {ORDERS: Bounds(5, 37), RETURNS: Bounds(0, 30)}
+    check = check_log(states, KNOWN, LogFacts({"orders": "id1"}, bounds, silent=frozenset([ORDERS])))
+    assert check.partitions == {ORDERS: Verdict.NOT_PROVEN, RETURNS: Verdict.PROVEN}
+    assert check.facts["epochs_compared"] == 0
 
 
 def test_a_gap_ahead_is_a_warning() -> None:

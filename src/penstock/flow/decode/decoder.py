@@ -10,10 +10,11 @@ from penstock.errors import UserError
 from penstock.flow.decode.convert import check_schema
 from penstock.flow.decode.garmadon import GarmadonDecoder, check_garmadon
 from penstock.flow.decode.json_rows import JsonDecoder
+from penstock.flow.decode.loose_text import loosened
 from penstock.flow.decode.protobuf_rows import ProtobufDecoder, check_protobuf
 from penstock.flow.decode.raw import RAW_SCHEMA, RawDecoder
 from penstock.flow.rows import Decoded
-from penstock.job.spec import DecodeSpec, MessageName, Policies
+from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies
 
 
 class Decoder(Protocol):
@@ -22,10 +23,17 @@ class Decoder(Protocol):
         ...
 
 
-def decoder_for(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: MessageName | None = None) -> Decoder:
+def decoder_for(
+    decode: DecodeSpec,
+    schema: pa.Schema,
+    on: Policies,
+    message: MessageName | None = None,
+    stated: pa.Schema | None = None,
+) -> Decoder:
     """The decoder of a job, or of one of its types; raises `UserError` if it cannot produce the schema.
 
-    `message` is that of the type, where types have different ones. The decoder can be pickled.
+    `message` is that of the type, where types have different ones. `stated` are the fields that the job file states:
+    only others may take numbers as text; None if it states them all. The decoder can be pickled.
     """
     match decode.format:
         case "raw":
@@ -34,7 +42,9 @@ def decoder_for(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: Me
             return RawDecoder(schema, decode.wrapping, on.tombstone)
         case "json":
             check_schema(schema)
-            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column)
+            loose = on.mixed_types is MixedTypesPolicy.TEXT and stated is not None
+            texts = loosened(schema, stated) if loose else schema
+            return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, texts)
         case "protobuf":
             return _protobuf(decode, schema, on, _named(message or decode.message, "message"))
         case "garmadon":

@@ -25,12 +25,13 @@ _ReadMembers = Callable[[JsonObject], list[Value]]
 class ExactReader:
     """Reads single records against a schema; with `known_only` a field that the schema lacks is a misfit.
 
-    Its functions do not travel to the workers: make it there.
+    `loose` is the schema, perhaps with texts that take every value (`loose_text`). Its functions do not travel to the
+    workers: make it there.
     """
 
-    def __init__(self, schema: pa.Schema, *, known_only: bool) -> None:
+    def __init__(self, schema: pa.Schema, loose: pa.Schema, *, known_only: bool) -> None:
         self._schema = schema
-        self._readers = {field.name: _reader(field.type, known_only) for field in schema}
+        self._readers = {field.name: _reader(field.type, known_only) for field in loose}
         self.read = _members_reader(self._readers, known_only)
         """One value per field of the schema. Raises `MisfitError`."""
 

@@ -72,9 +72,15 @@ class JsonDecoder:
     """Decodes records that are one JSON object each."""
 
     def __init__(
-        self, schema: pa.Schema, wrapping: Wrapping, tombstone: TombstonePolicy, new_column: NewColumnPolicy
+        self,
+        schema: pa.Schema,
+        wrapping: Wrapping,
+        tombstone: TombstonePolicy,
+        new_column: NewColumnPolicy,
+        loose: pa.Schema | None = None,
     ) -> None:
         self._schema = schema
+        self._loose = schema if loose is None else loose
         self._wrapping = wrapping
         self._tombstone = tombstone
         self._new_column = new_column
@@ -163,7 +169,7 @@ class JsonDecoder:
         """Take the exact path for the doubtful records of the piece."""
         if not doubts:
             return
-        exact = _exact_reader(self._schema, self._known_only)
+        exact = _exact_reader(self._schema, self._loose, self._known_only)
         numbers = sorted(doubts)
         doubtful = piece.only(numbers)
         values: list[list[Value]] = []
@@ -189,7 +195,7 @@ class JsonDecoder:
                 return self._arrow.read_known(proved.records.cast(pa.string()))
             except pa.ArrowInvalid:
                 pass
-        return _exact_reader(self._schema, self._known_only).batch(values)
+        return _exact_reader(self._schema, self._loose, self._known_only).batch(values)
 
     def _refuse(self, row: int, misfit: MisfitError, harvest: _Harvest) -> None:
         if misfit.unknown_field and self._new_column is NewColumnPolicy.FAIL:
@@ -211,8 +217,8 @@ class JsonDecoder:
 
 
 @lru_cache(maxsize=_READERS_KEPT_MAX)
-def _exact_reader(schema: pa.Schema, known_only: bool) -> ExactReader:
-    return ExactReader(schema, known_only=known_only)
+def _exact_reader(schema: pa.Schema, loose: pa.Schema, known_only: bool) -> ExactReader:
+    return ExactReader(schema, loose, known_only=known_only)
 
 
 def _joined(schema: pa.Schema, harvest: _Harvest) -> tuple[pa.RecordBatch, Sequence[int]]:

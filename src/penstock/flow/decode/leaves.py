@@ -6,6 +6,7 @@ Arrow's parsers in the fast path take less (a zero with a large exponent, say) b
 from __future__ import annotations
 
 import base64
+import json
 import math
 import re
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.flow.decode.json_text import JsonNumber
+from penstock.flow.decode.json_text import JsonNumber, JsonObject
+from penstock.flow.decode.loose_text import ANY_TEXT
 from penstock.flow.decode.misfit import MisfitError, expected, shown
 from penstock.flow.decode.times import day_number, timestamp_micros
 from penstock.job.schema import job_type_name
@@ -61,6 +63,33 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise ValueError
     return well_formed(value)
+
+
+def _any_text(value: Any) -> str:
+    """A text as it is, every other value as JSON spells it: no digit of a number is lost."""
+    return well_formed(value if type(value) is str else _spelled(value))
+
+
+def _spelled(value: Any) -> str:
+    if value is None:
+        return "null"
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is JsonNumber:
+        return str(value)
+    if type(value) is str:
+        return json.dumps(value, ensure_ascii=False)
+    parts: list[str] = []
+    if type(value) is JsonObject:
+        for name, each in value.items():
+            if name in value.doubled:
+                raise MisfitError("given twice").inside(name)
+            parts.append(f"{json.dumps(name, ensure_ascii=False)}:{_spelled(each)}")
+        return f"{{{','.join(parts)}}}"
+    # A loop, not a generator: values may nest half as deep as Python's stack allows.
+    for each in value:
+        parts.append(_spelled(each))
+    return f"[{','.join(parts)}]"
 
 
 def _boolean(value: Any) -> Value:
@@ -137,6 +166,7 @@ def _binary(value: Any) -> Value:
 
 _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Read]], ...] = (
     (pa.types.is_string, lambda _: _text),
+    (ANY_TEXT.equals, lambda _: _any_text),
     (pa.types.is_boolean, lambda _: _boolean),
     (pa.types.is_integer, _integer_reader),
     (pa.types.is_float64, lambda _: _double),

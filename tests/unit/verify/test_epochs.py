@@ -1,0 +1,47 @@
+"""RULES P3: `verify` asks the log whether it still has what was read, by the epochs of its leaders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.log.offsets import EpochMark
+from penstock.verify import OffenceKind, Verdict
+from tests.small_table import Load, SmallTable
+from tests.unit.verify.lakes import Kind, Lake, made
+
+PLAIN = Kind(places=True, compacted=False, recreated=False)
+
+
+def read_in_epoch(folder: Path, epoch: int) -> Lake:
+    """A table that has read partition 1 up to its end, the last record in this epoch."""
+    lake = made(folder, PLAIN)
+    one = lake.partitions[1]
+    SmallTable(lake.job).commit(one, Load(8, 10, range(8, 10)), mark=EpochMark(10, epoch))
+    return lake
+
+
+def of_log(lake: Lake, ends: dict[int, int] | None, deep: bool = True) -> tuple[Verdict, OffenceKind | None]:
+    """What becomes of the law of the log, if the epochs of partition 1 end there."""
+    epochs = {} if ends is None else {lake.partitions[1]: ends}
+    report = replace(lake, log=replace(lake.log, epochs=epochs)).verify(deep=deep)
+    [check] = [each for each in report.checks if each.name == "log"]
+    assert report.verdict is check.verdict, "no other law sees it"
+    return check.verdict, None if check.offence is None else check.offence.kind
+
+
+def test_a_log_that_was_cut_and_grew_again_is_a_violation_also_of_a_shallow_verification(tmp_path: Path) -> None:
+    lake = read_in_epoch(tmp_path, 4)
+    for deep in (True, False):
+        assert of_log(lake, {4: 10}, deep) == (Verdict.PROVEN, None)
+        assert of_log(lake, {4: 10, 5: 12}, deep) == (Verdict.PROVEN, None)
+        assert of_log(lake, {4: 9, 5: 12}, deep) == (Verdict.VIOLATED, OffenceKind.NOT_IN_LOG)
+        assert of_log(lake, {0: 12}, deep) == (Verdict.VIOLATED, OffenceKind.NOT_IN_LOG)
+
+
+def test_a_log_without_epochs_proves_nothing_of_it(tmp_path: Path) -> None:
+    assert of_log(read_in_epoch(tmp_path, 4), None) == (Verdict.NOT_PROVEN, None)
+
+
+def test_a_table_that_keeps_no_epoch_asks_for_none(tmp_path: Path) -> None:
+    assert of_log(made(tmp_path, PLAIN), None) == (Verdict.PROVEN, None)
