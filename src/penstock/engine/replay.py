@@ -26,7 +26,7 @@ from penstock.engine.replay_export import ExportTarget
 from penstock.engine.replay_table import F, OvertakenError, TableTarget, Target
 from penstock.engine.rounds import Surroundings
 from penstock.engine.session import open_spark
-from penstock.errors import TransientError, UserError
+from penstock.errors import TransientError
 from penstock.flow.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.tables.delta.table import SchemaMovedError, Table
@@ -68,9 +68,7 @@ def replay(
     """Decode the quarantined records of a job again.
 
     Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
-    Raises `UserError` for a job that cannot be replayed.
     """
-    _refuse_delta_types(job)
     session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
     try:
         if job.export is None:
@@ -88,17 +86,6 @@ def replay(
     finally:
         if spark is None:
             session.stop()
-
-
-def _refuse_delta_types(job: JobSpec) -> None:
-    """Raise `UserError` for an export into Delta tables: a run would have to be one commit of several tables."""
-    if job.export is not None and job.export.format == "delta":
-        raise UserError(
-            f"the quarantined records of {job.name} cannot be replayed: it is an export with `format: delta`",
-            detail="they stay in quarantine, whole; the log has them too, as long as it keeps them",
-            hint="for an unknown type: name it under `types` with `start: beginning`; "
-            "for records that did not fit: export them again with a new job and another table.export.path",
-        )
 
 
 class _Replay(Generic[F]):

@@ -23,10 +23,10 @@ from penstock.flow.shares import RoutedSlice, Share
 from penstock.log.offsets import Batch, Slice
 from penstock.tables.delta.table import Table
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.replaying import LedgerRuns, Shares, land_replay, left_to_log
+from penstock.tables.parquet.replaying import LedgerRuns, Shares, land_replay, left_to_log, raise_run
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.quarantine_rows import repeated_rows, without_places
-from penstock.tables.replayed import ReplayRun
+from penstock.tables.replayed import ReplayRun, run_number
 
 
 class ExportTarget:
@@ -50,6 +50,8 @@ class ExportTarget:
 
     def refresh(self) -> None:
         self._table.complete()
+        quarantine = self.quarantine()
+        raise_run(self._table, max(self._table.runs_taken(), run_number(quarantine) if quarantine is not None else 0))
 
     def quarantine(self) -> Table | None:
         return self._pipeline.quarantine.table()
@@ -84,7 +86,7 @@ class ExportTarget:
         self, chunk: Chunk, run: ReplayRun, found: Mapping[PartitionKey, Mapping[str, Share]]
     ) -> StagedRun[Shares]:
         """What can be committed: a type that cannot be written now leaves its records where they are."""
-        stuck = dict(self._stuck(found))
+        stuck = dict(self._stuck(found, run.number))
         for name, reason in stuck.items():
             self.listener.event("type cannot be written", type=name, reason=reason)
         total = Counts()
@@ -101,7 +103,7 @@ class ExportTarget:
         shares = {each.partition: kept[_key(each)] for each in chunk.slices if _key(each) in kept}
         return StagedRun(run, total, shares)
 
-    def _stuck(self, found: Mapping[PartitionKey, Mapping[str, Share]]) -> Iterator[tuple[str, str]]:
+    def _stuck(self, found: Mapping[PartitionKey, Mapping[str, Share]], number: int) -> Iterator[tuple[str, str]]:
         days: dict[str, set[str]] = {}
         for named in found.values():
             for name, share in named.items():
@@ -110,7 +112,7 @@ class ExportTarget:
                 elif share.files:
                     days.setdefault(name, set()).update(share.days)
         for name, wanted in days.items():
-            if (reason := self._table.probe(name, sorted(wanted))) is not None:
+            if (reason := self._table.replay_refusal(name, sorted(wanted), number)) is not None:
                 yield name, reason
 
     def commit(self, staged: StagedRun[Shares]) -> None:
