@@ -181,10 +181,13 @@ class ExportPipe:
         return Surroundings(environment, heard)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
-        """The rows of a type as Polars reads its plain files, in the order of the log."""
-        files = [pl.read_parquet(each, hive_partitioning=True) for each in data_files(self.root / name)]
-        # Files that are older than a column do not have it.
-        frame = pl.concat(files, how="diagonal")
+        """The rows of a type as Polars reads its plain files or its own table, in the order of the log."""
+        if (self.root / name / "_delta_log").exists():
+            frame = pl.read_delta(str(self.root / name))
+        else:
+            files = [pl.read_parquet(each, hive_partitioning=True) for each in data_files(self.root / name)]
+            # Files that are older than a column do not have it.
+            frame = pl.concat(files, how="diagonal")
         return frame.sort("kafka_partition", "kafka_offset").select(columns).rows()
 
     def offsets(self, name: str) -> list[int]:

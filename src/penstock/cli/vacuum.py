@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.export_table import existing_export
+from penstock.cli.export_table import existing_export, existing_types
 from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
 from penstock.job.spec import ExportSpec, JobSpec
@@ -37,9 +37,9 @@ def vacuum(
 ) -> None:
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
-    if drop_lost and (spec.export is None or spec.export.format == "delta"):
-        raise typer.BadParameter("the job is no export in the format parquet", param_hint="--drop-lost")
-    dropped = drop_lost_files(existing_export(spec), dry_run=dry_run) if drop_lost else ()
+    if drop_lost and spec.export is None:
+        raise typer.BadParameter("the job is no export", param_hint="--drop-lost")
+    dropped = drop_lost_files(existing_types(spec), dry_run=dry_run) if drop_lost else ()
     report: VacuumReport | ExportVacuumReport
     if spec.export is None:
         report = _of_table(spec, dry_run)
