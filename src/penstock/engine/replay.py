@@ -23,7 +23,8 @@ from penstock.engine.export import ExportPipeline
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.replay_chunks import Chunk, ReplayOptions, chunks_of
 from penstock.engine.replay_export import ExportTarget
-from penstock.engine.replay_table import F, OvertakenError, TableTarget, Target
+from penstock.engine.replay_table import TableTarget
+from penstock.engine.replay_target import F, OvertakenError, Target
 from penstock.engine.rounds import Surroundings
 from penstock.engine.session import open_spark
 from penstock.errors import TransientError

@@ -78,13 +78,15 @@ class Deleted:
     table_url: str
     path: str
     size_bytes: int
-    reason: Dead
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
+    """What a vacuum deleted, and how many files stay by the reason."""
+
     deleted: tuple[Deleted, ...]
-    kept: Mapping[Kept, int]
+    kept: Mapping[str, int]
     dry_run: bool = False
 
 
@@ -126,7 +128,7 @@ def vacuum(
         kept += stay
     if not dry_run:
         _delete(tables, deleted, table.environment.reach)
-    return VacuumReport(tuple(deleted), dict(kept), dry_run)
+    return VacuumReport(tuple(deleted), {str(why): count for why, count in kept.items()}, dry_run)
 
 
 def judge(path: str, facts: Facts) -> Dead | Kept:

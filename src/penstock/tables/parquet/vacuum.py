@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from penstock.flow.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
+from penstock.tables.delta.vacuum import Deleted, VacuumReport
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.quarantine_leftovers import judge_quarantine
 from penstock.tables.parquet.state import LedgerState
@@ -50,23 +51,6 @@ class Kept(StrEnum):
     UNPLACED = "of a partition or type that the ledger does not know"
     YOUNG = "staged or probed a short while ago"
     UNKNOWN = "not a name of Penstock"
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """A file that went, or would go in a dry run."""
-
-    table_url: str
-    path: str
-    size_bytes: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class VacuumReport:
-    deleted: tuple[Deleted, ...]
-    kept: Mapping[str, int]
-    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
