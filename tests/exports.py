@@ -22,6 +22,7 @@ from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
+from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from tests.pipes import Clock, Recorder
@@ -137,7 +138,7 @@ class ExportPipe:
     def table(self) -> ExportTable:
         job = self.job
         assert job.export is not None
-        return ExportTable(job, job.export, Environment())
+        return open_export(job, job.export, Environment())
 
     @property
     def state(self) -> LedgerState:

@@ -40,6 +40,10 @@ class Depth:
     values: Sample | None = None
     """Which records are decoded again to compare values; None: none."""
 
+    def asked(self, subject: Subject, log: ReadableLog, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
+        """The question about values, if there is one."""
+        return None if self.values is None else ValueQuestion(subject, log, bounds, self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class TypeFiles:
@@ -74,3 +78,13 @@ class Subject:
     leaves: Mapping[Partition, Leave] = field(default_factory=dict)
     replayed: frozenset[Partition] = frozenset()
     """Partitions of which records were taken out of quarantine again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueQuestion:
+    """Whose values are compared, with which log, and which of its records."""
+
+    subject: Subject
+    log: ReadableLog
+    bounds: Mapping[Partition, Bounds]
+    sample: Sample
