@@ -54,6 +54,8 @@ class ReplayReport:
     """Records that would be rows, but that the job's filter drops: they stay, so that the counts stay true (I3)."""
     left_to_log: int = 0
     """Records of an export whose type reads them, or has read them, from the log: they stay, and come twice nowhere."""
+    waiting: int = 0
+    """Records of types of an export that cannot be written now: they stay, for another replay."""
     remaining: int = 0
     """Rows in quarantine afterwards, those that were not chosen included."""
 
@@ -99,6 +101,7 @@ class _Replay(Generic[F]):
         self._finished = 0
         self._replayed = 0
         self._left = Counts()
+        self._waiting = 0
 
     def run(self) -> ReplayReport:
         quarantine = self._target.quarantine()
@@ -115,7 +118,7 @@ class _Replay(Generic[F]):
 
     def _pass(self, quarantine: Table) -> None:
         """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
-        self._left = Counts()
+        self._left, self._waiting = Counts(), 0
         self._target.refresh()
         number = self._target.runs.last()
         self._finish(quarantine)
@@ -134,6 +137,7 @@ class _Replay(Generic[F]):
         """One run; whether it committed anything."""
         staged = self._target.stage(chunk, new_batch_id(), number)
         run, total = staged.run, staged.total
+        still_bad = total.quarantined - staged.waiting
         if run.rows:
             self._target.environment.reach("replay_staged")
             self._target.commit(staged)
@@ -141,8 +145,9 @@ class _Replay(Generic[F]):
             remove_run(quarantine, run)
             self._runs += 1
             self._replayed += run.rows
-            self._target.listener.event("replay committed", run=number, rows=run.rows, still_bad=total.quarantined)
-        self._left += Counts(quarantined=total.quarantined, filtered=total.filtered, skipped=total.skipped)
+            self._target.listener.event("replay committed", run=number, rows=run.rows, still_bad=still_bad)
+        self._left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
+        self._waiting += staged.waiting
         return run.rows > 0
 
     def _report(self, quarantine: Table) -> ReplayReport:
@@ -154,6 +159,7 @@ class _Replay(Generic[F]):
             still_bad=self._left.quarantined,
             filtered=self._left.filtered,
             left_to_log=self._left.skipped,
+            waiting=self._waiting,
             remaining=count_rows(quarantine),
         )
 

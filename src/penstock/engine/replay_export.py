@@ -66,19 +66,20 @@ class ExportTarget(Target[Shares]):
         stuck = dict(self._stuck(found, run.number))
         for name, reason in stuck.items():
             self.listener.event("type cannot be written", type=name, reason=reason)
-        total = Counts()
+        total, waiting = Counts(), 0
         kept: dict[PartitionKey, dict[str, Share]] = {}
         for key, named in found.items():
             for name, share in named.items():
                 bad = name in stuck
                 total += Counts(read=share.counts.read, quarantined=share.counts.read) if bad else share.counts
+                waiting += share.counts.read if bad else 0
                 if share.files and not bad:
                     kept.setdefault(key, {})[name] = share
         offsets = {key: _offsets(each.replayed for each in named.values()) for key, named in kept.items()}
         run = replace(run, offsets=offsets_by_partition(chunk, offsets))
         check_run(chunk, run, total)
         shares = {each.partition: kept[_key(each)] for each in chunk.slices if _key(each) in kept}
-        return StagedRun(run, total, shares)
+        return StagedRun(run, total, shares, waiting)
 
     def _stuck(self, found: Mapping[PartitionKey, Mapping[str, Share]], number: int) -> Iterator[tuple[str, str]]:
         days: dict[str, set[str]] = {}

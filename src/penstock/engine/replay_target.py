@@ -35,6 +35,8 @@ class StagedRun(Generic[F]):
     run: ReplayRun
     total: Counts
     files: F
+    waiting: int = 0
+    """Of those that count as quarantined: records of types that cannot be written now."""
 
 
 class Target(ABC, Generic[F]):
