@@ -106,7 +106,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     storages = {table.job.table.path: table.storage}
     if quarantine is not None:
         gone, stay = judge_quarantine(quarantine, quarantined, state)
-        deleted += [Deleted(quarantine.spec.path, each.path, each.size_bytes, why) for each, why in gone]
+        deleted += gone
         counted += stay
         storages[quarantine.spec.path] = quarantine.storage()
     for each in () if dry_run else deleted:
