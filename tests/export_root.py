@@ -25,7 +25,9 @@ from penstock.job.spec import JobSpec
 from penstock.log.offsets import Partition, Slice
 from penstock.storage import Storage
 from penstock.storage.objects import MemoryStorage
+from penstock.tables.delta.by_type import DeltaTypes
 from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.names import day_folder
 from penstock.tables.parquet.proposal import RoutedPart
 from penstock.tables.parquet.state import Cause, LedgerState
 from penstock.tables.parquet.table import ExportTable
@@ -162,6 +164,8 @@ class ExportRoot:
     def open(self, environment: Environment | None = None) -> ExportTable:
         """Another process's view of the same root."""
         assert self.job.export is not None
+        if self.job.export.format == "delta":
+            return DeltaTypes(self.job, self.job.export, environment or self.environment)
         return ExportTable(self.job, self.job.export, environment or self.environment, self.storage)
 
     def files(self) -> list[str]:
@@ -296,7 +300,8 @@ class ExportRoot:
         offsets: Sequence[int],
         facts: Mapping[str, Any],
     ) -> StagedFile:
-        path = f"{self.table.places.staged}/{name}/{staged}"
+        of_delta = isinstance(self.table, DeltaTypes)
+        path = f"{day_folder(name, day)}/{staged}" if of_delta else f"{self.table.places.staged}/{name}/{staged}"
         listed = [
             {
                 "type": name,
@@ -315,8 +320,9 @@ class ExportRoot:
             writer.add_key_value_metadata({"penstock": json.dumps(facts)})
         data = sink.getvalue()
         self.table.storage.put(path, data)
+        stats = json.dumps({"numRecords": len(offsets)}) if of_delta else ""
         return StagedFile(
-            partition.topic, partition.number, path, len(offsets), len(data), {"day": day}, last_offset=max(offsets)
+            partition.topic, partition.number, path, len(offsets), len(data), {"day": day}, stats, max(offsets)
         )
 
     def _land(self, part: RoutedPart, rows: Rows) -> None:

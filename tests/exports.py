@@ -22,6 +22,7 @@ from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
+from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.parquet.table import ExportTable
 from tests.pipes import Clock, Recorder
@@ -137,7 +138,7 @@ class ExportPipe:
     def table(self) -> ExportTable:
         job = self.job
         assert job.export is not None
-        return ExportTable(job, job.export, Environment())
+        return open_export(job, job.export, Environment())
 
     @property
     def state(self) -> LedgerState:
@@ -181,10 +182,13 @@ class ExportPipe:
         return Surroundings(environment, heard)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
-        """The rows of a type as Polars reads its plain files, in the order of the log."""
-        files = [pl.read_parquet(each, hive_partitioning=True) for each in data_files(self.root / name)]
-        # Files that are older than a column do not have it.
-        frame = pl.concat(files, how="diagonal")
+        """The rows of a type as Polars reads its plain files or its own table, in the order of the log."""
+        if (self.root / name / "_delta_log").exists():
+            frame = pl.read_delta(str(self.root / name))
+        else:
+            files = [pl.read_parquet(each, hive_partitioning=True) for each in data_files(self.root / name)]
+            # Files that are older than a column do not have it.
+            frame = pl.concat(files, how="diagonal")
         return frame.sort("kafka_partition", "kafka_offset").select(columns).rows()
 
     def offsets(self, name: str) -> list[int]:

@@ -58,22 +58,29 @@ def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
     assert quarantined(job) == [(0, 1)]
 
 
-def test_a_replay_of_an_export_killed_at_one_step_after_the_other_loses_and_doubles_nothing(
-    bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize(("form", "step", "seen"), [("parquet", "renaming", [0]), ("delta", "type_landed", [0, 2])])
+def test_a_replay_of_an_export_that_is_killed_loses_and_doubles_nothing(
+    form: str,
+    step: str,
+    seen: list[int],
+    bootstrap: str,
+    topic: Topics,
+    produce: Produce,
+    spark: SparkSession,
+    tmp_path: Path,
 ) -> None:
     export, name = ExportPipe(tmp_path, bootstrap, spark), topic()
-    more = 'spark: {master: "local[2,4]"}\n'
-    export.describe(name, types=[type_of("A")], on="bad_record: quarantine, new_column: quarantine", more=more)
+    more, strict = 'spark: {master: "local[2,4]"}\n', "bad_record: quarantine, new_column: quarantine"
+    export.describe(name, types=[type_of("A")], export=f"format: {form}", on=strict, more=more)
     produce(name, [event("A", 0), event("B", 1), event("A", 2, day=1, extra="x"), "not JSON"])
     export.run_to_end()
     assert export.offsets("A") == [0]
 
     types = [type_of("A", schema="{type: string, at: string, id: long, extra: string}"), type_of("B", start="now")]
-    export.describe(name, types=types, more=more)
-    for step in ("replay_staged", "renaming"):
-        killed = penstock("quarantine", "replay", str(export.path), failpoint=f"{step}:kill")
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
-        assert export.offsets("A") == [0]
+    export.describe(name, types=types, export=f"format: {form}", more=more)
+    killed = penstock("quarantine", "replay", str(export.path), failpoint=f"{step}:kill")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert export.offsets("A") == seen
     again = penstock("quarantine", "replay", str(export.path), "--json")
     assert again.returncode == 0, again.stderr
     told = json.loads(again.stdout)

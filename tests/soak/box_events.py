@@ -14,8 +14,11 @@ FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 INFERRED = "experiment"
 STATED = ("order", "click", "view", "payment", "refund", "session")
 TYPES = (*STATED, INFERRED)
+UNNAMED = "wish"
+"""A type that the job file names later: until then its records are in quarantine, and then they are replayed."""
 LATE_SHARE = 0.1
 BAD_SHARE = 0.004
+UNNAMED_SHARE = 0.01
 
 FIELDS = "{type: string, at: string, id: long, text: string, ratio: double, tags: [string], place: {x: int, y: int}}"
 KEYS = {
@@ -26,10 +29,11 @@ KEYS = {
 }
 
 
-def types_section() -> str:
-    """The types of the job file."""
+def types_section(*, mended: bool) -> str:
+    """The types of the job file, before and after it names them all."""
     stated = [f"{name}: {{{KEYS.get(name, '')}schema: {FIELDS}}}" for name in STATED]
-    return ", ".join([*stated, f"{INFERRED}: {{schema: infer}}"])
+    later = [f"{UNNAMED}: {{schema: {FIELDS}, start: now}}"] if mended else []
+    return ", ".join([*stated, f"{INFERRED}: {{schema: infer}}", *later])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,12 @@ def events(seed: int, first_id: int, count: int, day: int) -> Iterator[Event]:
 
 def _event(chance: Random, number: int, day: int, newest: int) -> Event:
     at = FIRST_DAY + timedelta(days=day, milliseconds=chance.randrange(86_400_000))
-    name = chance.choice(TYPES)
+    name = UNNAMED if chance.random() < UNNAMED_SHARE else chance.choice(TYPES)
     body: dict[str, Any] = {"type": name, "at": at.isoformat(timespec="milliseconds"), "id": number}
     body |= _own(chance, newest) if name == INFERRED else _stated(chance)
     if name == "click" and chance.random() < 0.5:
         body["type"] = "tap"
-    bad = chance.random() < BAD_SHARE
+    bad = name != UNNAMED and chance.random() < BAD_SHARE
     if bad:
         # Of no type at all, or of a stated one and not as its schema says.
         body |= {"type": "stranger"} if name == INFERRED or chance.random() < 0.5 else {"id": "none"}

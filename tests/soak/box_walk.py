@@ -11,6 +11,7 @@ from tests.soak.box_events import TYPES
 DAYS = 6
 EXPORTERS = 2
 BROKEN_MAX = 2
+MEND_DAY = 2
 SECOND_TOPIC_DAY = 3
 LOSS_DAY = 4
 
@@ -23,6 +24,7 @@ COMPACT_STEPS = (
     "compact_committed",
 )
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
+REPLAY_STEPS = ("replay_staged", "entry_written", "renaming", "renamed", "replay_committed", "replay_removed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,13 @@ class Heal:
 
 
 @dataclass(frozen=True, slots=True)
+class Mend:
+    """Name a type that was unknown, and replay its records beside the exporters: killed at a step, then to the end."""
+
+    failpoint: str
+
+
+@dataclass(frozen=True, slots=True)
 class AddTopic:
     """Name a second topic in the job files and start the exporters again."""
 
@@ -85,7 +94,7 @@ class Settle:
     """Wait until all types that can be written are, and compare them with what was sent."""
 
 
-Action = Send | Kill | Maintain | Break | Heal | AddTopic | LoseLedger | Settle
+Action = Send | Kill | Maintain | Break | Heal | Mend | AddTopic | LoseLedger | Settle
 
 
 def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
@@ -98,6 +107,8 @@ def _actions(chance: Random, length: int, rows: int) -> Iterator[Action]:
     for day in range(DAYS):
         if day == SECOND_TOPIC_DAY:
             yield AddTopic()
+        if day == MEND_DAY:
+            yield Mend(_failpoint(chance, REPLAY_STEPS, visits=1))
         yield _send(chance, day, rows)
         if day == 0:
             yield Settle()

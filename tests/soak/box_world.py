@@ -20,9 +20,21 @@ from tests.jobs import KILLED
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 from tests.processes import PenstockProcess, command_json
-from tests.soak.box_events import TYPES, Event, events, types_section
+from tests.soak.box_events import TYPES, UNNAMED, Event, events, types_section
 from tests.soak.box_reader import Place, difference, quarantined, visible
-from tests.soak.box_walk import EXPORTERS, Action, AddTopic, Break, Heal, Kill, LoseLedger, Maintain, Send, Settle
+from tests.soak.box_walk import (
+    EXPORTERS,
+    Action,
+    AddTopic,
+    Break,
+    Heal,
+    Kill,
+    LoseLedger,
+    Maintain,
+    Mend,
+    Send,
+    Settle,
+)
 
 PARTITIONS = 5
 SETTLE_SECONDS_MAX = 420.0
@@ -70,6 +82,7 @@ class World:
     exporters: list[Exporter] = field(default_factory=list)
     ended: Counter[str] = field(default_factory=Counter)
     losses: int = 0
+    mended: bool = False
 
     @property
     def root(self) -> Path:
@@ -104,6 +117,8 @@ class World:
                 self._break(action.type)
             case Heal():
                 self._heal(action.type)
+            case Mend():
+                self._mend(action.failpoint)
             case AddTopic():
                 self.stop()
                 self._add_topic()
@@ -118,7 +133,7 @@ class World:
 
     def settle(self) -> None:
         """Wait until the types that can be written are whole, then compare every row."""
-        whole = [name for name in TYPES if name not in self.broken]
+        whole = self._whole_types()
         expected = Counter(each.type for each in self.sent.values())
 
         def there() -> bool:
@@ -130,7 +145,7 @@ class World:
 
     def compare(self) -> None:
         """Compare what another engine reads with what was sent; types that are broken just now are left out."""
-        found = difference(self.root, self.sent, (name for name in TYPES if name not in self.broken))
+        found = difference(self.root, self.sent, self._whole_types())
         assert not found, f"{found}\n{self._words()}"
 
     def compare_quarantine(self) -> None:
@@ -154,13 +169,30 @@ class World:
 
     def maintain(self, action: Maintain) -> None:
         command, *options = action.command
-        process = PenstockProcess(command, str(self.job), *options, failpoint=action.failpoint)
+        self._command(command, str(self.job), *options, failpoint=action.failpoint)
+
+    def _command(self, *arguments: str, failpoint: str) -> None:
+        process = PenstockProcess(*arguments, failpoint=failpoint)
         try:
             code = process.exit_code()
-            self.ended[f"{command} {code}"] += 1
-            assert code in (0, KILLED if action.failpoint else 0), process.last_words
+            self.ended[f"{arguments[0]} {code}"] += 1
+            assert code in (0, KILLED if failpoint else 0), process.last_words
         finally:
             process.close()
+
+    def _whole_types(self) -> list[str]:
+        """The types that can be written and whose records are all out of quarantine."""
+        return [name for name in (*TYPES, *([UNNAMED] if self.mended else [])) if name not in self.broken]
+
+    def _mend(self, failpoint: str) -> None:
+        self.settle()
+        self.stop()
+        self.mended = True
+        self._describe()
+        self._start()
+        for armed in (failpoint, ""):
+            self._command("quarantine", "replay", str(self.job), failpoint=armed)
+        self.settle()
 
     def _start(self) -> None:
         for each in self.exporters:
@@ -194,11 +226,15 @@ class World:
     def _add_topic(self) -> None:
         name = Topics(self.bootstrap)(partitions=PARTITIONS, config={"retention.ms": "-1"})
         self.topics.append(name)
+        self._describe()
+
+    def _describe(self) -> None:
+        """Write the job files."""
         for number in range(EXPORTERS):
             text = JOB.format(
                 bootstrap=self.bootstrap,
                 topics=", ".join(self.topics),
-                types=types_section(),
+                types=types_section(mended=self.mended),
                 root=self.root,
                 client=f"exporter-{number}",
                 claims=f"{self.topics[0]}_claims",

@@ -40,7 +40,7 @@ def compact(
     """Merge small files; rows and positions stay, and the job may run meanwhile."""
     spec = load_job(job)
     wanted = None if target_size is None else _size(target_size)
-    report: CompactReport | ExportCompactReport
+    report: CompactReport
     if spec.export is not None and spec.export.format == "delta":
         tables = type_tables(spec, spec.export, environment())
         size = wanted or spec.export.compact_bytes
@@ -71,7 +71,7 @@ def _progress(json: bool, unit: str) -> Progress | None:
     return lambda done, total: typer.echo(f"{done} of {total} {unit}", err=True)
 
 
-def _sentence(report: CompactReport | ExportCompactReport) -> str:
+def _sentence(report: CompactReport) -> str:
     if not report.files_removed:
         told = "nothing to compact"
     else:

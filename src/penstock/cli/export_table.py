@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.cli.maintenance import environment
 from penstock.errors import InvariantError, UserError
 from penstock.job.spec import JobSpec
+from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.table import ExportTable
 
 
@@ -17,12 +18,23 @@ def export_table(job: JobSpec) -> ExportTable:
             f"the job {job.name} keeps its types in Delta tables",
             hint="this command is for exports in the format parquet",
         )
-    return ExportTable(job, job.export, environment())
+    return open_export(job, job.export, environment())
 
 
 def existing_export(job: JobSpec) -> ExportTable:
     """The job's files with their ledger; one that is missing is the user's to create or to rebuild."""
-    table = export_table(job)
+    return _existing(export_table(job))
+
+
+def existing_types(job: JobSpec) -> ExportTable:
+    """The same for an export in any format."""
+    if job.export is None:
+        raise InvariantError(f"{job.name} is no routed job")
+    return _existing(open_export(job, job.export, environment()))
+
+
+def _existing(table: ExportTable) -> ExportTable:
+    job = table.job
     if not table.ledger.exists:
         raise UserError(
             f"there is no ledger of the job {job.name} at {job.table.path}",

@@ -160,6 +160,10 @@ def _told(job: JobSpec, report: ReplayReport) -> str:
         lines.append(f"{report.still_bad} still do not fit")
     if report.filtered:
         lines.append(f"{report.filtered} fit, but the job's filter drops them: they stay in quarantine")
+    if report.waiting:
+        lines.append(
+            f"{report.waiting} are of types that cannot be written now: they stay in quarantine, replay them later"
+        )
     if report.left_to_log:
         lines.append(
             f"{report.left_to_log} are of types that read them from the log themselves: they stay in quarantine"

@@ -9,15 +9,14 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.export_table import existing_export
+from penstock.cli.export_table import existing_export, existing_types
 from penstock.cli.maintenance import environment, existing_table
 from penstock.job.loader import load_job
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.tables.delta.by_type import type_tables
-from penstock.tables.delta.vacuum import Kept, VacuumReport
+from penstock.tables.delta.vacuum import VacuumReport
 from penstock.tables.delta.vacuum import vacuum as vacuum_tables
 from penstock.tables.parquet.lost_files import drop_lost_files
-from penstock.tables.parquet.vacuum import VacuumReport as ExportVacuumReport
 from penstock.tables.parquet.vacuum import vacuum as vacuum_export
 from penstock.tables.quarantine import open_quarantine
 
@@ -37,10 +36,9 @@ def vacuum(
 ) -> None:
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
-    if drop_lost and (spec.export is None or spec.export.format == "delta"):
-        raise typer.BadParameter("the job is no export in the format parquet", param_hint="--drop-lost")
-    dropped = drop_lost_files(existing_export(spec), dry_run=dry_run) if drop_lost else ()
-    report: VacuumReport | ExportVacuumReport
+    if drop_lost and spec.export is None:
+        raise typer.BadParameter("the job is no export", param_hint="--drop-lost")
+    dropped = drop_lost_files(existing_types(spec), dry_run=dry_run) if drop_lost else ()
     if spec.export is None:
         report = _of_table(spec, dry_run)
     elif spec.export.format == "delta":
@@ -65,11 +63,11 @@ def _of_table(spec: JobSpec, dry_run: bool) -> VacuumReport:
 def _of_types(spec: JobSpec, export: ExportSpec, dry_run: bool) -> VacuumReport:
     """The tables of all types; what is left over in the quarantine's folder stays."""
     reports = [vacuum_tables(each, dry_run=dry_run) for each in type_tables(spec, export, environment())]
-    kept = sum((Counter(each.kept) for each in reports), Counter[Kept]())
+    kept = sum((Counter(each.kept) for each in reports), Counter[str]())
     return VacuumReport(tuple(dead for each in reports for dead in each.deleted), kept, dry_run)
 
 
-def _record(report: VacuumReport | ExportVacuumReport) -> dict[str, object]:
+def _record(report: VacuumReport) -> dict[str, object]:
     return {
         "dry_run": report.dry_run,
         "deleted": [
@@ -81,7 +79,7 @@ def _record(report: VacuumReport | ExportVacuumReport) -> dict[str, object]:
     }
 
 
-def _print(report: VacuumReport | ExportVacuumReport) -> None:
+def _print(report: VacuumReport) -> None:
     for each in report.deleted:
         typer.echo(f"{each.table_url}/{each.path}: {each.reason}")
     size_bytes = sum(each.size_bytes for each in report.deleted)

@@ -353,7 +353,7 @@ class ExportPipeline(JobRounds[WrittenShares]):
 
     def _misplaced(self) -> frozenset[str]:
         """The types with files that are not where readers look for them."""
-        return frozenset(self.table.failing_types().keys() - self.table.refusals.keys())
+        return frozenset(each.rename.type for each in self.table.finishing.leftover.renames)
 
     def _claim_names(self, partitions: Iterable[Partition]) -> None:
         topics = {each.topic for each in partitions} - self._named_topics

@@ -23,10 +23,11 @@ from penstock.engine.export import ExportPipeline
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.replay_chunks import Chunk, ReplayOptions, chunks_of
 from penstock.engine.replay_export import ExportTarget
-from penstock.engine.replay_table import F, OvertakenError, TableTarget, Target
+from penstock.engine.replay_table import TableTarget
+from penstock.engine.replay_target import F, OvertakenError, Target
 from penstock.engine.rounds import Surroundings
 from penstock.engine.session import open_spark
-from penstock.errors import TransientError, UserError
+from penstock.errors import TransientError
 from penstock.flow.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.tables.delta.table import SchemaMovedError, Table
@@ -53,6 +54,8 @@ class ReplayReport:
     """Records that would be rows, but that the job's filter drops: they stay, so that the counts stay true (I3)."""
     left_to_log: int = 0
     """Records of an export whose type reads them, or has read them, from the log: they stay, and come twice nowhere."""
+    waiting: int = 0
+    """Records of types of an export that cannot be written now: they stay, for another replay."""
     remaining: int = 0
     """Rows in quarantine afterwards, those that were not chosen included."""
 
@@ -68,9 +71,7 @@ def replay(
     """Decode the quarantined records of a job again.
 
     Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
-    Raises `UserError` for a job that cannot be replayed.
     """
-    _refuse_delta_types(job)
     session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
     try:
         if job.export is None:
@@ -90,17 +91,6 @@ def replay(
             session.stop()
 
 
-def _refuse_delta_types(job: JobSpec) -> None:
-    """Raise `UserError` for an export into Delta tables: a run would have to be one commit of several tables."""
-    if job.export is not None and job.export.format == "delta":
-        raise UserError(
-            f"the quarantined records of {job.name} cannot be replayed: it is an export with `format: delta`",
-            detail="they stay in quarantine, whole; the log has them too, as long as it keeps them",
-            hint="for an unknown type: name it under `types` with `start: beginning`; "
-            "for records that did not fit: export them again with a new job and another table.export.path",
-        )
-
-
 class _Replay(Generic[F]):
     """One call of `replay`."""
 
@@ -111,6 +101,7 @@ class _Replay(Generic[F]):
         self._finished = 0
         self._replayed = 0
         self._left = Counts()
+        self._waiting = 0
 
     def run(self) -> ReplayReport:
         quarantine = self._target.quarantine()
@@ -127,7 +118,7 @@ class _Replay(Generic[F]):
 
     def _pass(self, quarantine: Table) -> None:
         """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
-        self._left = Counts()
+        self._left, self._waiting = Counts(), 0
         self._target.refresh()
         number = self._target.runs.last()
         self._finish(quarantine)
@@ -146,6 +137,7 @@ class _Replay(Generic[F]):
         """One run; whether it committed anything."""
         staged = self._target.stage(chunk, new_batch_id(), number)
         run, total = staged.run, staged.total
+        still_bad = total.quarantined - staged.waiting
         if run.rows:
             self._target.environment.reach("replay_staged")
             self._target.commit(staged)
@@ -153,8 +145,9 @@ class _Replay(Generic[F]):
             remove_run(quarantine, run)
             self._runs += 1
             self._replayed += run.rows
-            self._target.listener.event("replay committed", run=number, rows=run.rows, still_bad=total.quarantined)
-        self._left += Counts(quarantined=total.quarantined, filtered=total.filtered, skipped=total.skipped)
+            self._target.listener.event("replay committed", run=number, rows=run.rows, still_bad=still_bad)
+        self._left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
+        self._waiting += staged.waiting
         return run.rows > 0
 
     def _report(self, quarantine: Table) -> ReplayReport:
@@ -166,6 +159,7 @@ class _Replay(Generic[F]):
             still_bad=self._left.quarantined,
             filtered=self._left.filtered,
             left_to_log=self._left.skipped,
+            waiting=self._waiting,
             remaining=count_rows(quarantine),
         )
 

@@ -5,34 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from penstock.engine.events import Listener
 from penstock.engine.export import ExportPipeline
 from penstock.engine.replay_chunks import Choice, Chunk
-from penstock.engine.replay_table import (
-    STAGINGS_MAX,
-    OvertakenError,
-    StagedRun,
-    check_run,
-    offsets_by_partition,
-)
-from penstock.errors import TransientError
+from penstock.engine.replay_target import StagedRun, Target, check_run, offsets_by_partition
 from penstock.flow.compile import Source
 from penstock.flow.manifest import Counts, PartitionKey
 from penstock.flow.ranges import Ranges, offsets_of
 from penstock.flow.shares import RoutedSlice, Share
 from penstock.log.offsets import Batch, Slice
 from penstock.tables.delta.table import Table
-from penstock.tables.environment import Environment
-from penstock.tables.parquet.replaying import LedgerRuns, Shares, land_replay, left_to_log
+from penstock.tables.parquet.replaying import LedgerRuns, Shares, land_replay, left_to_log, raise_run
 from penstock.tables.parquet.state import LedgerState
 from penstock.tables.quarantine_rows import repeated_rows, without_places
-from penstock.tables.replayed import ReplayRun
+from penstock.tables.replayed import ReplayRun, run_number
 
 
-class ExportTarget:
+class ExportTarget(Target[Shares]):
     """The types of a routed job."""
 
     def __init__(self, pipeline: ExportPipeline) -> None:
+        super().__init__(pipeline)
         self._pipeline = pipeline
         self._table = pipeline.table
 
@@ -40,19 +32,10 @@ class ExportTarget:
     def runs(self) -> LedgerRuns:
         return LedgerRuns(self._table)
 
-    @property
-    def environment(self) -> Environment:
-        return self._pipeline.environment
-
-    @property
-    def listener(self) -> Listener:
-        return self._pipeline.listener
-
     def refresh(self) -> None:
         self._table.complete()
-
-    def quarantine(self) -> Table | None:
-        return self._pipeline.quarantine.table()
+        quarantine = self.quarantine()
+        raise_run(self._table, max(self._table.runs_taken(), run_number(quarantine) if quarantine is not None else 0))
 
     def choice(self, quarantine: Table) -> Choice:
         """All but those that are there twice: a type that began at the beginning read them again, and they were bad."""
@@ -62,17 +45,13 @@ class ExportTarget:
         self.listener.event("records are in quarantine twice", records=sum(len(each) for each in repeated.values()))
         return lambda rows: without_places(rows, repeated)
 
-    def stage(self, chunk: Chunk, batch_id: str, number: int) -> StagedRun[Shares]:
-        """Route, decode and file the records; anew if they brought columns that their types had to take first."""
-        batch = Batch(batch_id, chunk.slices)
+    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Shares] | None:
+        """Route, decode and file the records."""
         frame = self._pipeline.spark.createDataFrame(chunk.rows)
-        for _ in range(STAGINGS_MAX):
-            state = self._table.state()
-            slices = {_key(each): self._slice(each, state) for each in chunk.slices}
-            found = self._pipeline.writer.replay(batch, slices, number, Source(frame))
-            if found is not None:
-                return self._staged(chunk, ReplayRun(number, batch_id, {}), found)
-        raise TransientError(f"types of {self._table.job.table.path} changed {STAGINGS_MAX} times during a replay")
+        state = self._table.state()
+        slices = {_key(each): self._slice(each, state) for each in chunk.slices}
+        found = self._pipeline.writer.replay(batch, slices, number, Source(frame))
+        return None if found is None else self._writable(chunk, ReplayRun(number, batch.id, {}), found)
 
     def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:
         names = self._pipeline.export.all_types
@@ -80,28 +59,29 @@ class ExportTarget:
         takes = dict.fromkeys(names, piece.start)
         return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
 
-    def _staged(
+    def _writable(
         self, chunk: Chunk, run: ReplayRun, found: Mapping[PartitionKey, Mapping[str, Share]]
     ) -> StagedRun[Shares]:
         """What can be committed: a type that cannot be written now leaves its records where they are."""
-        stuck = dict(self._stuck(found))
+        stuck = dict(self._stuck(found, run.number))
         for name, reason in stuck.items():
             self.listener.event("type cannot be written", type=name, reason=reason)
-        total = Counts()
+        total, waiting = Counts(), 0
         kept: dict[PartitionKey, dict[str, Share]] = {}
         for key, named in found.items():
             for name, share in named.items():
                 bad = name in stuck
                 total += Counts(read=share.counts.read, quarantined=share.counts.read) if bad else share.counts
+                waiting += share.counts.read if bad else 0
                 if share.files and not bad:
                     kept.setdefault(key, {})[name] = share
         offsets = {key: _offsets(each.replayed for each in named.values()) for key, named in kept.items()}
         run = replace(run, offsets=offsets_by_partition(chunk, offsets))
         check_run(chunk, run, total)
         shares = {each.partition: kept[_key(each)] for each in chunk.slices if _key(each) in kept}
-        return StagedRun(run, total, shares)
+        return StagedRun(run, total, shares, waiting)
 
-    def _stuck(self, found: Mapping[PartitionKey, Mapping[str, Share]]) -> Iterator[tuple[str, str]]:
+    def _stuck(self, found: Mapping[PartitionKey, Mapping[str, Share]], number: int) -> Iterator[tuple[str, str]]:
         days: dict[str, set[str]] = {}
         for named in found.values():
             for name, share in named.items():
@@ -110,17 +90,13 @@ class ExportTarget:
                 elif share.files:
                     days.setdefault(name, set()).update(share.days)
         for name, wanted in days.items():
-            if (reason := self._table.probe(name, sorted(wanted))) is not None:
+            if (reason := self._table.replay_refusal(name, sorted(wanted), number)) is not None:
                 yield name, reason
 
-    def commit(self, staged: StagedRun[Shares]) -> None:
-        run = staged.run
-        landed = land_replay(self._table, run, staged.files)
-        if not landed and (found := self.runs.find(run.number)) is not None:
-            landed = found.batch_id == run.batch_id
-        if not landed:
-            raise OvertakenError(f"another replay committed run {run.number} first")
+    def _land(self, staged: StagedRun[Shares]) -> bool:
+        landed = land_replay(self._table, staged.run, staged.files)
         self._pipeline.tell_days()
+        return landed
 
 
 def _key(piece: Slice) -> PartitionKey:

@@ -96,8 +96,12 @@ class Track:
     def drop(self, lost: Rename, deleted: int) -> None:
         """Rows that were written, and whose staged file was gone before it got its name."""
         totals = Totals(written=-lost.rows, vanished=lost.rows)
+        end = lost.start + 1
+        if lost.run:
+            # Its rows may be of any slices from there on.
+            totals, end = Totals(quarantined=-lost.rows, replayed=-lost.rows, vanished=lost.rows), self.position
         self.totals += totals
-        _join(self.spans, lost.start, lost.start + 1, present(totals, -deleted))
+        _join(self.spans, lost.start, end, present(totals, -deleted))
 
     def _moved(self, name: str, lane: Behind, end: int, count: int) -> Totals:
         """Move a lane to the end of a slice; what was counted and not found when it ends has vanished."""

@@ -6,7 +6,7 @@ lies; a compaction that came in between has taken files away, and the verificati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -17,11 +17,14 @@ from penstock.storage import NotFoundError, Storage
 from penstock.tables.delta.active import active_paths
 from penstock.tables.delta.by_type import type_table_spec
 from penstock.tables.delta.library import MissingTableError
+from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.table import Table, open_table
+from penstock.tables.parquet.entry import Entry
 from penstock.tables.parquet.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
-from penstock.tables.parquet.state import LedgerState
+from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.parquet.table import ExportTable
 from penstock.tables.parquet.unknown_files import WHAT_TO_DO, files_beyond
+from penstock.tables.replayed import run_number
 from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.files import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
 from penstock.verify.lives import find_lives
@@ -125,28 +128,69 @@ def _told_deleted(chain: Chain) -> Iterator[str]:
 
 
 def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:
-    """One Delta table per type. A table may be ahead of the ledger by a commit: its rows beyond do not count yet."""
+    """One Delta table per type. A table may be ahead of the ledger by a commit: its rows beyond do not count yet.
+
+    Neither do files that a replay brought since; those that it has yet to take are counted where they are staged.
+    """
     types: dict[str, TypeFiles] = {}
     rows: dict[str, int] = {}
     others: dict[str, frozenset[str]] = {}
     faults: list[str] = []
-    for name in state.types:
-        try:
-            opened = open_table(type_table_spec(table.job.table, name), table.job.name)
-        except MissingTableError:
+    waiting: list[DataFile] = []
+    opened = {name: _type_table(table, name) for name in state.types}
+    # Read after the tables: an entry is there before any table takes its files.
+    later = [each for entry in _entries_after(table, state.number) for each in entry.renames]
+    for name, own in opened.items():
+        if own is None:
             types[name], rows[name] = TypeFiles(()), 0
             continue
-        seen = examine(opened.storage(), active_files(opened), columns, _named_now(opened))
-        faults += [f"type {name}: {each}" for each in seen.faults]
-        lives = find_lives(opened.transactions(), table.job.name)
-        own = opened.state(state.partitions).partitions.values()
-        of_others = lives.rows_written - sum(each.totals.written + each.totals.replayed for each in own)
-        rows[name] = seen.rows - of_others
+        seen = examine(own.storage(), _known_files(name, own, later), columns, _named_now(own))
+        staged = examine(own.storage(), _untaken_files(name, own, state), columns)
+        faults += [f"type {name}: {each}" for each in (*seen.faults, *staged.faults)]
+        waiting += staged.files
+        lives = find_lives(own.transactions(), table.job.name)
+        mine = state_of(own.version, own.transaction, table.job.name, state.partitions).partitions.values()
+        of_others = lives.rows_written - sum(each.totals.written + each.totals.replayed for each in mine)
+        rows[name] = seen.rows + staged.rows - of_others
         ends = {each: end for each in state.partitions if (end := state.position_of(each, name)) is not None}
-        types[name] = TypeFiles([replace(each, path=f"{name}/{each.path}") for each in seen.files], ends)
+        files = [replace(each, path=f"{name}/{each.path}") for each in (*seen.files, *staged.files)]
+        types[name] = TypeFiles(files, ends)
         for job, ids in lives.others.items():
             others[job] = others.get(job, frozenset()) | ids
-    return Landed(types, rows, tuple(faults), per_type=False, others=others)
+    return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), per_type=False, others=others)
+
+
+def _type_table(table: ExportTable, name: str) -> Table | None:
+    try:
+        return open_table(type_table_spec(table.job.table, name), table.job.name)
+    except MissingTableError:
+        return None
+
+
+def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
+    """The files of a type's table without those of replays that came after the judged entry."""
+    files = active_files(table)
+    run = run_number(table)
+    unknown = {_below(each) for each in later if each.type == name and each.run <= run}
+    if not unknown <= {each.path for each in files}:
+        raise GoneError(f"rows that were replayed into type {name} meanwhile are in a compacted file already")
+    return [each for each in files if each.path not in unknown]
+
+
+def _untaken_files(name: str, table: Table, state: LedgerState) -> list[DataFile]:
+    """The files of replays that a type's table has yet to take."""
+    run = run_number(table)
+    orders = [each for each in state.unfinished.renames if each.type == name and each.run > run]
+    return [
+        DataFile(_below(each), each.rows, each.size_bytes, {"day": place[1]})
+        for each in orders
+        if (place := type_and_day(each.target)) is not None
+    ]
+
+
+def _below(rename: Rename) -> str:
+    """The path of a file as the table of its type sees it."""
+    return rename.target.removeprefix(f"{rename.type}/")
 
 
 def _named_now(table: Table) -> Callable[[], Collection[str]]:
@@ -175,11 +219,16 @@ def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) 
 def _named_later(table: ExportTable, number: int) -> set[str]:
     """The files that entries behind the judged one have named by now."""
     named: set[str] = set()
-    while (entry := table.ledger.read(number := number + 1)) is not None:
+    for entry in _entries_after(table, number):
         if entry.removes:
-            raise GoneError(f"entry {number} of {table.job.name} removes files that are being verified")
+            raise GoneError(f"entry {entry.number} of {table.job.name} removes files that are being verified")
         named.update(each.target for each in entry.renames)
     return named
+
+
+def _entries_after(table: ExportTable, number: int) -> Iterator[Entry]:
+    while (entry := table.ledger.read(number := number + 1)) is not None:
+        yield entry
 
 
 class _Owned:

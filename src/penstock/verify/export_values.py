@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from penstock.errors import TransientError
 from penstock.flow.fanout import fanout_stage
 from penstock.flow.shares import RoutedSlice, decode_fanout
 from penstock.job.spec import ExportSpec, JobSpec
-from penstock.log.offsets import Bounds, Partition, Slice
+from penstock.log.offsets import Slice
 from penstock.storage import open_storage
 from penstock.tables.parquet.names import type_and_day
 from penstock.tables.parquet.state import LedgerState
@@ -21,10 +21,9 @@ from penstock.tables.parquet.table import ExportTable
 from penstock.verify.export_facts import LedgerFacts
 from penstock.verify.export_files import Landed
 from penstock.verify.findings import Check
-from penstock.verify.log_port import ReadableLog
 from penstock.verify.owners import named_columns
 from penstock.verify.rewriting import BATCH_ID, data_file
-from penstock.verify.sources import Sample, Subject
+from penstock.verify.sources import ValueQuestion
 from penstock.verify.table_offsets import DataFile
 from penstock.verify.value_files import ValueFile
 from penstock.verify.values import ValueSources, check_values
@@ -61,21 +60,12 @@ class ExportRewriter:
 
 
 def check_export_values(
-    job: JobSpec,
-    export: ExportSpec,
-    facts: LedgerFacts,
-    landed: Landed,
-    subject: Subject,
-    log: ReadableLog,
-    bounds: Mapping[Partition, Bounds],
-    sample: Sample | None,
-) -> list[Check]:
-    """The law of values, if it was asked for."""
-    if sample is None:
-        return []
+    job: JobSpec, export: ExportSpec, facts: LedgerFacts, landed: Landed, asked: ValueQuestion
+) -> Check:
+    """The law of values."""
     sources = ValueSources(
         job=job.name,
-        subject=subject,
+        asked=asked,
         files=[
             ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
             for name, files in landed.types.items()
@@ -84,13 +74,11 @@ def check_export_values(
         quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
         quarantine_files=[*facts.quarantined.files, *facts.pending.files],
         columns=named_columns(job),
-        log=log,
-        bounds=bounds,
         rewriter=ExportRewriter(job, export, facts.table, facts.state),
         # Types may be behind, and records may be dropped by their time: what is missing is a matter of offsets.
         strict=False,
     )
-    return [check_values(sources, sample)]
+    return check_values(sources)
 
 
 def _columns(table: ExportTable, name: str) -> pa.Schema:

@@ -42,6 +42,10 @@ class Depth:
     every_entry: bool = False
     """Whether entries of a ledger are read again that an earlier verification has proved."""
 
+    def asked(self, subject: Subject, log: ReadableLog, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
+        """The question about values, if there is one."""
+        return None if self.values is None else ValueQuestion(subject, log, bounds, self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class TypeFiles:
@@ -76,3 +80,13 @@ class Subject:
     leaves: Mapping[Partition, Leave] = field(default_factory=dict)
     replayed: frozenset[Partition] = frozenset()
     """Partitions of which records were taken out of quarantine again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueQuestion:
+    """Whose values are compared, with which log, and which of its records."""
+
+    subject: Subject
+    log: ReadableLog
+    bounds: Mapping[Partition, Bounds]
+    sample: Sample

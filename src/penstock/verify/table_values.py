@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pyarrow as pa
 
 from penstock.flow.partition_values import partition_value
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Bounds, Partition
 from penstock.verify import unproven
 from penstock.verify.facts import TableFacts
 from penstock.verify.findings import Check, conclude
-from penstock.verify.log_port import ReadableLog
 from penstock.verify.rewriting import TableRewriter, body_schema
-from penstock.verify.sources import Sample, Subject
+from penstock.verify.sources import ValueQuestion
 from penstock.verify.table_files import TableFiles
 from penstock.verify.table_offsets import DataFile
 from penstock.verify.value_files import ValueFile
 from penstock.verify.values import ValueSources, check_values
 
 
-def check_table_values(
-    job: JobSpec,
-    facts: TableFacts,
-    files: TableFiles,
-    subject: Subject,
-    log: ReadableLog,
-    bounds: Mapping[Partition, Bounds],
-    sample: Sample | None,
-) -> list[Check]:
-    """The law of values, if it was asked for."""
-    if sample is None:
-        return []
+def check_table_values(job: JobSpec, facts: TableFacts, files: TableFiles, asked: ValueQuestion) -> Check:
+    """The law of values."""
     if job.sql is not None:
-        return [conclude("values", "not compared", False, unproven=[unproven.values_of_sql()], partitions=bounds)]
+        return conclude("values", "not compared", False, unproven=[unproven.values_of_sql()], partitions=asked.bounds)
     schema = facts.table.schema
     body = body_schema(schema, facts.table.spec.partition_by)
     sources = ValueSources(
         job=job.name,
-        subject=subject,
+        asked=asked,
         files=[
             ValueFile(files.storage, each, body, _texts(each, schema, facts.table.spec.partition_by))
             for each in files.data.files
@@ -47,11 +33,9 @@ def check_table_values(
         quarantine_storage=files.quarantine_storage,
         quarantine_files=[*files.quarantine.files, *files.pending.files],
         columns=files.columns,
-        log=log,
-        bounds=bounds,
         rewriter=TableRewriter(job, schema, facts.table.spec.partition_by),
     )
-    return [check_values(sources, sample)]
+    return check_values(sources)
 
 
 def _texts(file: DataFile, schema: pa.Schema, partition_by: tuple[str, ...]) -> dict[str, str | None]:

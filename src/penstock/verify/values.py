@@ -12,15 +12,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.flow.quarantine import QUARANTINE_SCHEMA
-from penstock.log.offsets import Bounds, Partition
+from penstock.log.offsets import Partition
 from penstock.storage import Storage
 from penstock.verify import unproven
 from penstock.verify.findings import Check, Unproven, conclude, earliest
 from penstock.verify.laws import Span
-from penstock.verify.log_port import ReadableLog
 from penstock.verify.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.verify.rewriting import Rewriter
-from penstock.verify.sources import Sample, Subject
+from penstock.verify.sources import Sample, ValueQuestion
 from penstock.verify.table_offsets import DataFile
 from penstock.verify.value_files import Ranges, ValueFile
 from penstock.verify.value_log import RAW_NAMES
@@ -40,20 +39,19 @@ class ValueSources:
     """What values are compared of."""
 
     job: str
-    subject: Subject
+    asked: ValueQuestion
     files: Sequence[ValueFile]
     quarantine_storage: Storage
     quarantine_files: Sequence[DataFile]
     columns: OriginColumns | None
-    log: ReadableLog
-    bounds: Mapping[Partition, Bounds]
     rewriter: Rewriter
     strict: bool = True
     unproven: tuple[Unproven, ...] = ()
 
 
-def check_values(sources: ValueSources, sample: Sample) -> Check:
+def check_values(sources: ValueSources) -> Check:
     """Whether rows are what their records give, and quarantined records what they are in the log."""
+    sample = sources.asked.sample
     ranges, open_questions = _comparable(sources)
     compared = Compared()
     try:
@@ -97,14 +95,14 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
     """The offsets of each partition that the log still has, and why others cannot be compared."""
     ranges: dict[Partition, tuple[int, int]] = {}
     found: list[Unproven] = []
-    for partition, spans in sorted(sources.subject.spans.items()):
+    for partition, spans in sorted(sources.asked.subject.spans.items()):
         if not spans or spans[0].lo == spans[-1].hi:
             continue
-        bounds = sources.bounds.get(partition)
+        bounds = sources.asked.bounds.get(partition)
         if bounds is None:
             found.append(unproven.values_of_earlier_life(partition))
             continue
-        leave = sources.subject.leaves.get(partition)
+        leave = sources.asked.subject.leaves.get(partition)
         below = (leave.twice_below if leave else None) or 0
         lo, hi = max(spans[0].lo, bounds.first, below), min(spans[-1].hi, bounds.end)
         if lo < hi:
@@ -121,11 +119,11 @@ def _compare_places(
     sample: Sample,
     compared: Compared,
 ) -> None:
-    owners = Owners.of(sources.subject.lives, sources.job)
+    owners = Owners.of(sources.asked.subject.lives, sources.job)
     values = PlacedValues(
         ValueSide(sources.files, columns, owners),
         _quarantine_side(sources),
-        sources.log,
+        sources.asked.log,
         sources.rewriter,
         _exact(sources, ranges),
         sources.strict,
@@ -139,7 +137,7 @@ def _compare_places(
 
 def _exact(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> dict[str, bool]:
     topics = {each.topic for each in ranges}
-    return {each: sources.log.compacted(each) is False for each in topics}
+    return {each: sources.asked.log.compacted(each) is False for each in topics}
 
 
 def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict[Partition, Ranges]:
@@ -160,20 +158,20 @@ def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict
 def _compare_slices(
     sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
 ) -> list[Unproven]:
-    cut = cut_by_slice(sources.files, _spans_within(sources, ranges), sources.subject.replayed)
+    cut = cut_by_slice(sources.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
     quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
-    values = SummedValues(sources.log, sources.rewriter, quarantined, _exact(sources, ranges))
+    values = SummedValues(sources.asked.log, sources.rewriter, quarantined, _exact(sources, ranges))
     for unit in _chosen(cut.slices, sample):
         values.compare(unit, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):
         return []
     whole = all(
         each in ranges and ranges[each] == (spans[0].read_from, spans[-1].hi)
-        for each, spans in sources.subject.spans.items()
+        for each, spans in sources.asked.subject.spans.items()
         if spans and spans[0].lo < spans[-1].hi
     )
-    if cut.rest_is_mixed and (not whole or sources.subject.lives.others):
+    if cut.rest_is_mixed and (not whole or sources.asked.subject.lives.others):
         return [unproven.values_of_mixed_files(len(cut.rest.files))]
     values.compare(cut.rest, compared)
     return []
@@ -195,13 +193,13 @@ def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, i
     return [
         (partition, span)
         for partition, (lo, hi) in ranges.items()
-        for span in sources.subject.spans[partition]
+        for span in sources.asked.subject.spans[partition]
         if lo <= span.read_from and span.hi <= hi
     ]
 
 
 def _quarantine_side(sources: ValueSources) -> ValueSide:
-    owners = Owners.of(sources.subject.lives, sources.job)
+    owners = Owners.of(sources.asked.subject.lives, sources.job)
     return ValueSide(_quarantine_values(sources), QUARANTINE_COLUMNS, owners)
 
 

@@ -45,7 +45,20 @@ causes = st.sampled_from(list(Cause))
 days = st.dates().map(str)
 epoch_marks = st.none() | st.builds(EpochMark, numbers, numbers)
 marks = st.none() | st.integers(-(2**53), 2**53)
-renames = st.builds(Rename, named, named, named, texts, st.integers(0, 4095), numbers, st.booleans(), numbers, numbers)
+renames = st.builds(
+    Rename,
+    named,
+    named,
+    named,
+    texts,
+    st.integers(0, 4095),
+    numbers,
+    st.booleans(),
+    numbers,
+    numbers,
+    numbers,
+    texts,
+)
 rename_lists = st.lists(renames, max_size=3).map(tuple)
 path_lists = st.lists(named, max_size=3).map(tuple)
 day_lists = st.lists(st.tuples(named, days), max_size=2).map(tuple)

@@ -54,8 +54,18 @@ BAD = StagedFile("events", 0, "s.kQ2x.0.bad.pq", 2, 900, {}, '{"numRecords":2}')
 MOVE = Rename(f"{STAGED}/fs/s.1.pq", f"fs/day={DAY}/0.99.parquet", "fs", "kQ2x", 0, 0)
 STUCK = Rename(f"{STAGED}/gc/s.2.pq", f"gc/day={DAY}/1.49.parquet", "gc", "kQ2x", 1, 10, rows=7, size_bytes=700)
 MERGED = Rename(f"{STAGED}/fs/s.3.pq", f"fs/day={DAY}/compacted~garmadon.6.0.parquet", "fs", waits=True)
-
-RETURNED = Rename(f"{STAGED}/gc/r.3.pq", f"gc/day={DAY}/replayed~garmadon.9.0.parquet", "gc")
+RETURNED = Rename(
+    f"{STAGED}/gc/r.3.pq",
+    f"gc/day={DAY}/replayed~garmadon.9.0.parquet",
+    "gc",
+    "kQ2x",
+    0,
+    7,
+    rows=3,
+    size_bytes=700,
+    run=3,
+    stats='{"numRecords":3}',
+)
 
 
 def said(number: int, kind: EntryKind, **contents: Any) -> Entry:

@@ -2,15 +2,19 @@
 
 The tables that got rows commit first, each with its own position; then the ledger's entry moves everybody. A process
 that dies in between leaves tables ahead of the ledger: the next one takes each type from where its table is.
+
+Replayed rows have no position that could tell whether a table has them. So the ledger's entry comes first: it orders
+the table of each type to take its files, and whoever finishes the entry commits them with the number of the run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.failpoints import Reach
 from penstock.flow.fitting import respelled
 from penstock.flow.manifest import Counts, StagedFile
 from penstock.flow.shares import Share
@@ -19,11 +23,15 @@ from penstock.log.offsets import Partition, Slice
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.schema import missing_columns
 from penstock.tables.delta.table import SchemaMovedError, Table, open_or_create, open_table
+from penstock.tables.delta.taking import take_run
 from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.parquet.acts import FailedRename, gone_reason
 from penstock.tables.parquet.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.parquet.table import ExportTable, LedgerOutcome
 from penstock.tables.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.replayed import run_number
+from penstock.tables.staged import StagedFileGoneError
 
 DAY = "day"
 
@@ -54,6 +62,7 @@ class DeltaTypes(ExportTable):
 
     def __init__(self, job: JobSpec, export: ExportSpec, environment: Environment) -> None:
         super().__init__(job, export, environment)
+        self.finishing.placing = self
         self._tables: dict[str, Table] = {}
         self._unread: set[str] = set()
         """Types whose tables could not be read when their columns were asked for."""
@@ -91,6 +100,37 @@ class DeltaTypes(ExportTable):
         """None: the tables of the types have looked at theirs, and committed them."""
         return []
 
+    def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
+        """Let the tables take the files of replays, which are staged in them."""
+        failed: list[FailedRename] = []
+        for name in sorted({each.type for each in renames}):
+            reach("renaming")
+            failed += self._take(name, [each for each in renames if each.type == name])
+            reach("type_landed")
+        return failed
+
+    def unplaced(self, renames: Sequence[Rename]) -> list[Rename]:
+        runs = {name: self._run_of(name) for name in {each.type for each in renames}}
+        return [each for each in renames if runs[each.type] < each.run]
+
+    def replay_target(self, file: StagedFile, name: str, entry: int, number: int) -> str:
+        return file.path
+
+    def replay_refusal(self, name: str, days: Iterable[str], run: int) -> str | None:
+        """A table that does not take files behind the entry would hold its type back: it is looked at before."""
+        if name in self.failing_types():
+            return self.failing_types()[name]
+        try:
+            self._ready(name)
+        except PenstockError as error:
+            return error.primary
+        if (known := self._run_of(name)) >= run:
+            return f"its table knows replay run {known} already"
+        return self.probe_folder(name, f"{name}/_delta_log")
+
+    def runs_taken(self) -> int:
+        return max(self._run_of(name) for name in self.export.all_types)
+
     def failing_types(self) -> dict[str, str]:
         return {**super().failing_types(), **self.refusals}
 
@@ -116,10 +156,7 @@ class DeltaTypes(ExportTable):
         """Commit the files of one type; the partitions that its table did not take, with the reason."""
         mine = [part for part in parts if name in part.written and part.written[name].files]
         try:
-            unread = name in self._unread
-            table = self._opened(name)
-            if unread and self.columns_of(name) != super().columns_of(name):
-                raise SchemaMovedError(f"the files of type {name} were written before its table could be read")
+            table = self._ready(name)
             self._start(table, mine)
             state = table.state([part.partition for part in mine])
             slices = [self._slice(part, part.written[name], state.of(part.partition).position or 0) for part in mine]
@@ -127,6 +164,31 @@ class DeltaTypes(ExportTable):
         except PenstockError as error:
             return {part.partition: error.primary for part in mine}
         return {refusal.partition: refusal.reason for refusal in outcome.refused}
+
+    def _take(self, name: str, renames: Sequence[Rename]) -> list[FailedRename]:
+        """Run by run: a table that knew a later one would pass for having the earlier one too."""
+        waiting = sorted(renames, key=lambda each: each.run)
+        try:
+            table = self._opened(name)
+            while waiting:
+                mine = [each for each in waiting if each.run == waiting[0].run]
+                take_run(table, mine[0].run, mine)
+                waiting = waiting[len(mine) :]
+        except StagedFileGoneError:
+            return [FailedRename(each, gone_reason(each), lost=True) for each in waiting]
+        except PenstockError as error:
+            return [FailedRename(each, error.primary) for each in waiting]
+        return []
+
+    def _run_of(self, name: str) -> int:
+        """The last replay run that the table of a type has; 0 if it cannot be read, or is not there."""
+        try:
+            if (table := self._table(name)) is None:
+                return 0
+            table.refresh()
+            return run_number(table)
+        except PenstockError:
+            return 0
 
     def _slice(self, part: RoutedPart, share: Share, own: int) -> SlicePart:
         """The slice as this type sees it: offsets without a record of the type are holes, back to its last commit."""
@@ -144,6 +206,14 @@ class DeltaTypes(ExportTable):
         if new:
             starts = tuple(StartPart(part.partition, part.piece.start, part.token) for part in new)
             table.commit(Proposal(self.job.name, new_batch_id(), starts))
+
+    def _ready(self, name: str) -> Table:
+        """The table of a type whose files were just staged."""
+        unread = name in self._unread
+        table = self._opened(name)
+        if unread and self.columns_of(name) != super().columns_of(name):
+            raise SchemaMovedError(f"the files of type {name} were written before its table could be read")
+        return table
 
     def _table(self, name: str) -> Table | None:
         known = self._tables.get(name)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -68,16 +69,8 @@ class CompactReport:
     commits: int = 0
     dropped: int = 0
 
-    def __add__(self, other: CompactReport) -> CompactReport:
-        return CompactReport(
-            self.files_removed + other.files_removed,
-            self.files_added + other.files_added,
-            self.rows + other.rows,
-            self.size_bytes_before + other.size_bytes_before,
-            self.size_bytes_after + other.size_bytes_after,
-            self.commits + other.commits,
-            self.dropped + other.dropped,
-        )
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 def compact(table: Table, target_bytes: int, progress: Progress | None = None) -> CompactReport:

@@ -60,7 +60,8 @@ def effect(proposal: Proposal, accepted: tuple[Part, ...], state: TableState) ->
 def _after(part: Part, before: PartitionState) -> PartitionState:
     match part:
         case StartPart():
-            return PartitionState(position=part.offset, origin=part.offset, token=part.token)
+            # The table of a type may have got replayed rows of a partition before any other.
+            return PartitionState(position=part.offset, origin=part.offset, token=part.token, totals=before.totals)
         case SlicePart():
             return replace(
                 before,

@@ -39,11 +39,8 @@ def state_of(version: int, lookup: Lookup, job: str, partitions: Iterable[Partit
 
 
 def _partition_state(lookup: Lookup, job: str, partition: Partition) -> PartitionState:
-    position = lookup(position_key(job, partition))
-    if position is None:
-        return PartitionState(token=lookup(token_key(job, partition)) or 0)
     return PartitionState(
-        position=position,
+        position=lookup(position_key(job, partition)),
         origin=lookup(origin_key(job, partition)),
         token=lookup(token_key(job, partition)) or 0,
         totals=Totals(*(lookup(total_key(job, partition, name)) or 0 for name in TOTAL_NAMES)),

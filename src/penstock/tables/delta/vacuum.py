@@ -78,13 +78,15 @@ class Deleted:
     table_url: str
     path: str
     size_bytes: int
-    reason: Dead
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
+    """What a vacuum deleted, and how many files stay by the reason."""
+
     deleted: tuple[Deleted, ...]
-    kept: Mapping[Kept, int]
+    kept: Mapping[str, int]
     dry_run: bool = False
 
 
@@ -119,9 +121,9 @@ def vacuum(
     if quarantine is not None:
         rules.append((_quarantine_slices(table, quarantine, jobs), own_replays(quarantine)))
     deleted: list[Deleted] = []
-    kept: Counter[Kept] = Counter()
+    kept: Counter[str] = Counter()
     for each, entries, (of_slice, of_replay) in zip(tables, folders, rules, strict=True):
-        dead, stay = _judge_all(each, entries, facts_of(each, of_slice, of_replay, retention_seconds))
+        dead, stay = judge_all(each, entries, facts_of(each, of_slice, of_replay, retention_seconds))
         deleted += dead
         kept += stay
     if not dry_run:
@@ -244,21 +246,23 @@ def _removed(handle: DeltaTable, retention_seconds: float | None) -> frozenset[s
     return frozenset(handle.vacuum(retention_hours=hours, dry_run=True, full=False, enforce_retention_duration=False))
 
 
-def _judge_all(table: Table, entries: Iterable[Entry], facts: Facts) -> tuple[list[Deleted], Counter[Kept]]:
+def judge_all(table: Table, entries: Iterable[Entry], facts: Facts) -> tuple[list[Deleted], Counter[str]]:
+    """The files of a table's folder that can go, and how many stay by the reason."""
     dead: list[tuple[Entry, Dead]] = []
-    kept: Counter[Kept] = Counter()
+    kept: Counter[str] = Counter()
     for entry in entries:
         match judge(entry.path, facts):
             case Dead() as reason:
                 dead.append((entry, reason))
             case Kept() as reason:
-                kept[reason] += 1
+                kept[str(reason)] += 1
     # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
     unsure = {entry.path for entry, reason in dead if reason is not Dead.REMOVED}
     fresh = recently_removed(table.storage(), LOG_FOLDER, unsure)
-    kept[Kept.RETAINED] += len(fresh)
+    kept[str(Kept.RETAINED)] += len(fresh)
     url = table.spec.path
-    return [Deleted(url, entry.path, entry.size_bytes, why) for entry, why in dead if entry.path not in fresh], +kept
+    gone = [(entry, str(why)) for entry, why in dead if entry.path not in fresh]
+    return [Deleted(url, entry.path, entry.size_bytes, why) for entry, why in gone], +kept
 
 
 def _delete(tables: Iterable[Table], deleted: Iterable[Deleted], reach: Reach) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.failpoints import Reach
@@ -21,6 +23,8 @@ class FailedRename:
 
     rename: Rename
     reason: str
+    lost: bool = False
+    """Whether the staged file is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +50,63 @@ class Leftover:
         )
 
 
-def finish(storage: Storage, orders: Unfinished, reach: Reach) -> Leftover:
+class Placing(Protocol):
+    """How staged files get to where readers see them."""
+
+    def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
+        """Do what is not done yet; what cannot be done now comes back."""
+        ...
+
+    def unplaced(self, renames: Sequence[Rename]) -> list[Rename]:
+        """Those that readers do not see yet; nothing is done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFiles:
+    """Files that readers find by their names alone."""
+
+    storage: Storage
+
+    def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
+        if len(renames) < ACTS_AT_ONCE:
+            outcomes = [_rename(self.storage, each, reach) for each in renames]
+        else:
+            with ThreadPoolExecutor(ACTS_AT_ONCE) as pool:
+                outcomes = list(pool.map(lambda each: _rename(self.storage, each, reach), renames))
+        return [each for each in outcomes if each is not None]
+
+    def unplaced(self, renames: Sequence[Rename]) -> list[Rename]:
+        there = _sizes(self.storage, [path for each in renames for path in (each.source, each.target)])
+        return [
+            each
+            for each in renames
+            if (placed_bytes := there.get(each.target)) is None or there.get(each.source, placed_bytes) != placed_bytes
+        ]
+
+
+def finish(storage: Storage, orders: Unfinished, reach: Reach, placing: Placing | None = None) -> Leftover:
     """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
     kept = tuple(path for path in orders.removes if not _removed(storage, path, reach))
     if orders.removes:
         reach("removed")
     waiting = tuple(FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits)
     ready = [each for each in orders.renames if not (kept and each.waits)]
-    if len(ready) < ACTS_AT_ONCE:
-        outcomes = [_rename(storage, each, reach) for each in ready]
-    else:
-        with ThreadPoolExecutor(ACTS_AT_ONCE) as pool:
-            outcomes = list(pool.map(lambda each: _rename(storage, each, reach), ready))
-    return Leftover((*waiting, *(each for each in outcomes if each is not None)), kept)
+    return Leftover((*waiting, *(placing or PlainFiles(storage)).place(ready, reach)), kept)
 
 
-def unseen_files(storage: Storage, orders: Unfinished) -> Counter[tuple[str, Day]]:
+def unseen_files(storage: Storage, orders: Unfinished, placing: Placing | None = None) -> Counter[tuple[str, Day]]:
     """Per type and day the files that are not in their place yet, or still there although replaced; nothing is done."""
-    places = [*(each.target for each in orders.renames), *orders.removes]
-    folders = {path.rpartition("/")[0] for path in places}
-    folders |= {each.source.rpartition("/")[0] for each in orders.renames}
-    there = {entry.path: entry.size_bytes for folder in folders for entry in _listed(storage, folder)}
-    found: Counter[tuple[str, Day]] = Counter()
-    for rename in orders.renames:
-        placed_bytes = there.get(rename.target)
-        if placed_bytes is None or there.get(rename.source, placed_bytes) != placed_bytes:
-            found.update(_days(rename.target))
-    for path in orders.removes:
-        if path in there:
-            found.update(_days(path))
-    return found
+    there = _sizes(storage, orders.removes)
+    unplaced = (placing or PlainFiles(storage)).unplaced(orders.renames)
+    paths = [*(each.target for each in unplaced), *(path for path in orders.removes if path in there)]
+    return Counter(place for path in paths if (place := type_and_day(path)) is not None)
+
+
+def _sizes(storage: Storage, paths: Sequence[str]) -> dict[str, int]:
+    """The files that are there in the folders of these, with their sizes."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return {entry.path: entry.size_bytes for folder in folders for entry in _listed(storage, folder)}
 
 
 def _listed(storage: Storage, folder: str) -> list[Entry]:
@@ -84,11 +115,6 @@ def _listed(storage: Storage, folder: str) -> list[Entry]:
         return list(storage.list(folder))
     except PenstockError:
         return []
-
-
-def _days(path: str) -> list[tuple[str, Day]]:
-    place = type_and_day(path)
-    return [] if place is None else [place]
 
 
 def _removed(storage: Storage, path: str, reach: Reach) -> bool:
@@ -102,15 +128,21 @@ def _removed(storage: Storage, path: str, reach: Reach) -> bool:
 
 def _rename(storage: Storage, rename: Rename, reach: Reach) -> FailedRename | None:
     reach("renaming")
+    lost = False
     try:
         if storage.rename_if_absent(rename.source, rename.target):
             return None
         reason = f"{rename.target} is taken by another file"
     except NotFoundError:
-        reason = f"its staged file {rename.source} is gone; `penstock vacuum --drop-lost` gives up a file that is lost"
+        lost, reason = True, gone_reason(rename)
     except PenstockError as error:
         reason = error.primary
-    return None if _is_done(storage, rename) else FailedRename(rename, reason)
+    return None if _is_done(storage, rename) else FailedRename(rename, reason, lost)
+
+
+def gone_reason(rename: Rename) -> str:
+    """What a person is told of a staged file that nobody can place any more."""
+    return f"its staged file {rename.source} is gone; `penstock vacuum --drop-lost` gives up a file that is lost"
 
 
 def _is_done(storage: Storage, rename: Rename) -> bool:

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import InvariantError
 from penstock.flow.names import StagedName, compacted_name, parse_staged_name
 from penstock.storage import Entry, NotFoundError
+from penstock.tables.delta.compact import CompactReport as TableCompactReport
 from penstock.tables.parquet.data_files import (
     DataFile,
     Footer,
@@ -49,24 +50,13 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class CompactReport:
-    """What a compaction did."""
+class CompactReport(TableCompactReport):
+    """What a compaction did; groups whose folder takes no files are `dropped` too."""
 
-    files_removed: int = 0
-    files_added: int = 0
-    rows: int = 0
-    size_bytes_before: int = 0
-    size_bytes_after: int = 0
-    commits: int = 0
-    dropped: int = 0
-    """Groups that another process changed meanwhile, or whose folder takes no files."""
     waiting: int = 0
     """Files whose staged source is still there, or was until a short while ago."""
     unfinished: int = 0
     """Outputs that the ledger holds and that could not be put in their place yet: run it again."""
-
-    def __add__(self, other: CompactReport) -> CompactReport:
-        return CompactReport(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)

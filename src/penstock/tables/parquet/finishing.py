@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.errors import PenstockError
 from penstock.storage import Storage
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.acts import Leftover, finish, unseen_files
+from penstock.tables.parquet.acts import Leftover, Placing, finish, unseen_files
 from penstock.tables.parquet.ledger import Ledger
 from penstock.tables.parquet.marks import DayMarks
 from penstock.tables.parquet.names import Places
@@ -23,6 +23,8 @@ class Finishing:
     places: Places
     ledger: Ledger
     environment: Environment
+    placing: Placing | None = None
+    """How the files get there; None: each by a rename."""
     failures: dict[str, int] = field(default_factory=dict)
     """Writes to the final place that failed since the last entry of ours, by type."""
     marked: list[DayMarks] = field(default_factory=list)
@@ -66,7 +68,7 @@ class Finishing:
     def _carry_out(self, orders: Unfinished, marks: DayMarks) -> Leftover:
         """Do what an entry orders; a day is marked only while every file of it is where readers look for it."""
         marks.take_away(orders.marks)
-        leftover = finish(self.storage, orders, self.environment.reach)
+        leftover = finish(self.storage, orders, self.environment.reach, self.placing)
         waiting = [each for each in orders.marks if leftover.holds_back(each)]
         marks.put_back(each for each in orders.marks if each not in waiting)
         if marks.put or marks.taken:
@@ -78,7 +80,7 @@ class Finishing:
         orders = state.unfinished
         if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
             return Counter()
-        return unseen_files(self.storage, orders)
+        return unseen_files(self.storage, orders, self.placing)
 
     def sweep_markers(self) -> None:
         """Take markers away that processes left which died while they put them."""

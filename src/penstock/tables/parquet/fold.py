@@ -93,7 +93,14 @@ def _without_lost(here: RoutedPartition, partition: Partition, lost: Rename) -> 
     """Rows that were counted as written and whose staged file is gone."""
     if (partition.topic_id, partition.number) != (lost.topic_id, lost.partition):
         return here
-    return replace(here, totals=here.totals + Totals(written=-lost.rows, vanished=lost.rows))
+    return replace(here, totals=here.totals + lost_totals(lost))
+
+
+def lost_totals(lost: Rename) -> Totals:
+    """What a file that is given up takes from the counts: rows of a slice, or rows that came out of quarantine."""
+    if lost.run:
+        return Totals(quarantined=-lost.rows, replayed=-lost.rows, vanished=lost.rows)
+    return Totals(written=-lost.rows, vanished=lost.rows)
 
 
 def _left_behind(here: RoutedPartition, partition: Partition, started: Partition) -> RoutedPartition:

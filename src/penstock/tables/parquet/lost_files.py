@@ -19,7 +19,7 @@ def drop_lost_files(table: ExportTable, *, dry_run: bool = False) -> tuple[Renam
 
     def decide(_: LedgerState) -> Draft | None:
         nonlocal lost
-        waiting = (each.rename for each in table.finishing.leftover.renames)
+        waiting = (each.rename for each in table.finishing.leftover.renames if each.lost)
         lost = tuple(each for each in waiting if _is_lost(table.storage, each))
         return Draft(EntryKind.IDLE, dropped=lost) if lost and not dry_run else None
 

@@ -15,33 +15,27 @@ from penstock.flow.names import StagedName, owner_tag
 from penstock.storage import Entry
 from penstock.tables.delta.keys import fingerprint
 from penstock.tables.delta.life import appended_up_to
-from penstock.tables.delta.recent import recently_removed
 from penstock.tables.delta.table import Table
-from penstock.tables.delta.vacuum import LOG_FOLDER, Dead, Kept, SliceRule, facts_of, judge, own_replays
+from penstock.tables.delta.vacuum import (
+    LOG_FOLDER,
+    Dead,
+    Deleted,
+    Kept,
+    SliceRule,
+    facts_of,
+    judge_all,
+    own_replays,
+)
 from penstock.tables.parquet.state import LedgerState
 
 
 def judge_quarantine(
     quarantine: Table, entries: Iterable[Entry], state: LedgerState
-) -> tuple[list[tuple[Entry, str]], Counter[str]]:
+) -> tuple[list[Deleted], Counter[str]]:
     """The files that can go, with the reason, and how many stay; the state was read after the listing."""
     quarantine.refresh()
     facts = facts_of(quarantine, _slices(quarantine, state), own_replays(quarantine))
-    dead: list[tuple[Entry, Dead]] = []
-    kept: Counter[str] = Counter()
-    for entry in entries:
-        if entry.path.startswith(LOG_FOLDER):
-            continue
-        match judge(entry.path, facts):
-            case Dead() as reason:
-                dead.append((entry, reason))
-            case Kept() as reason:
-                kept[str(reason)] += 1
-    # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
-    unsure = {entry.path for entry, reason in dead if reason is not Dead.REMOVED}
-    fresh = recently_removed(quarantine.storage(), LOG_FOLDER, unsure)
-    kept[str(Kept.RETAINED)] += len(fresh)
-    return [(entry, str(reason)) for entry, reason in dead if entry.path not in fresh], +kept
+    return judge_all(quarantine, (each for each in entries if not each.path.startswith(LOG_FOLDER)), facts)
 
 
 def _slices(quarantine: Table, state: LedgerState) -> SliceRule:

@@ -14,7 +14,6 @@ from penstock.flow.ranges import Ranges
 from penstock.flow.shares import Share
 from penstock.log.offsets import Partition
 from penstock.tables.parquet.entry import EntryKind, ReplayRecord, WrittenRecord
-from penstock.tables.parquet.names import day_folder, replayed_final_name
 from penstock.tables.parquet.state import LedgerState, Rename
 from penstock.tables.parquet.table import Draft, ExportTable
 from penstock.tables.replayed import ReplayRun
@@ -87,7 +86,7 @@ def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
             table.storage, [file for named in shares.values() for each in named.values() for file in each.files]
         )
         record = ReplayRecord(run.number, run.offsets, _written(shares))
-        renames = tuple(_renames(table.job.name, state.number + 1, shares))
+        renames = tuple(_renames(table, state.number + 1, run.number, shares))
         return Draft(EntryKind.REPLAY, run.batch_id, renames=renames, replay=record)
 
     landed = table.append(decide) is not None
@@ -95,15 +94,40 @@ def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
     return landed
 
 
-def _renames(job: str, entry: int, shares: Shares) -> Iterator[Rename]:
+def _renames(table: ExportTable, entry: int, run: int, shares: Shares) -> Iterator[Rename]:
     """They belong to no slice: one that fails holds its type back, but no position of it."""
-    number = 0
-    for named in shares.values():
-        for name, share in named.items():
-            for file in share.files:
-                folder = day_folder(name, str(file.partition_values["day"]))
-                yield Rename(file.path, f"{folder}/{replayed_final_name(job, entry, number)}", name)
-                number += 1
+    staged = [
+        (partition, name, share, file)
+        for partition, named in shares.items()
+        for name, share in named.items()
+        for file in share.files
+    ]
+    for number, (partition, name, share, file) in enumerate(staged):
+        yield Rename(
+            file.path,
+            table.replay_target(file, name, entry, number),
+            name,
+            partition.topic_id,
+            partition.number,
+            start=share.first or 0,
+            rows=file.rows,
+            size_bytes=file.size_bytes,
+            run=run,
+            stats=file.stats,
+        )
+
+
+def raise_run(table: ExportTable, known: int) -> None:
+    """Let the ledger go on from a run that a type's table or the quarantine knows, if it does not know it itself.
+
+    So it is for a ledger that was begun anew over tables that are older, or of which an older copy was put back: a run
+    with a number that was used before would count as done.
+    """
+
+    def decide(state: LedgerState) -> Draft | None:
+        return Draft(EntryKind.REPLAY, replay=ReplayRecord(known, {})) if state.replay_run < known else None
+
+    table.append(decide)
 
 
 def _written(shares: Shares) -> dict[str, WrittenRecord]:

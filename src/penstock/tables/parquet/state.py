@@ -114,6 +114,10 @@ class Rename:
     """Whether it may only be done once all removes are (RULES L7)."""
     rows: int = 0
     size_bytes: int = 0
+    run: int = 0
+    """Of a replay: its number. The file belongs to no slice, so it holds no position back."""
+    stats: str = ""
+    """What the type's own Delta table keeps of the file, where it takes it under the name that it was staged with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,9 +204,14 @@ class LedgerState:
         waiting = [each.start for each in self.pending if _of(each, partition)]
         return min([here.position, *(lane.position for lane in here.lanes.values()), *waiting])
 
+    def life_of(self, partition: Partition) -> int:
+        """Which life of its topic a partition belongs to, from 1 on, in the order in which the ledger met them."""
+        ids = list(dict.fromkeys(each.topic_id for each in self.partitions if each.topic == partition.topic))
+        return ids.index(partition.topic_id) + 1
+
     def pending_types(self) -> frozenset[str]:
         return frozenset(each.type for each in self.pending)
 
 
 def _of(rename: Rename, partition: Partition) -> bool:
-    return (rename.topic_id, rename.partition) == (partition.topic_id, partition.number)
+    return not rename.run and (rename.topic_id, rename.partition) == (partition.topic_id, partition.number)

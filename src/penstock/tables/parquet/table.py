@@ -24,12 +24,7 @@ from penstock.tables.parquet.finishing import Finishing
 from penstock.tables.parquet.fold import apply
 from penstock.tables.parquet.ledger import SNAPSHOT_EVERY, Ledger
 from penstock.tables.parquet.lost_ledger import refuse_files_without_ledger
-from penstock.tables.parquet.names import (
-    NameSpace,
-    Places,
-    day_folder,
-    final_name,
-)
+from penstock.tables.parquet.names import NameSpace, Places, day_folder, final_name, replayed_final_name
 from penstock.tables.parquet.proposal import (
     LedgerPart,
     RoutedPart,
@@ -228,7 +223,7 @@ class ExportTable:
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""
-        life = _life(part.partition, state)
+        life = state.life_of(part.partition)
         for name, share in part.written.items():
             for file in share.files:
                 folder = day_folder(name, str(file.partition_values["day"]))
@@ -378,6 +373,19 @@ class ExportTable:
             return error.primary
         return None
 
+    def replay_target(self, file: StagedFile, name: str, entry: int, number: int) -> str:
+        """Where readers find a file of a replay; `number` tells it from the other files of its entry."""
+        folder = day_folder(name, str(file.partition_values["day"]))
+        return f"{folder}/{replayed_final_name(self.job.name, entry, number)}"
+
+    def replay_refusal(self, name: str, days: Iterable[str], run: int) -> str | None:
+        """Why a type would not take the files of a replay run; None if it would."""
+        return self.probe(name, days)
+
+    def runs_taken(self) -> int:
+        """The last replay run that any type knows of by itself; 0: they know only what the ledger says."""
+        return 0
+
     def forget_probes(self, name: str) -> None:
         """A type that failed is looked at again before its next files are named."""
         self._probed = {folder for folder in self._probed if not folder.startswith(f"{name}/")}
@@ -385,9 +393,3 @@ class ExportTable:
     def _back_off(self, attempt: int) -> None:
         longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
         self.environment.sleep(self.environment.chance.uniform(0, longest))
-
-
-def _life(partition: Partition, state: LedgerState) -> int:
-    """Which life of its topic a partition belongs to, in the order in which the ledger met them."""
-    ids = list(dict.fromkeys(each.topic_id for each in state.partitions if each.topic == partition.topic))
-    return ids.index(partition.topic_id) + 1

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 from penstock.flow.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
 from penstock.log.offsets import Partition
 from penstock.storage import Entry, Storage
+from penstock.tables.delta.vacuum import Deleted, VacuumReport
 from penstock.tables.parquet.entry import EntryKind
 from penstock.tables.parquet.quarantine_leftovers import judge_quarantine
 from penstock.tables.parquet.state import LedgerState
@@ -50,23 +51,6 @@ class Kept(StrEnum):
     UNPLACED = "of a partition or type that the ledger does not know"
     YOUNG = "staged or probed a short while ago"
     UNKNOWN = "not a name of Penstock"
-
-
-@dataclass(frozen=True, slots=True)
-class Deleted:
-    """A file that went, or would go in a dry run."""
-
-    table_url: str
-    path: str
-    size_bytes: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class VacuumReport:
-    deleted: tuple[Deleted, ...]
-    kept: Mapping[str, int]
-    dry_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +106,7 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     storages = {table.job.table.path: table.storage}
     if quarantine is not None:
         gone, stay = judge_quarantine(quarantine, quarantined, state)
-        deleted += [Deleted(quarantine.spec.path, each.path, each.size_bytes, why) for each, why in gone]
+        deleted += gone
         counted += stay
         storages[quarantine.spec.path] = quarantine.storage()
     for each in () if dry_run else deleted:
