@@ -9,8 +9,9 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR_MIN := 17
 RECORDS ?= 1000000
-# Three files at a time: most tests wait for Kafka or Spark. Each third has a broker and a Spark of its own.
-TESTS_AT_ONCE ?= -n 3 --dist loadfile
+# Three files at a time: most tests wait for Kafka or Spark. Each third has a broker and a Spark of its own. In the order
+# of `testpaths`, which begins with the long ones; pytest-xdist would begin with the files that have the most tests.
+TESTS_AT_ONCE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin

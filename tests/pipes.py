@@ -24,7 +24,7 @@ from penstock.tables.state import Totals
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 180.0
 _PAUSE_SECONDS = 0.05
 
 JOB = """\

@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-EVENT_SECONDS_MAX = 180.0
-EXIT_SECONDS_MAX = 240.0
+EVENT_SECONDS_MAX = 300.0
+EXIT_SECONDS_MAX = 300.0
 
 Event = dict[str, Any]
 

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 _PRODUCE, _PRODUCE_VERSION = 0, 8
 _ALTER_CLIENT_QUOTAS = 49
 _CASTAGNOLI = 0x82F63B78

@@ -13,7 +13,7 @@ from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 from tests.processes import command_json, penstock
 
-ALL_SECONDS_MAX = 180.0
+ALL_SECONDS_MAX = 300.0
 
 
 def mirror_behind(job: Path) -> bool:

@@ -28,7 +28,7 @@ from penstock.log.offsets import Slice
 from penstock.log.source import read_batch, source_error
 from tests.kafka import Produce, Topics
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 AWKWARD = "a\"b\\c;d'e =f"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 ANN = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "ann", Secret(AWKWARD))

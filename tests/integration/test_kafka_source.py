@@ -17,7 +17,7 @@ from penstock.log.offsets import Partition, Slice
 from penstock.log.source import SliceShrankError, read_batch, source_error
 from tests.kafka import Produce, Topics
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 @pytest.fixture
