@@ -15,7 +15,7 @@ TESTS_AT_ONCE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin
-ARCHIVE := $(VENV)/spark.jsa
+ARCHIVES := $(VENV)/spark.jsa $(VENV)/broker.jsa
 STAMP := $(VENV)/.set-up-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 
 # $(call retry,COMMAND): package registries fail now and then; what has arrived is kept.
@@ -34,7 +34,7 @@ help: ## show this list
 
 setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
 
-test: setup $(ARCHIVE) ## all checks, then all tests
+test: setup $(ARCHIVES) ## all checks, then all tests
 	@$(MAKE) --no-print-directory check
 	$(BIN)/pytest $(TESTS_AT_ONCE)
 
@@ -71,7 +71,7 @@ clean: ## remove the virtual environment and caches; jars and broker data in the
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
 		artifacts spark-warehouse metastore_db derby.log dist build
 
-$(ARCHIVE): $(STAMP)
+$(ARCHIVES): $(STAMP)
 	$(BIN)/python -m tests.class_archive $@
 
 $(STAMP): | require-python require-java
