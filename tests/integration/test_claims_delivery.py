@@ -63,7 +63,7 @@ def test_p12_a_position_outside_the_log_is_an_error_or_by_policy_the_oldest_reco
         topic.cut(name, 4)
         strict = members.join("bert")
         with pytest.raises(PositionOutOfRangeError) as outside:
-            for _ in range(100):
+            for _ in range(1000):
                 assert strict.poll(0.1) == []
         assert (outside.value.position, outside.value.bounds.first, outside.value.bounds.end) == (position, 4, 10)
         strict.close()
