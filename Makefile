@@ -9,12 +9,13 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR_MIN := 17
 RECORDS ?= 1000000
-# Three files at a time: most tests wait for Kafka or Spark. Each third has a broker and a Spark of its own.
-TESTS_AT_ONCE ?= -n 3 --dist loadfile
+# Three files at a time: most tests wait for Kafka or Spark. Each third has a broker and a Spark of its own. In the order
+# of `testpaths`, which begins with the long ones; pytest-xdist would begin with the files that have the most tests.
+TESTS_AT_ONCE ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin
-ARCHIVE := $(VENV)/spark.jsa
+ARCHIVES := $(VENV)/spark.jsa $(VENV)/broker.jsa
 STAMP := $(VENV)/.set-up-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 
 # $(call retry,COMMAND): package registries fail now and then; what has arrived is kept.
@@ -33,7 +34,7 @@ help: ## show this list
 
 setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
 
-test: setup $(ARCHIVE) ## all checks, then all tests
+test: setup $(ARCHIVES) ## all checks, then all tests
 	@$(MAKE) --no-print-directory check
 	$(BIN)/pytest $(TESTS_AT_ONCE)
 
@@ -70,7 +71,7 @@ clean: ## remove the virtual environment and caches; jars and broker data in the
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
 		artifacts spark-warehouse metastore_db derby.log dist build
 
-$(ARCHIVE): $(STAMP)
+$(ARCHIVES): $(STAMP)
 	$(BIN)/python -m tests.class_archive $@
 
 $(STAMP): | require-python require-java

@@ -1,8 +1,9 @@
-"""Makes the archive of Spark's classes by which test processes start in half the time (`make test` calls it once).
+"""Makes archives of classes, by which the Sparks and brokers of tests start in half the time (`make test` calls it).
 
-A fault test starts a dozen Sparks; most of a start is the JVM reading the same ten thousand classes.
+Fault tests start dozens of them; most of a start is the JVM reading the same ten thousand classes.
 
-python -m tests.class_archive ARCHIVE
+python -m tests.class_archive FOLDER/spark.jsa
+python -m tests.class_archive FOLDER/broker.jsa
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ARCHIVE = Path(__file__).parents[1] / ".venv" / "spark.jsa"
+FOLDER = Path(__file__).parents[1] / ".venv"
+SPARK = FOLDER / "spark.jsa"
+BROKER = FOLDER / "broker.jsa"
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _SECONDS_MAX = 180
 _USE_SPARK = """
@@ -27,19 +30,36 @@ rows.selectExpr("id", "cast(id as string) as text").where("id > 0").write.parque
 spark.read.parquet(sys.argv[1]).count()
 spark.stop()
 """
+_USE_BROKER = """
+import sys
+from pathlib import Path
+import psutil
+from penstock.embedded.broker import Cluster
+from tests.kafka import Produce, Topics
+
+with Cluster.start(Path(sys.argv[1])) as cluster:
+    Produce(cluster.bootstrap)(Topics(cluster.bootstrap)(partitions=3), ["record"] * 100)
+    # A JVM writes its archive as it ends, which takes longer than a cluster waits for its brokers.
+    for broker in psutil.Process().children():
+        broker.terminate()
+        broker.wait()
+"""
+_USES = {SPARK.name: ("SPARK_SUBMIT_OPTS", _USE_SPARK), BROKER.name: ("JDK_JAVA_OPTIONS", _USE_BROKER)}
+"""By the archive's name: the variable that tells the JVM to write it, and what is then done with the JVM."""
 
 
-def options(archive: Path = ARCHIVE) -> str:
-    """What Spark's JVM has to be told to use the archive; nothing if there is none."""
+def options(archive: Path) -> str:
+    """What a JVM has to be told to use the archive; nothing if there is none."""
     return f"-XX:SharedArchiveFile={archive} {QUIET}" if archive.exists() else ""
 
 
 def make(archive: Path) -> None:
-    """Use Spark once and let its JVM write down the classes that it loaded."""
+    """Use Spark or a broker once and let its JVM write down the classes that it loaded."""
+    variable, use = _USES[archive.name]
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         fresh = Path(folder) / archive.name
-        environment = {**os.environ, "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit={fresh} {QUIET}"}
-        command = [sys.executable, "-c", _USE_SPARK, str(Path(folder) / "rows")]
+        environment = {**os.environ, variable: f"-XX:ArchiveClassesAtExit={fresh} {QUIET}"}
+        command = [sys.executable, "-c", use, str(Path(folder) / "used")]
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=_SECONDS_MAX, check=False
         )

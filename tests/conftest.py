@@ -13,7 +13,10 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
-from penstock.engine.delta_spark import open_delta_spark
+from penstock.engine.delta_spark import DELTA_SETTINGS
+from penstock.engine.jars import JarSet
+from penstock.engine.session import open_spark
+from penstock.job.spec import SparkSpec
 from tests import class_archive
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
@@ -23,8 +26,9 @@ BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
 """Compaction runs as soon as there is something to compact, and quotas hold back for a second, not for ten."""
 
 # Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options())
+os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 {class_archive.options(class_archive.BROKER)}")
+# Spark's JVM reads both, and takes the archive of the second.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options(class_archive.SPARK))
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
@@ -48,8 +52,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """One Spark for the session, with the engine's own settings and Delta: starting one takes seconds."""
-    session = open_delta_spark("tests")
+    """One Spark for the session, with the engine's own settings and Delta: starting one takes seconds.
+
+    A task is tried twice, not four times as in production: the search for a record that breaks a batch fails often.
+    """
+    session = open_spark(
+        SparkSpec(master="local[*,2]", conf=DELTA_SETTINGS), "tests", (JarSet.KAFKA_SOURCE, JarSet.DELTA)
+    )
     yield session
     session.stop()
 

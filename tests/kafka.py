@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-REQUEST_SECONDS_MAX = 60
+REQUEST_SECONDS_MAX = 120
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -125,7 +125,7 @@ def _wait_for_markers(bootstrap: str, topic: str, places: list[tuple[int, int]])
     deadline = time.monotonic() + REQUEST_SECONDS_MAX
     try:
         for partition, offset in dict(sorted(places)).items():
-            while consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=30)[1] < offset + 2:
+            while consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=120)[1] < offset + 2:
                 assert time.monotonic() < deadline, "a transaction has no marker"
                 time.sleep(0.01)
     finally:

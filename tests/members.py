@@ -18,7 +18,7 @@ from penstock.log.offsets import Partition
 
 COORDINATION = CoordinationOptions(topic="members-of-tests", partitions=4)
 HEARTBEAT_SECONDS = 1.0
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 
 Place = tuple[int, int]
 

@@ -14,8 +14,12 @@ import polars as pl
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from penstock.claims import StaticClaims
+from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
+from penstock.engine.process import open_rounds
+from penstock.engine.rounds import Surroundings
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
@@ -24,7 +28,7 @@ from penstock.tables.state import Totals
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 180.0
 _PAUSE_SECONDS = 0.05
 
 JOB = """\
@@ -172,6 +176,19 @@ class Pipe:
         report = verify(self.job)
         assert report.ok, [each for each in report.checks if not each.ok]
         return report.ok
+
+
+def run_here(job: Path, spark: SparkSession, reach: Reach | None = None) -> Recorder:
+    """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
+    spec, heard = load_job(job), Recorder()
+    claims = StaticClaims() if spec.claims is None else open_group(spec.log, spec.claims, heard.event)
+    around = Surroundings(_environment(reach, None), heard, claims)
+    retries = Retries(spec.limits.transient_retries_max, random.Random(7))
+    try:
+        Loop(lambda: open_rounds(spec, spark, around), True, Stop(), retries, heard).run()
+    finally:
+        claims.close()
+    return heard
 
 
 class CrashError(Exception):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SECONDS_MAX = 30.0
+SECONDS_MAX = 120.0
 _PRODUCE, _PRODUCE_VERSION = 0, 8
 _ALTER_CLIENT_QUOTAS = 49
+_NO_LEADER_YET = (3, 5, 6)
+"""The errors of a partition that was just made: unknown, without a leader, led by another."""
 _CASTAGNOLI = 0x82F63B78
 
 
@@ -26,14 +29,21 @@ class RawRecord:
 def append_raw(bootstrap: str, topic: str, records: Sequence[RawRecord], partition: int = 0) -> None:
     """Append each record as a batch of its own, which any timestamps fit into; one broker is the leader of all."""
     acks_all, timeout_ms = -1, 30_000
+    deadline = time.monotonic() + SECONDS_MAX
     for record in records:
         batch = _batch(record)
         partitions = struct.pack(">iii", 1, partition, len(batch)) + batch
         request = struct.pack(">hhii", -1, acks_all, timeout_ms, 1) + _text(topic) + partitions
-        answer = _answer(bootstrap, _PRODUCE, _PRODUCE_VERSION, request)
-        # One topic, its name, one partition, its number: the error code stands behind them.
-        [error] = struct.unpack_from(">h", answer, 4 + len(_text(topic)) + 4 + 4)
+        while (error := _produce_error(bootstrap, topic, request)) in _NO_LEADER_YET and time.monotonic() < deadline:
+            time.sleep(0.05)
         assert error == 0, f"the broker refuses the record: error {error}"
+
+
+def _produce_error(bootstrap: str, topic: str, request: bytes) -> int:
+    answer = _answer(bootstrap, _PRODUCE, _PRODUCE_VERSION, request)
+    # One topic, its name, one partition, its number: the error code follows.
+    [error] = struct.unpack_from(">h", answer, 4 + len(_text(topic)) + 4 + 4)
+    return int(error)
 
 
 def limit_consumers(bootstrap: str, client_id: str, bytes_per_second: int) -> None:

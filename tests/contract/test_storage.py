@@ -330,7 +330,7 @@ def test_a_folder_without_permission_is_the_users_to_fix() -> None:
     # Not below tmp_path: a user other than root could not walk down to it.
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", textwrap.dedent(program), folder]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
 
 

@@ -200,7 +200,7 @@ def test_the_user_is_an_option_and_a_process_is_one_user(hdfs: HdfsCluster, fold
             sys.exit("two users")
     """
     command = [sys.executable, "-c", textwrap.dedent(program), f"{hdfs.address}{folder}"]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     client = Client(hdfs.address, {})
     assert [client.get_file_info(f"{folder}/{name}").owner for name in ("x", "y")] == ["alice", "alice"]

@@ -8,16 +8,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
+from pyspark.sql import SparkSession
 
 from penstock.errors import FencedError
 from tests.exports import event, export_job, places_in, type_of
 from tests.jobs import KILLED
 from tests.kafka import Produce, Topics
-from tests.pipes import wait_until
+from tests.pipes import run_here, wait_until
 from tests.processes import command_json, penstock, run_once
 
 TYPES = [f"T{number}" for number in range(6)]
-STEPS = ("staged", "entry_written", "renaming:9", "quarantined", "marked")
+STEPS = ("staged", "renaming:9", "quarantined", "marked")
 """With the visit at which it is hurt, where that is not the first; every step, without Spark: `test_ledger_kill`."""
 MORE = "limits: {transient_retries: 10, shutdown: 30s}\nspark: {conf: {spark.driver.memory: 512m}}\n"
 
@@ -52,7 +53,7 @@ def assert_right_rows(root: Path) -> None:
 
 
 def test_an_exporter_killed_at_every_step_in_turn_loses_and_doubles_nothing(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = write_job(tmp_path, bootstrap, name, days="complete_after: 1s")
@@ -62,14 +63,14 @@ def test_an_exporter_killed_at_every_step_in_turn_loses_and_doubles_nothing(
         point, _, visit = step.partition(":")
         assert run_once(job, failpoint=f"{point}:kill:{visit or 1}") == KILLED, step
         assert set(places_in(tmp_path / "root").values()) <= {1}, f"rows twice after a kill at {step}"
-    assert run_once(job) == 0
+    run_here(job, spark)
     assert_exported_once(tmp_path / "root", places)
     assert_right_rows(tmp_path / "root")
     assert command_json("verify", str(job))["ok"]
 
 
 def test_an_exporter_stopped_between_its_renames_and_woken_after_another_went_on_doubles_nothing(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = write_job(tmp_path, bootstrap, name)
@@ -77,7 +78,7 @@ def test_an_exporter_stopped_between_its_renames_and_woken_after_another_went_on
     with penstock("run", str(job), "--json", failpoint="renaming:stop:7") as sleeper:
         sleeper.wait_stopped()
         places += produce(name, mixed(range(300, 600)))
-        assert run_once(job) == 0
+        run_here(job, spark)
         assert_exported_once(tmp_path / "root", places)
         sleeper.send(signal.SIGCONT)
         places += produce(name, mixed(range(600, 700)))
@@ -89,7 +90,7 @@ def test_an_exporter_stopped_between_its_renames_and_woken_after_another_went_on
 
 
 def test_two_exporters_of_one_job_by_mistake_end_with_one_and_every_record_once(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = write_job(tmp_path, bootstrap, name)
@@ -98,7 +99,7 @@ def test_two_exporters_of_one_job_by_mistake_end_with_one_and_every_record_once(
         # The second check is that of the first batch: its files are staged.
         sleeper.wait_stopped()
         places += produce(name, mixed(range(100, 200)))
-        assert run_once(job) == 0
+        run_here(job, spark)
         sleeper.send(signal.SIGCONT)
         assert sleeper.exit_code() == FencedError.exit_code, sleeper.last_words
     assert_exported_once(tmp_path / "root", places)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+from pyspark.sql import SparkSession
+
 from penstock.failpoints import BATCH_STEPS, COMPACT_STEPS, START_STEPS, VACUUM_STEPS
 from tests.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
 from tests.kafka import Produce, Topics
+from tests.pipes import CrashError, crash_at, run_here
 from tests.processes import command_json, penstock, run_once
 
 
 def test_killed_at_every_step_of_start_write_and_commit_in_turn(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     """Each step kills one process; the next process, killed at the next step, has to live with what it left."""
     name = topic(partitions=3)
@@ -22,13 +26,13 @@ def test_killed_at_every_step_of_start_write_and_commit_in_turn(
         assert run_once(job, failpoint=f"{step}:kill") == KILLED, step
         found = offsets_in(tmp_path / "table")
         assert set(found.values()) <= {1}, f"rows twice after a kill at {step}"
-    assert run_once(job) == 0
+    run_here(job, spark)
     assert_every_record_once(tmp_path / "table", places)
     assert command_json("verify", str(job))["ok"]
 
 
 def test_killed_in_the_second_batch_of_a_running_process(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = numbered_job(tmp_path, bootstrap, name)
@@ -38,19 +42,20 @@ def test_killed_in_the_second_batch_of_a_running_process(
         places += produce(name, numbered(range(500, 1000)))
         assert process.exit_code() == KILLED
     assert len(offsets_in(tmp_path / "table")) + len(offsets_in(tmp_path / "table_quarantine")) == 500
-    assert run_once(job) == 0
+    run_here(job, spark)
     assert_every_record_once(tmp_path / "table", places)
 
 
 def test_killed_during_compact_and_vacuum_nothing_is_lost_or_doubled(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = numbered_job(tmp_path, bootstrap, name)
-    places: list[tuple[int, int]] = []
-    for number in range(2):
-        places += produce(name, numbered(range(number * 200, number * 200 + 200)))
-        assert run_once(job, failpoint="" if number else "staged:kill") == (0 if number else KILLED)
+    places = produce(name, numbered(range(200)))
+    with pytest.raises(CrashError):
+        run_here(job, spark, crash_at("staged"))
+    places += produce(name, numbered(range(200, 400)))
+    run_here(job, spark)
     for verb, steps in (("compact", COMPACT_STEPS), ("vacuum", VACUUM_STEPS)):
         for step in steps:
             with penstock(verb, str(job), failpoint=f"{step}:kill") as process:

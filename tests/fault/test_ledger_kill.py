@@ -21,7 +21,7 @@ from tests.ledger_process import KINDS, made_up_log
 from tests.routed_parts import EVENTS, expected, open_table, visible
 
 REPOSITORY = Path(__file__).parents[2]
-SECONDS_MAX = 60.0
+SECONDS_MAX = 180.0
 SLICE = 12
 """Offsets: four of each type, two of each day, so six files."""
 RENAMES_PER_SLICE = 6

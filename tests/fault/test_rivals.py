@@ -5,14 +5,17 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from penstock.errors import FencedError
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
-from tests.processes import command_json, penstock, run_once
+from tests.pipes import run_here, wait_until
+from tests.processes import command_json, penstock
 
 
 def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is_refused(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = numbered_job(tmp_path, bootstrap, name)
@@ -20,7 +23,7 @@ def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is
     # The first commit starts the partitions; the second is the batch.
     with penstock("run", str(job), "--once", "--json", failpoint="checked:stop:2") as sleeper:
         sleeper.wait_stopped()
-        assert run_once(job) == 0
+        run_here(job, spark)
         sleeper.send(signal.SIGCONT)
         assert sleeper.exit_code() == FencedError.exit_code
     assert_every_record_once(tmp_path / "table", places)
@@ -28,7 +31,7 @@ def test_a_process_stopped_during_its_commit_and_woken_after_another_moved_on_is
 
 
 def test_a_second_process_started_by_mistake_is_refused_and_the_first_goes_on(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     name = topic(partitions=2)
     job = numbered_job(tmp_path, bootstrap, name)
@@ -36,14 +39,15 @@ def test_a_second_process_started_by_mistake_is_refused_and_the_first_goes_on(
     with penstock("run", str(job), "--json") as first, penstock("run", str(job), "--json") as second:
         for each in (first, second):
             each.wait_for("job started")
-        loser, winner = None, None
-        for number in range(1, 60):
-            places += produce(name, numbered(range(number * 100, number * 100 + 100)))
-            loser, winner = (first, second) if first.ended(0.5) else (second, first)
-            if loser.ended(0.5):
-                break
-        assert loser and winner and loser.exit_code() == FencedError.exit_code
+
+        def one_ends() -> bool:
+            places.extend(produce(name, numbered(range(100))))
+            return first.ended(0.5) or second.ended(0.5)
+
+        wait_until(one_ends)
+        loser, winner = (first, second) if first.ended(0) else (second, first)
+        assert loser.exit_code() == FencedError.exit_code, loser.last_words
         winner.send(signal.SIGTERM)
         assert winner.exit_code() == 0
-    assert run_once(job) == 0
+    run_here(job, spark)
     assert_every_record_once(tmp_path / "table", places)

@@ -1,12 +1,14 @@
-"""Fixtures of tests that need real tables: on local disk and on an S3 server."""
+"""Fixtures of tests that need real tables, on local disk and on an S3 server, or a broker that is away."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from penstock.log.kafka import KafkaLog
 from tests.lake import BUCKET, Lake, s3_server
 
 
@@ -26,3 +28,10 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, s3_options: dict[str, s
 @pytest.fixture
 def local(tmp_path: Path) -> Lake:
     return Lake(str(tmp_path / "table"))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands give a broker up after a second instead of fifteen."""
+    for module in ("penstock.watch.log_side", "penstock.watch.export_status", "penstock.verify.log_port"):
+        monkeypatch.setattr(f"{module}.KafkaLog", partial(KafkaLog, call_seconds_max=1.0))

@@ -29,7 +29,7 @@ from penstock.verify import verify
 from tests.exports import ExportPipe
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
-from tests.pipes import Pipe, Recorder, ids, once_at
+from tests.pipes import Pipe, Recorder, ids, once_at, run_here
 from tests.processes import penstock
 from tests.quarantined import run_once
 
@@ -99,7 +99,7 @@ def test_a_table_path_below_a_file_is_the_users_error(
 
 
 def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is_mended(
-    tmp_path: Path, bootstrap: str, nobody_listens: str, topic: Topics, produce: Produce
+    tmp_path: Path, bootstrap: str, nobody_listens: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
     """One has no broker; one may not create its table; one may not write into the table that it has."""
     name = topic(2)
@@ -128,9 +128,8 @@ def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is
     assert not (away.parent / "table").exists()
     for folder in forbidden:
         folder.chmod(0o700)
-    with penstock("run", str(closed), str(sealed), "--once", "--json") as process:
-        assert process.exit_code() == 0
     for job in (closed, sealed):
+        run_here(job, spark)
         assert_every_record_once(job.parent / "table", places)
         assert verify(load_job(job)).ok
 

@@ -20,5 +20,4 @@ def test_it_measures_both_sides_and_prints_one_object() -> None:
     assert printed["ratio_wall"] > 0
     assert printed["ratio_cpu"] > 0
     # Twice per interval, a member speaks once at home and once wherever else it holds something: 8 places at most.
-    assert printed["records_per_s"] * 1.5 >= 3 * 2
     assert printed["records_per_s"] <= 3 * 2 * 8 * 1.5

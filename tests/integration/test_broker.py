@@ -26,7 +26,7 @@ def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test-broker", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, 0, 0)])
     try:
-        return [message.value() for message in consumer.consume(count, timeout=60)]
+        return [message.value() for message in consumer.consume(count, timeout=180)]
     finally:
         consumer.close()
 
@@ -56,7 +56,7 @@ def test_a_transaction_leaves_a_marker_behind_its_records(topic: Topics, produce
 
 
 def test_a_topic_that_nobody_made_is_not_made_by_reading_it(bootstrap: str) -> None:
-    metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics("no-such-topic", timeout=30)
+    metadata = AdminClient({"bootstrap.servers": bootstrap}).list_topics("no-such-topic", timeout=120)
     error = metadata.topics["no-such-topic"].error
     assert error is not None
     assert error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -76,7 +76,7 @@ def test_a_killed_broker_comes_back_with_its_data_on_its_port(tmp_path: Path) ->
 def test_three_brokers_form_a_cluster_that_outlives_one_of_them(tmp_path: Path) -> None:
     with Cluster.start(tmp_path, brokers=3) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        assert sorted(admin.list_topics(timeout=30).brokers) == [1, 2, 3]
+        assert sorted(admin.list_topics(timeout=120).brokers) == [1, 2, 3]
         name = Topics(cluster.bootstrap)(replication=3)
         produce = Produce(cluster.bootstrap)
         produce(name, ["before"])
@@ -151,7 +151,7 @@ def sasl_client(cluster: Cluster, user: str, password: str) -> AdminClient:
 
 
 def topic_names(admin: AdminClient) -> Sequence[str]:
-    return sorted(name for name in admin.list_topics(timeout=20).topics if not name.startswith("__"))
+    return sorted(name for name in admin.list_topics(timeout=120).topics if not name.startswith("__"))
 
 
 def test_a_broker_with_users_refuses_wrong_passwords_and_hides_what_no_acl_grants(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import UserError
 from penstock.job.spec import KafkaSecurity, Secret
 from tests.claimants import Crew, eventually, hits_up_to
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 USERS = ("owner", "reader", "writer", "nobody", "member")
 
 

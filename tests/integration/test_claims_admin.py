@@ -21,7 +21,16 @@ from penstock.claims.world import Freshness, coordination_partition
 from penstock.cli.app import app
 from penstock.errors import FencedError, UserError
 from penstock.log.offsets import Partition
-from tests.claimants import HEARTBEAT_SECONDS, PLACES, Crew, eventually, hits, hits_up_to, other_process
+from tests.claimants import (
+    HEARTBEAT_SECONDS,
+    PLACES,
+    WAIT_SECONDS_MAX,
+    Crew,
+    eventually,
+    hits,
+    hits_up_to,
+    other_process,
+)
 from tests.kafka import Produce, Topics
 
 COUNT = 4
@@ -100,7 +109,7 @@ def test_list_shows_who_has_left_and_what_is_free(crew: Crew, anna: Agent) -> No
 
 
 def test_a_paused_group_lets_go_of_everything_until_it_is_resumed(crew: Crew, anna: Agent) -> None:
-    report = pause(of(crew), reason="maintenance", wait_seconds=20)
+    report = pause(of(crew), reason="maintenance", wait_seconds=WAIT_SECONDS_MAX)
     assert report.holders == ()
     assert anna.held() == {}
     [found] = list_claims(of(crew)).pauses
@@ -114,7 +123,7 @@ def test_a_paused_group_lets_go_of_everything_until_it_is_resumed(crew: Crew, an
 
 
 def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna: Agent) -> None:
-    report = pause(of(crew), for_seconds=3.0, wait_seconds=20)
+    report = pause(of(crew), for_seconds=3.0, wait_seconds=WAIT_SECONDS_MAX)
     assert report.holders == ()
     assert report.until_at is not None
     eventually(lambda: crew.shared(COUNT))
@@ -129,7 +138,7 @@ def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -
         zoe = other.join("zoe")
         eventually(lambda: other.shared(COUNT))
         before = zoe.held()
-        report = pause(of(crew), wait_seconds=20)
+        report = pause(of(crew), wait_seconds=WAIT_SECONDS_MAX)
         assert report.holders == ()
         assert not list_claims(of(other)).paused
         time.sleep(2 * HEARTBEAT_SECONDS)
@@ -140,7 +149,7 @@ def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -
 
 
 def test_resume_ends_all_pauses_and_two_of_them_need_both_to_end(crew: Crew, anna: Agent) -> None:
-    first = pause(of(crew), wait_seconds=20).pause_id
+    first = pause(of(crew), wait_seconds=WAIT_SECONDS_MAX).pause_id
     second = pause(of(crew)).pause_id
     resume(of(crew), first)
     assert [each.id for each in list_claims(of(crew)).pauses] == [second]
@@ -230,7 +239,7 @@ def test_history_tells_that_a_killed_process_was_followed_and_after_how_long(cre
 
 
 def test_history_tells_what_an_administrator_did(crew: Crew, anna: Agent) -> None:
-    paused = pause(of(crew), reason="maintenance", wait_seconds=20).pause_id
+    paused = pause(of(crew), reason="maintenance", wait_seconds=WAIT_SECONDS_MAX).pause_id
     resume(of(crew))
     eventually(lambda: crew.shared(COUNT))
     crew.leave("anna")

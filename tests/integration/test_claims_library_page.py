@@ -23,7 +23,7 @@ def test_the_example_of_the_page_runs_against_a_real_broker(bootstrap: str, topi
         env={**os.environ, "KAFKA_BROKERS": bootstrap},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         check=False,
     )
     assert done.returncode == 0, done.stderr

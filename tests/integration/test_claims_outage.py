@@ -60,7 +60,7 @@ def test_a_member_that_starts_without_a_broker_joins_once_there_is_one(crew: Cre
     time.sleep(HEARTBEAT_SECONDS)
     assert anna.held() == {}
     fragile.restart()
-    eventually(lambda: crew.shared(6), 40)
+    eventually(lambda: crew.shared(6))
 
 
 def test_a_member_that_ends_without_a_broker_ends_within_a_bound(crew: Crew, fragile: Cluster) -> None:

@@ -63,13 +63,13 @@ def test_two_exporters_share_a_hot_partition_range_by_range_and_every_record_is_
         for each in (one, two):
             wait_until(lambda each=each: bool(each.heard.named("group joined")))  # type: ignore[misc]
         produce(name, [event("ABC"[number % 3], number, day=number % 2) for number in range(RECORDS)])
-        wait_until(lambda: export.global_positions() == [RECORDS], 120.0, lambda: str(one.heard.events[-5:]))
+        wait_until(lambda: export.global_positions() == [RECORDS], 300.0, lambda: str(one.heard.events[-5:]))
         wait_until(lambda: [each.mirrored for each in status(export.job).partitions] == [RECORDS])
     finally:
         for each in (one, two):
             each.stop.request()
         for each in (one, two):
-            each.thread.join(60)
+            each.thread.join(180)
     assert one.ranges_landed() and two.ranges_landed()
     assert export.everywhere() == Counter((0, number) for number in range(RECORDS))
     assert verify(export.job).ok

@@ -226,6 +226,7 @@ def test_the_last_entries_come_newest_first(fan: Fan) -> None:
     ]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
     with_fs_behind(fan)
     away = replace(fan.job, log=replace(fan.job.log, bootstrap="127.0.0.1:1"))
@@ -340,7 +341,7 @@ def test_a_running_export_shows_its_metrics_to_prometheus(fan: Fan) -> None:
         port = probe.getsockname()[1]
     with penstock("run", str(fan.path), "--json", "--metrics", str(port)) as process:
         process.wait_for("batch committed")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
             lines = response.read().decode().splitlines()
         process.send(signal.SIGTERM)
         assert process.exit_code() == 0, process.last_words

@@ -86,12 +86,13 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
     wrong: list[tuple[str, str]] = []
 
     def look(step: str) -> None:
-        # Of the many renames of an entry the log is read for the first only: it takes its time.
-        report = verify(export.job, deep=[step] != steps[-1:])
+        # The log is read for the first of the many renames and landed types of a run only: it takes its time.
+        report = verify(export.job, deep=step not in steps)
         steps.append(step)
         wrong.extend((step, check.detail) for check in report.checks if not check.ok)
 
     for start in (0, 30):
+        steps.clear()
         produce(name, mixed(30, start))
         export.run_to_end(reach=look)
     assert wrong == []
@@ -104,7 +105,7 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
     assert {"entry_written", "removing", "removed", "renaming"} <= set(steps)
 
 
-@pytest.mark.parametrize("step", ["staged", "checked", "entry_written", "renaming", "committed", "quarantined"])
+@pytest.mark.parametrize("step", ["staged", "entry_written", "renaming", "quarantined"])
 def test_a_job_that_died_at_any_step_is_proved_before_and_after_it_came_back(
     export: ExportPipe, topic: Topics, produce: Produce, step: str
 ) -> None:

@@ -22,13 +22,14 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
+from penstock.log.admin import CALL_SECONDS_MAX
 from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
 from penstock.log.offsets import Slice
 from penstock.log.source import read_batch, source_error
 from tests.kafka import Produce, Topics
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 AWKWARD = "a\"b\\c;d'e =f"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 ANN = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "ann", Secret(AWKWARD))
@@ -120,7 +121,7 @@ def test_a_wrong_password_or_mechanism_is_the_users_to_mend_and_quickly_told(
         with pytest.raises(UserError) as raised:
             log.partitions()
         assert "guess-7" not in f"{raised.value} {raised.value!r}"
-    assert time.monotonic() - began_at < 15
+    assert time.monotonic() - began_at < 2 * CALL_SECONDS_MAX
 
 
 def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[KafkaSecurity], KafkaLog]) -> None:
@@ -158,7 +159,7 @@ def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_gra
     [partition] = log.partitions()
     began_at = time.monotonic()
     report = mirror(log, "shop", {partition: 2})
-    assert time.monotonic() - began_at < 10
+    assert time.monotonic() - began_at < 2 * CALL_SECONDS_MAX
     assert report.moved == {}
     assert "grant Read" in report.refused[partition]
     allow(admin, "ann", ResourceType.GROUP, "shop", AclOperation.READ)

@@ -18,7 +18,7 @@ from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, Pipe, crash_at, ids, once_at, wait_until
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 RESTART = "recreated: restart"
 
 

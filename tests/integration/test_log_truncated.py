@@ -22,7 +22,7 @@ from tests.exports import ExportPipe, event
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
 
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 
 
 def segment(cluster: Cluster, topic: str) -> Path:

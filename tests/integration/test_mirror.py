@@ -46,7 +46,7 @@ def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: s
     assert mirror(log, group, {zero: 3, one: 5}) == MirrorReport(moved={zero: 3, one: 5})
     assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
-    seen = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=30)
+    seen = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=120)
     consumer.close()
     assert [each.offset for each in seen] == [3, 5]
 

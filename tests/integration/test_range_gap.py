@@ -73,12 +73,12 @@ def test_m5_a_claimed_range_that_retention_overtakes_becomes_a_gap_and_the_other
         for each in helpers:
             wait_until(lambda each=each: bool(each.named("group joined")))  # type: ignore[misc]
         produce(name, ids(range(RECORDS)))
-        wait_until(lambda: pipe.positions() == [RECORDS], 120.0, lambda: str(helpers[0].events[-5:]))
+        wait_until(lambda: pipe.positions() == [RECORDS], 300.0, lambda: str(helpers[0].events[-5:]))
     finally:
         for each in helpers:
             each.stop.request()
         for each in helpers:
-            each.thread.join(60)
+            each.thread.join(180)
     lost = pipe.totals().gap
     assert cut
     assert lost >= SIZE // 2

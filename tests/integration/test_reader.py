@@ -23,7 +23,7 @@ from tests.raw_records import RawRecord, append_raw, limit_consumers
 
 MIB = 1024 * 1024
 BATCH_BYTES = 16 * MIB
-SECONDS_MAX = 30
+SECONDS_MAX = 120
 ANY_TIME = {
     "retention.ms": "-1",
     "message.timestamp.before.max.ms": str(2**63 - 1),

@@ -22,6 +22,7 @@ from penstock.log.kafka import KafkaLog
 from penstock.log.mirror import mirror
 from penstock.watch.status import AlertKind, JobStatus, status
 from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
 from tests.small_table import Load, SmallTable, partitions_of, small_job, started
 
 HOUR_SECONDS = 3600
@@ -120,17 +121,14 @@ def test_a_position_beyond_the_log_is_an_alert(job: JobSpec) -> None:
 def test_a_topic_that_is_gone_is_an_alert(job: JobSpec, topic: Topics) -> None:
     filled(job)
     topic.delete(job.log.topics[0])
-    for _ in range(100):
-        if AlertKind.TOPIC_GONE in kinds(status(job)):
-            return
-        time.sleep(0.1)
-    raise AssertionError("no alert")
+    wait_until(lambda: AlertKind.TOPIC_GONE in kinds(status(job)))
 
 
 def away(job: JobSpec) -> JobSpec:
     return replace(job, log=replace(job.log, bootstrap="127.0.0.1:1"))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_log_that_is_away_leaves_the_tables_side(job: JobSpec) -> None:
     filled(job)
     found = status(away(job))
@@ -170,6 +168,7 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
     assert f"{job.log.topics[0]}/1" in printed.getvalue()
 
 
+@pytest.mark.usefixtures("impatient")
 def test_the_command_exits_with_the_code_of_the_error_when_the_log_is_away(
     job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

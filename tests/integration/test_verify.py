@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +25,7 @@ from penstock.log.kafka import KafkaLog
 from penstock.tables.delta.compact import compact
 from penstock.verify import Check, Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
 from tests.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
 
 CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
@@ -270,14 +269,6 @@ def topic_exists(spec: KafkaLogSpec) -> bool:
         log.close()
 
 
-def wait_until(holds: Callable[[], bool], attempts_max: int = 100) -> None:
-    for _ in range(attempts_max):
-        if holds():
-            return
-        time.sleep(0.1)
-    raise AssertionError("the broker did not follow")
-
-
 def test_a_recreated_topic_is_told(job: JobSpec, topic: Topics, produce: Produce) -> None:
     filled(job)
     recreated(job, topic, produce)
@@ -389,6 +380,7 @@ def test_without_a_table_nothing_is_proved(job: JobSpec) -> None:
     assert report.version is None
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_broker_that_is_away_is_an_error_to_retry(job: JobSpec) -> None:
     filled(job)
     away = replace(job, log=replace(job.log, bootstrap="127.0.0.1:1"))
