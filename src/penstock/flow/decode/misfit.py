@@ -13,6 +13,8 @@ _KINDS: dict[type, str] = {
     type(None): "null",
     bool: "boolean",
     JsonNumber: "number",
+    int: "number",
+    float: "number",
     str: "string",
     list: "array",
     JsonObject: "object",
@@ -23,7 +25,7 @@ class MisfitError(Exception):
     """A problem and the place where it is; the place grows outwards as the error leaves structs, lists and maps."""
 
     def __init__(self, problem: str, *, unknown_field: bool = False) -> None:
-        super().__init__(problem)
+        # `Exception` has kept its arguments already.
         self.problem = problem
         self.unknown_field = unknown_field
         self._path = ""
@@ -66,4 +68,4 @@ def shown(value: Any) -> str:
 def clipped(text: str, characters_max: int) -> str:
     """At most so many characters, all of which a string column can hold."""
     short = text if len(text) <= characters_max else text[: characters_max - 1] + "…"
-    return short.encode(errors="backslashreplace").decode()
+    return short if short.isascii() else short.encode(errors="backslashreplace").decode()
