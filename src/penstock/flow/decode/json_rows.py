@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.decode.arrow_json import ArrowReader, given_twice
 from penstock.flow.decode.convert import has_map
-from penstock.flow.decode.exact import ExactReader, members_of, refuse_malformed
+from penstock.flow.decode.exact import ExactReader, members_of, refuse_malformed, refuse_twice
 from penstock.flow.decode.json_text import JsonObject
 from penstock.flow.decode.leaves import Value
 from penstock.flow.decode.misfit import MisfitError
@@ -166,6 +166,7 @@ class JsonDecoder:
         numbers = sorted(doubts)
         doubtful = piece.only(numbers)
         rows = doubtful.rows.tolist()
+        twice = [name for name in self._caution.twice if name in self._known]
         values: list[list[Value]] = []
         good: list[int] = []
         for place, record in enumerate(doubtful.each()):
@@ -176,6 +177,8 @@ class JsonDecoder:
             try:
                 if suspect == WHOLE:
                     refuse_malformed(record)
+                elif suspect is None and twice:
+                    refuse_twice(record, twice)
                 members = members_of(record)
                 values.append(exact.read(members))
             except MisfitError as misfit:

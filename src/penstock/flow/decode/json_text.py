@@ -43,7 +43,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return members
 
 
-_PLAIN_DECODER = json.JSONDecoder()
+_SKIMMER = json.JSONDecoder(object_pairs_hook=_object)
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
 )
@@ -63,8 +63,8 @@ def parse(text: str) -> Any:
 
 
 def skim(text: str) -> Any:
-    """Like `parse` in less time, without the texts of numbers and doubled names. Raises `ValueError`."""
-    return _PLAIN_DECODER.decode(text)
+    """Like `parse` in less time, but without the texts of numbers. Raises `ValueError`."""
+    return _SKIMMER.decode(text)
 
 
 def parse_member(raw: bytes) -> Any:

@@ -9,12 +9,11 @@ from penstock.flow.decode.json_text import JsonNumber, JsonObject
 
 _SHOWN_CHARACTERS_MAX = 60
 _PATH_CHARACTERS_MAX = 120
+_QUOTE = json.JSONEncoder(ensure_ascii=False).encode
 _KINDS: dict[type, str] = {
     type(None): "null",
     bool: "boolean",
     JsonNumber: "number",
-    int: "number",
-    float: "number",
     str: "string",
     list: "array",
     JsonObject: "object",
@@ -60,7 +59,7 @@ def shown(value: Any) -> str:
     if isinstance(value, JsonNumber):
         return f"{kind} {clipped(value, _SHOWN_CHARACTERS_MAX)}"
     if isinstance(value, str):
-        start = json.dumps(value[:_SHOWN_CHARACTERS_MAX], ensure_ascii=False)
+        start = _QUOTE(value[:_SHOWN_CHARACTERS_MAX])
         return f"{kind} {clipped(start, _SHOWN_CHARACTERS_MAX)}"
     return kind
 

