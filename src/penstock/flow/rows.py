@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.seen_types import NewFields
+
+RowNumbers = Sequence[int] | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +75,10 @@ def rows_without(count: int, dropped: Mapping[int, str]) -> Sequence[int]:
     return [number for number in range(count) if number not in dropped] if dropped else range(count)
 
 
-def take(batch: pa.RecordBatch, rows: Sequence[int]) -> pa.RecordBatch:
+def take(batch: pa.RecordBatch, rows: RowNumbers) -> pa.RecordBatch:
     """The named rows, ascending; no copy if they are all rows or none."""
     if len(rows) == batch.num_rows:
         return batch
-    if not rows:
+    if not len(rows):
         return batch.slice(0, 0)
     return batch.take(pa.array(rows, pa.int64()))

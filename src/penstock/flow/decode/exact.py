@@ -7,17 +7,32 @@ This one also decodes the schemas that the fast path cannot (maps).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.flow.decode.json_text import DEPTH_MAX, JsonObject, parse, parse_member, too_deep
-from penstock.flow.decode.leaves import Read, Value, leaf_reader, well_formed
+from penstock.flow.decode.json_text import DEPTH_MAX, JsonObject, parse, parse_member, skim, too_deep
+from penstock.flow.decode.leaves import Read, Value, leaf_reader, plain_reader, well_formed
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
+from penstock.job.schema import job_type_name
 
-_RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
+_CUT_OFF = "Input data was truncated"
+_FOUND = {
+    f"Expected `object`, got `{kind}`": found
+    for kind, found in [
+        ("array", "array"),
+        ("bool", "boolean"),
+        ("float", "number"),
+        ("int", "number"),
+        ("null", "null"),
+        ("str", "string"),
+    ]
+}
+"""Its words for records that are no objects, and ours."""
 
 _ReadMembers = Callable[[JsonObject], list[Value]]
 
@@ -31,23 +46,14 @@ class ExactReader:
 
     def __init__(self, schema: pa.Schema, loose: pa.Schema, *, known_only: bool) -> None:
         self._schema = schema
-        self._readers = {field.name: _reader(field.type, known_only) for field in loose}
-        self.read = _members_reader(self._readers, known_only)
+        self._fields = {field.path: field for field in _fields(loose, known_only, ())}
+        self.read = _members_reader({field.name: _reader(field.type, known_only) for field in loose}, known_only)
         """One value per field of the schema. Raises `MisfitError`."""
 
-    def try_field(self, record: bytes, name: str) -> None:
-        """Raise `MisfitError` if this field makes the record bad: cheaper than to read it all."""
-        reader = self._readers.get(name)
-        if reader is None or too_deep(record):
-            return
-        try:
-            value = parse_member(bytes(_RAW_MEMBERS.decode(record)[name]))
-            if value is not None:
-                reader(value)
-        except MisfitError as misfit:
-            raise misfit.inside(name) from None
-        except (msgspec.MsgspecError, ValueError, KeyError):
-            return
+    def misfit_at(self, record: bytes, path: str) -> MisfitError | None:
+        """The field at this path, if it makes the record bad: cheaper than to read it all."""
+        field = self._fields.get(path)
+        return None if field is None or too_deep(record) else field.misfit(record)
 
     def batch(self, rows: Sequence[list[Value]]) -> pa.RecordBatch:
         """Rows of `read` as columns."""
@@ -55,23 +61,107 @@ class ExactReader:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
+class _Field:
+    """One field of the records, found without a look at the others."""
+
+    def __init__(self, names: tuple[str, ...], kind: pa.DataType, known_only: bool) -> None:
+        self.path = ".".join(names)
+        self._names = names
+        self._read = _reader(kind, known_only) if pa.types.is_nested(kind) else plain_reader(kind)
+        self._wanted = job_type_name(kind)
+
+    @cached_property
+    def _cut_out(self) -> Callable[[bytes], Any]:
+        kind: Any = msgspec.Raw
+        for name in reversed(self._names):
+            kind = msgspec.defstruct("Around", [("inner", kind)], rename={"inner": name}, gc=False)
+        return msgspec.json.Decoder(kind).decode
+
+    def misfit(self, record: bytes) -> MisfitError | None:
+        try:
+            found = self._cut_out(record)
+            for _ in self._names:
+                found = found.inner
+            value = parse_member(bytes(found))
+        except ValueError:
+            # It is not there, or has a name that this parser cannot look for.
+            return None
+        try:
+            if value is not None:
+                self._read(value)
+        except MisfitError as misfit:
+            return misfit.inside(self.path)
+        except ValueError:
+            return expected(self._wanted, value).inside(self.path)
+        return None
+
+
 def members_of(record: bytes) -> JsonObject:
     """The top-level members of a record. Raises `MisfitError` unless it is exactly one JSON object."""
+    value = _parsed(record, parse)
+    if not isinstance(value, JsonObject):
+        raise MisfitError(f"expected an object, found {kind_of(value)}")
+    return value
+
+
+def refuse_malformed(record: bytes) -> None:
+    """Raise a `MisfitError` in less time than `members_of`, though not for every record for which that does."""
+    try:
+        _OBJECT.decode(record)
+    except msgspec.ValidationError as error:
+        if found := _FOUND.get(str(error)):
+            raise MisfitError(f"expected an object, found {found}") from None
+    except msgspec.DecodeError as error:
+        # It says so too of half a surrogate pair, which is written with an escape.
+        if record and b"\\" not in record and str(error) == _CUT_OFF:
+            raise MisfitError(f"not JSON at character {_parsed(record, len)}: the record ends too early") from None
+    except (ValueError, RecursionError):
+        pass
+    _skimmed(record)
+
+
+def refuse_twice(record: bytes, names: Iterable[str]) -> None:
+    """Raise a `MisfitError` if the record gives one of these fields twice: cheaper than to read it all."""
+    doubled = _skimmed(record).doubled
+    for name in names:
+        if name in doubled:
+            raise MisfitError("given twice").inside(name)
+
+
+def _skimmed(record: bytes) -> JsonObject:
+    """The members without the texts of numbers; none where only `members_of` can tell."""
+    if b"Inf" in record or b"-NaN" in record:
+        return JsonObject()
+    try:
+        value = _parsed(record, skim)
+    except ValueError:
+        # More digits than Python makes a number of.
+        return JsonObject()
+    return value if isinstance(value, JsonObject) else JsonObject()
+
+
+def _parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
     if not record:
         raise MisfitError("value is empty")
     if too_deep(record):
         raise MisfitError(f"nested deeper than {DEPTH_MAX}")
     try:
-        value = parse(record.decode())
+        return parser(record.decode())
     except UnicodeDecodeError as error:
         raise MisfitError(f"value is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
         if error.msg == "Extra data":
             raise MisfitError(f"more than one value in the record, the second at character {error.pos}") from None
         raise MisfitError(f"not JSON at character {error.pos}: {error.msg}") from None
-    if not isinstance(value, JsonObject):
-        raise MisfitError(f"expected an object, found {kind_of(value)}")
-    return value
+
+
+def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]) -> Iterator[_Field]:
+    """The fields that can be reached without entering a list."""
+    for field in fields:
+        names = (*above, field.name)
+        yield _Field(names, field.type, known_only)
+        if pa.types.is_struct(field.type):
+            yield from _fields(field.type, known_only, names)
 
 
 def _reader(kind: pa.DataType, known_only: bool) -> Read:

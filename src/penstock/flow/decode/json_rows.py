@@ -17,18 +17,19 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.decode.arrow_json import ArrowReader, given_twice
 from penstock.flow.decode.convert import has_map
-from penstock.flow.decode.exact import ExactReader, members_of
+from penstock.flow.decode.exact import ExactReader, members_of, refuse_malformed, refuse_twice
 from penstock.flow.decode.json_text import JsonObject
 from penstock.flow.decode.leaves import Value
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.decode.new_types import known_fields, note_members
 from penstock.flow.decode.outcome import gathered, open_records
-from penstock.flow.decode.screen import Doubts, Look, Piece, first_look, second_look, sifted, texts_of
+from penstock.flow.decode.screen import WHOLE, Doubts, Look, Piece, first_look, second_look, sifted, texts_of
 from penstock.flow.decode.spelling import misspelled, well_spelled
 from penstock.flow.rows import Decoded, take
 from penstock.flow.seen_types import NewFields, merged
@@ -47,10 +48,10 @@ class _Harvest:
     batch: pa.RecordBatch
     errors: dict[int, str]
     columns: list[pa.RecordBatch] = field(default_factory=list)
-    rows: list[Sequence[int]] = field(default_factory=list)
+    rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
     new_fields: list[NewFields] = field(default_factory=list)
 
-    def add(self, columns: pa.RecordBatch, rows: Sequence[int]) -> None:
+    def add(self, columns: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
         if len(rows):
             self.columns.append(columns)
             self.rows.append(rows)
@@ -95,9 +96,9 @@ class JsonDecoder:
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         harvest = _Harvest(batch, dict(opened.errors))
-        piece = Piece(records, opened.rows)
+        piece = Piece(records, _numbers(opened.rows))
         if not self._fast:
-            self._judge(piece, dict.fromkeys(range(len(piece)), ""), harvest)
+            self._judge(piece, dict.fromkeys(range(len(piece))), harvest)
         elif self._caution.expects_bad or not self._read_at_once(piece, harvest):
             self._sift(piece, harvest)
             if len(harvest.errors) == len(opened.errors):
@@ -107,8 +108,8 @@ class JsonDecoder:
         odd = misspelled(piece, new_fields, self._known, rows)
         if odd:
             harvest.errors.update(odd)
-            kept = [number for number, row in enumerate(rows) if row not in odd]
-            columns, rows = take(columns, kept), [rows[number] for number in kept]
+            kept = np.flatnonzero(~np.isin(rows, list(odd)))
+            columns, rows = take(columns, kept), rows[kept]
         return gathered(batch, columns, rows, harvest.errors, opened, well_spelled(new_fields, self._known))
 
     def _read_at_once(self, piece: Piece, harvest: _Harvest) -> bool:
@@ -126,26 +127,24 @@ class JsonDecoder:
     def _sift(self, piece: Piece, harvest: _Harvest) -> None:
         """Read those records at once that pass a look at each, and judge the others."""
         self._caution = replace(self._caution, expects_bad=True)
-        piece, error = self._read_sifted(piece, self._first_look(), harvest)
+        look = first_look(self._schema, self._known_only)
+        piece, error = self._read_sifted(piece, look, harvest)
         for _ in range(_NAMES_TWICE_MAX):
             name = None if error is None else given_twice(error)
             if name is None or name in self._caution.twice:
                 break
             self._caution = replace(self._caution, twice=(*self._caution.twice, name))
-            piece, error = self._read_sifted(piece, self._first_look(), harvest)
+            piece, error = self._read_sifted(piece, look, harvest)
         if error is not None:
             piece, error = self._read_sifted(piece, second_look, harvest)
         if error is not None:
-            self._judge(piece, dict.fromkeys(range(len(piece)), ""), harvest)
-
-    def _first_look(self) -> Look:
-        return first_look(self._schema, self._known_only, self._caution.twice)
+            self._judge(piece, dict.fromkeys(range(len(piece))), harvest)
 
     def _read_sifted(self, piece: Piece, look: Look, harvest: _Harvest) -> tuple[Piece, pa.ArrowInvalid | None]:
         """The records that passed the look, which are harvested unless the reader has an error."""
-        good, doubts = sifted(piece, look)
+        doubts = sifted(piece, look, self._caution.twice)
         self._judge(piece, doubts, harvest)
-        piece = piece.only(good)
+        piece = piece.without(doubts)
         return piece, self._read_fitting(piece, harvest)
 
     def _read_fitting(self, piece: Piece, harvest: _Harvest) -> pa.ArrowInvalid | None:
@@ -159,9 +158,9 @@ class JsonDecoder:
         except pa.ArrowInvalid as error:
             return error
         self._caution = replace(self._caution, long_decimals=bool(misfits))
-        good = piece.only([number for number in range(len(piece)) if number not in misfits]) if misfits else piece
-        harvest.add(parsed.columns, good.rows)
-        harvest.new_fields.append(self._new_fields_singly(good) if parsed.new_fields is None else parsed.new_fields)
+        harvest.add(parsed.columns, np.delete(piece.rows, list(misfits)))
+        new_fields = parsed.new_fields
+        harvest.new_fields.append(self._new_fields_singly(piece.without(misfits)) if new_fields is None else new_fields)
         self._judge(piece, misfits, harvest)
         return None
 
@@ -172,15 +171,24 @@ class JsonDecoder:
         exact = _exact_reader(self._schema, self._loose, self._known_only)
         numbers = sorted(doubts)
         doubtful = piece.only(numbers)
+        rows = doubtful.rows.tolist()
+        twice = [name for name in self._caution.twice if name in self._known]
         values: list[list[Value]] = []
         good: list[int] = []
         for place, record in enumerate(doubtful.each()):
+            suspect = doubts[numbers[place]]
+            if suspect and (found := exact.misfit_at(record, suspect)) is not None:
+                self._refuse(rows[place], found, harvest)
+                continue
             try:
-                exact.try_field(record, doubts[numbers[place]])
+                if suspect == WHOLE:
+                    refuse_malformed(record)
+                elif suspect is None and twice:
+                    refuse_twice(record, twice)
                 members = members_of(record)
                 values.append(exact.read(members))
             except MisfitError as misfit:
-                self._refuse(doubtful.rows[place], misfit, harvest)
+                self._refuse(rows[place], misfit, harvest)
                 continue
             good.append(place)
             if self._new_column is NewColumnPolicy.ADD:
@@ -221,12 +229,16 @@ def _exact_reader(schema: pa.Schema, loose: pa.Schema, known_only: bool) -> Exac
     return ExactReader(schema, loose, known_only=known_only)
 
 
-def _joined(schema: pa.Schema, harvest: _Harvest) -> tuple[pa.RecordBatch, Sequence[int]]:
+def _numbers(rows: Sequence[int]) -> npt.NDArray[np.int64]:
+    return np.arange(rows.start, rows.stop) if isinstance(rows, range) else np.array(rows, np.int64)
+
+
+def _joined(schema: pa.Schema, harvest: _Harvest) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
     """All rows in the order of the batch."""
     if not harvest.columns:
-        return pa.RecordBatch.from_pylist([], schema=schema), []
+        return pa.RecordBatch.from_pylist([], schema=schema), _numbers([])
     if len(harvest.columns) == 1:
         return harvest.columns[0], harvest.rows[0]
-    rows = np.concatenate([np.asarray(each, np.int64) for each in harvest.rows])
+    rows = np.concatenate(harvest.rows)
     order = np.argsort(rows, kind="stable")
-    return pa.concat_batches(harvest.columns).take(pa.array(order)), rows[order].tolist()
+    return pa.concat_batches(harvest.columns).take(pa.array(order)), rows[order]

@@ -43,6 +43,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return members
 
 
+_SKIMMER = json.JSONDecoder(object_pairs_hook=_object)
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
 )
@@ -59,6 +60,11 @@ def parse(text: str) -> Any:
         if respelled == text:
             raise
         return _DECODER.decode(respelled)
+
+
+def skim(text: str) -> Any:
+    """Like `parse` in less time, but without the texts of numbers. Raises `ValueError`."""
+    return _SKIMMER.decode(text)
 
 
 def parse_member(raw: bytes) -> Any:

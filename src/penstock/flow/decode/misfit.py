@@ -9,6 +9,7 @@ from penstock.flow.decode.json_text import JsonNumber, JsonObject
 
 _SHOWN_CHARACTERS_MAX = 60
 _PATH_CHARACTERS_MAX = 120
+_QUOTE = json.JSONEncoder(ensure_ascii=False).encode
 _KINDS: dict[type, str] = {
     type(None): "null",
     bool: "boolean",
@@ -23,7 +24,7 @@ class MisfitError(Exception):
     """A problem and the place where it is; the place grows outwards as the error leaves structs, lists and maps."""
 
     def __init__(self, problem: str, *, unknown_field: bool = False) -> None:
-        super().__init__(problem)
+        # `Exception` has kept its arguments already.
         self.problem = problem
         self.unknown_field = unknown_field
         self._path = ""
@@ -58,7 +59,7 @@ def shown(value: Any) -> str:
     if isinstance(value, JsonNumber):
         return f"{kind} {clipped(value, _SHOWN_CHARACTERS_MAX)}"
     if isinstance(value, str):
-        start = json.dumps(value[:_SHOWN_CHARACTERS_MAX], ensure_ascii=False)
+        start = _QUOTE(value[:_SHOWN_CHARACTERS_MAX])
         return f"{kind} {clipped(start, _SHOWN_CHARACTERS_MAX)}"
     return kind
 
@@ -66,4 +67,4 @@ def shown(value: Any) -> str:
 def clipped(text: str, characters_max: int) -> str:
     """At most so many characters, all of which a string column can hold."""
     short = text if len(text) <= characters_max else text[: characters_max - 1] + "…"
-    return short.encode(errors="backslashreplace").decode()
+    return short if short.isascii() else short.encode(errors="backslashreplace").decode()

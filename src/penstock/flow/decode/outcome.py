@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.decode.payload import unwrap
-from penstock.flow.rows import Decoded, DecodedRows, bad_rows, rows_without, take
+from penstock.flow.rows import Decoded, DecodedRows, RowNumbers, bad_rows, rows_without, take
 from penstock.flow.seen_types import NewFields
 from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
@@ -56,7 +56,7 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
 def gathered(
     batch: pa.RecordBatch,
     columns: pa.RecordBatch,
-    rows: Sequence[int],
+    rows: RowNumbers,
     errors: Mapping[int, str],
     opened: Records,
     new_fields: NewFields,

@@ -8,8 +8,7 @@ that a name is given twice; for that there is a second look.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,16 +26,16 @@ from penstock.flow.decode.json_text import DEPTH_MAX, too_deep
 _BLANKS = " \t\r\n"
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _SCREENS_KEPT_MAX = 512
-_NOWHERE = ""
-_FIELD_AT_FAULT = re.compile(r" - at `\$\.([^.\[`]+)")
+WHOLE = ""
+_PATH_FOLLOWS = " - at `$."
 _REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Its own, and those of the Python types that it makes: text that is not UTF-8, numbers of endless digits."""
 
-Look = Callable[[bytes], str | None]
-"""None if a record seems good; otherwise the field that may be at fault, empty if that is not known."""
+Look = Callable[[bytes], object]
+"""Raises one of `_REFUSALS` for a record that may be bad."""
 
-Doubts = Mapping[int, str]
-"""The numbers of doubtful records, ascending, each with the field that may be at fault."""
+Doubts = Mapping[int, str | None]
+"""The numbers of doubtful records, each with the path of the field that may be at fault, or `WHOLE`, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Piece:
     """Records of type binary; `rows` are their numbers in the batch, ascending."""
 
     records: pa.Array
-    rows: Sequence[int]
+    rows: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,9 +54,16 @@ class Piece:
         return records
 
     def only(self, numbers: Sequence[int]) -> Piece:
-        if len(numbers) == len(self):
+        places = np.array(numbers, np.int64)
+        return Piece(self.records.take(pa.array(places)), self.rows[places])
+
+    def without(self, numbers: Collection[int]) -> Piece:
+        if not numbers:
             return self
-        return Piece(self.records.take(pa.array(numbers, pa.int64())), [self.rows[number] for number in numbers])
+        kept = np.ones(len(self), np.bool_)
+        kept[list(numbers)] = False
+        # Where most are kept, a filter is faster than to take them one by one.
+        return Piece(self.records.filter(pa.array(kept)), self.rows[kept])
 
 
 def texts_of(records: pa.Array) -> pa.Array:
@@ -81,54 +88,63 @@ def _in_braces(texts: pa.Array) -> bool:
 
 
 @lru_cache(maxsize=_SCREENS_KEPT_MAX)
-def first_look(schema: pa.Schema, known_only: bool, twice: tuple[str, ...] = ()) -> Look:
-    """The look at kinds and ranges, with `known_only` at unknown fields too; and at names that some records give twice.
+def first_look(schema: pa.Schema, known_only: bool) -> Look:
+    """The look at kinds and ranges, with `known_only` at unknown fields too."""
+    try:
+        return msgspec.json.Decoder(_struct(list(schema), known_only)).decode
+    except ValueError:
+        # A name that has to be escaped in JSON: the typed parser cannot look for it.
+        return _doubt
+
+
+def second_look(record: bytes) -> None:
+    """The look at all names: read and written again a record has as many quotes, unless one was given twice."""
+    if msgspec.json.encode(msgspec.json.decode(record)).count(b'"') != record.count(b'"'):
+        _doubt(record)
+
+
+def _doubt(_: bytes) -> None:
+    raise ValueError
+
+
+def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
+    """The doubtful records; those that have one of the names `twice` more than once are among them.
 
     Where such a name also stands nested or quoted it may be there twice by right.
     """
-    try:
-        decode = msgspec.json.Decoder(_struct(list(schema), known_only)).decode
-    except ValueError:
-        # A name that has to be escaped in JSON: the typed parser cannot look for it.
-        return lambda record: _NOWHERE
-    quoted = [json.dumps(name, ensure_ascii=False).encode() for name in twice]
-
-    def look(record: bytes) -> str | None:
-        try:
-            decode(record)
-        except msgspec.ValidationError as error:
-            found = _FIELD_AT_FAULT.search(str(error))
-            return found[1] if found else _NOWHERE
-        except _REFUSALS:
-            return _NOWHERE
-        for name in quoted:
-            if record.count(name) > 1:
-                return _NOWHERE
-        return _NOWHERE if len(record) > DEPTH_MAX and too_deep(record) else None
-
-    return look
-
-
-def second_look(record: bytes) -> str | None:
-    """The look at all names: read and written again a record has as many quotes, unless one was given twice."""
-    try:
-        again = msgspec.json.encode(msgspec.json.decode(record))
-    except _REFUSALS:
-        return _NOWHERE
-    return None if again.count(b'"') == record.count(b'"') else _NOWHERE
-
-
-def sifted(piece: Piece, look: Look) -> tuple[list[int], Doubts]:
-    """The numbers of the records that seem good, and those of the others."""
-    good: list[int] = []
-    doubts: dict[int, str] = {}
+    doubts: dict[int, str | None] = {}
     for number, record in enumerate(piece.each()):
-        suspect = look(record)
-        if suspect is None:
-            good.append(number)
+        try:
+            look(record)
+        except msgspec.ValidationError as error:
+            doubts[number] = _path_in(str(error))
+        except _REFUSALS:
+            doubts[number] = WHOLE
         else:
-            doubts[number] = suspect
-    return good, doubts
+            if len(record) > DEPTH_MAX and too_deep(record):
+                doubts[number] = WHOLE
+    for name in twice:
+        for number in _holding_twice(piece.records, json.dumps(name, ensure_ascii=False).encode()):
+            doubts.setdefault(number, None)
+    return doubts
+
+
+def _holding_twice(records: pa.Array, quoted: bytes) -> list[int]:
+    """The records that hold this text more than once; all in one go, which is twice as fast as to count in each."""
+    _, offsets, data = records.buffers()
+    ends = np.frombuffer(offsets, np.int32)[records.offset : records.offset + len(records) + 1]
+    text = np.frombuffer(data or b"", np.uint8)[: ends[-1]]
+    # First the letter after the quote, which is rarer than a quote.
+    starts = np.flatnonzero(text[1 : max(text.size - len(quoted) + 2, 0)] == quoted[1])
+    for place, byte in enumerate(quoted):
+        starts = starts[text[starts + place] == byte]
+    holders = np.searchsorted(ends, starts[starts >= ends[0]], side="right") - 1
+    return np.flatnonzero(np.bincount(holders) > 1).tolist()
+
+
+def _path_in(refusal: str) -> str:
+    """The path of the field that was refused, as far as there is no list on it: `user.age`."""
+    return refusal.partition(_PATH_FOLLOWS)[2].rstrip("`").partition("[")[0]
 
 
 def _struct(fields: Sequence[pa.Field], known_only: bool) -> type[msgspec.Struct]:
@@ -148,7 +164,9 @@ def _kind(kind: pa.DataType, known_only: bool) -> Any:
     if pa.types.is_float32(kind):
         return Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]
     if pa.types.is_decimal(kind):
-        return Decimal
+        # Numbers as floats, which are quicker to make: here they only have to be of the right size.
+        bound = float(10 ** (kind.precision - kind.scale))
+        return Annotated[float, msgspec.Meta(ge=-bound, le=bound)] | Decimal
     return _PLAIN[kind]
 
 

@@ -7,7 +7,7 @@ bad, and nothing of it is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -18,18 +18,19 @@ from penstock.flow.decode.json_text import JsonObject
 from penstock.flow.decode.new_types import Known
 from penstock.flow.decode.screen import Piece
 from penstock.flow.fitting import folded
+from penstock.flow.rows import RowNumbers
 from penstock.flow.seen_types import NewFields, SeenTypes
 
 
-def misspelled(piece: Piece, found: Mapping[str, SeenTypes], known: Known, good: Sequence[int]) -> dict[int, str]:
+def misspelled(piece: Piece, found: Mapping[str, SeenTypes], known: Known, good: RowNumbers) -> dict[int, str]:
     """Those of the good rows of the piece that have such a field with a value, each with the reason."""
     names = set(_clashes(found, known))
     if not names:
         return {}
     errors: dict[int, str] = {}
-    kept = frozenset(good)
+    kept = frozenset(map(int, good))
     for number in _suspects(piece.records, names):
-        row = piece.rows[number]
+        row = int(piece.rows[number])
         fault = _fault(members_of(piece.records[number].as_py()), known) if row in kept else None
         if fault is not None:
             errors[row] = fault
