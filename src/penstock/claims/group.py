@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.claims.agent import Agent, CoordinationOptions, default_client_id
-from penstock.claims.health import Health, HealthPolicy, Situation, check
-from penstock.claims.membership import MemberOptions
-from penstock.claims.records import ClaimingMessages, Seeking
-from penstock.claims.session import Tell
+from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
+from penstock.claims.member.health import Health, HealthPolicy, Situation, check
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.session import Tell
+from penstock.claims.protocol.records import ClaimingMessages, Seeking
 from penstock.errors import TransientError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.log.offsets import Partition
@@ -47,7 +47,7 @@ class GroupClaims:
 
     def announced(self, partition: Partition) -> int | None:
         with self.agent.looking() as participant:
-            return participant.world.claim(partition).claimed
+            return participant.view.claim(partition).claimed
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         for partition, position in positions.items():
@@ -78,7 +78,7 @@ class GroupClaims:
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         with self.agent.looking() as participant:
-            shown = participant.world.claim(partition).position
+            shown = participant.view.claim(partition).position
         if shown is None or shown <= position:
             return None
         said = self.agent.say(

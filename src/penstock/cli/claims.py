@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.claims.admin import (
+from penstock.claims.admin.commands import (
     HISTORY_LINES,
     HISTORY_RECORDS_MAX,
     find_claim,
@@ -21,9 +21,9 @@ from penstock.claims.admin import (
     release,
     resume,
 )
-from penstock.claims.listing import ListedClaim
-from penstock.claims.reading import CoordinatedGroup
-from penstock.claims.topics import DEFAULT_TOPIC
+from penstock.claims.admin.listing import ListedClaim
+from penstock.claims.admin.log_reader import CoordinatedGroup
+from penstock.claims.member.topics import DEFAULT_TOPIC
 from penstock.cli.claims_text import (
     claim_json,
     claim_text,
@@ -31,8 +31,8 @@ from penstock.cli.claims_text import (
     instant,
     line_json,
     listing_json,
+    print_history,
     print_listing,
-    print_story,
 )
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
@@ -88,13 +88,13 @@ def history_(
 ) -> None:
     """Tell the log as a story: who owned what, from when to when, at which positions, and why it changed."""
     of = _group(job, bootstrap, group, topic, None)
-    story = history(of, partition, limit, records)
+    found = history(of, partition, limit, records)
     if json:
-        beginnings = [{"place": each.place, "offset": each.offset} for each in story.beginnings]
-        head = {"group": of.group, "topic": of.topic, "records": story.records, "beginnings": beginnings}
-        typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in story.lines]}))
+        beginnings = [{"place": each.place, "offset": each.offset} for each in found.starts]
+        head = {"group": of.group, "topic": of.topic, "records": found.records, "beginnings": beginnings}
+        typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in found.lines]}))
     else:
-        print_story(story, of.topic, Console(highlight=False))
+        print_history(found, of.topic, Console(highlight=False))
 
 
 @app.command("pause")

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.claims.listing import ClaimsListing, ListedClaim, ListedLease
-from penstock.claims.story import Change, Line, Span, Story
-from penstock.claims.world import Freshness
+from penstock.claims.admin.history import Change, History, Line, Span
+from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedLease
+from penstock.claims.protocol.group_view import Freshness
 from penstock.cli.status import duration
 
 LEFT = "left"
@@ -208,12 +208,12 @@ def holder_text(claim: ListedClaim) -> str:
     return f"{claim.partition} by {claim.owner}{state}{age}"
 
 
-def print_story(story: Story, topic: str, console: Console) -> None:
+def print_history(history: History, topic: str, console: Console) -> None:
     """One line per change, oldest first."""
-    for each in story.beginnings:
+    for each in history.starts:
         text = f"! partition {each.place} of {topic} is told from offset {each.offset} on: what came before is inferred"
         console.print(Text(text, style="yellow"), soft_wrap=True)
-    for line in story.lines:
+    for line in history.lines:
         console.print(Text(f"{instant(line.at)}  {line_text(line)}"), soft_wrap=True)
 
 

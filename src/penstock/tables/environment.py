@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.failpoints import Reach, nowhere
+from penstock.failpoints import Reach, noop
 
 
 @dataclass(slots=True)
@@ -17,8 +17,8 @@ class Environment:
 
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    chance: random.Random = field(default_factory=random.Random)
-    reach: Reach = nowhere
+    rng: random.Random = field(default_factory=random.Random)
+    reach: Reach = noop
 
 
 def new_batch_id() -> str:

@@ -24,10 +24,10 @@ from penstock.tables.parquet.table import ExportTable
 from penstock.tables.parquet.unknown_files import WHAT_TO_DO, files_beyond
 from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.files import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
-from penstock.verify.lives import find_lives
 from penstock.verify.owners import OriginColumns
 from penstock.verify.sources import TypeFiles
 from penstock.verify.table_offsets import DataFile, GoneError, active_files
+from penstock.verify.topic_incarnations import find_incarnations
 
 _OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
 
@@ -138,13 +138,13 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
             continue
         seen = examine(opened.storage(), active_files(opened), columns, _named_now(opened))
         faults += [f"type {name}: {each}" for each in seen.faults]
-        lives = find_lives(opened.transactions(), table.job.name)
+        incarnations = find_incarnations(opened.transactions(), table.job.name)
         own = opened.state(state.partitions).partitions.values()
-        of_others = lives.rows_written - sum(each.totals.written + each.totals.replayed for each in own)
+        of_others = incarnations.rows_written - sum(each.totals.written + each.totals.replayed for each in own)
         rows[name] = seen.rows - of_others
         ends = {each: end for each in state.partitions if (end := state.position_of(each, name)) is not None}
         types[name] = TypeFiles([replace(each, path=f"{name}/{each.path}") for each in seen.files], ends)
-        for job, ids in lives.others.items():
+        for job, ids in incarnations.others.items():
             others[job] = others.get(job, frozenset()) | ids
     return Landed(types, rows, tuple(faults), per_type=False, others=others)
 
@@ -191,7 +191,7 @@ class _Owned:
         for each in state.partitions:
             self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
         self._ids: dict[str, list[str]] = {}
-        """Of each topic its lives, in the order in which the ledger met them."""
+        """Of each topic its incarnations, in the order in which the ledger met them."""
         for each in state.partitions:
             known = self._ids.setdefault(each.topic, [])
             if each.topic_id not in known:

@@ -121,7 +121,7 @@ def _compare_places(
     sample: Sample,
     compared: Compared,
 ) -> None:
-    owners = Owners.of(sources.subject.lives, sources.job)
+    owners = Owners.of(sources.subject.incarnations, sources.job)
     values = PlacedValues(
         ValueSide(sources.files, columns, owners),
         _quarantine_side(sources),
@@ -173,7 +173,7 @@ def _compare_slices(
         for each, spans in sources.subject.spans.items()
         if spans and spans[0].lo < spans[-1].hi
     )
-    if cut.rest_is_mixed and (not whole or sources.subject.lives.others):
+    if cut.rest_is_mixed and (not whole or sources.subject.incarnations.others):
         return [unproven.values_of_mixed_files(len(cut.rest.files))]
     values.compare(cut.rest, compared)
     return []
@@ -201,7 +201,7 @@ def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, i
 
 
 def _quarantine_side(sources: ValueSources) -> ValueSide:
-    owners = Owners.of(sources.subject.lives, sources.job)
+    owners = Owners.of(sources.subject.incarnations, sources.job)
     return ValueSide(_quarantine_values(sources), QUARANTINE_COLUMNS, owners)
 
 

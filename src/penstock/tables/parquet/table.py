@@ -384,7 +384,7 @@ class ExportTable:
 
     def _back_off(self, attempt: int) -> None:
         longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
-        self.environment.sleep(self.environment.chance.uniform(0, longest))
+        self.environment.sleep(self.environment.rng.uniform(0, longest))
 
 
 def _life(partition: Partition, state: LedgerState) -> int:
