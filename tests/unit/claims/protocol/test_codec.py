@@ -45,7 +45,7 @@ from penstock.claims.protocol.records import (
 from penstock.log.offsets import Partition
 from tests.unit.claims.protocol.any_records import records, texts
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "claims" / "v1"
+GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v1"
 WEB = Partition("web", "kQ2x", 3)
 SAID: dict[str, Any] = {"group": "shop", "who": Who("anna", "5f3a"), "seq": 7}
 BEATS = (Beat(WEB, 9, 1000, 25), Beat(Partition("web", "kQ2x", 4), 2))

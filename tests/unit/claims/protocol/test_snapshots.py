@@ -19,7 +19,7 @@ from penstock.claims.protocol.state import Claim, Group, Lease, LogState, Member
 from penstock.log.offsets import Partition
 from tests.unit.claims.protocol.any_records import records
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "claims" / "v1" / "Snapshot.json"
+GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v1" / "Snapshot.json"
 ANNA, BERT = Who("anna", "5f3a"), Who("bert", "77b0")
 WEB = Partition("web", "kQ2x", 3)
 HOT = Partition("hot", "Zz-1", 0)
