@@ -295,7 +295,7 @@ def test_wrong_names_are_answered_with_what_there_is(crew: Crew, anna: Agent) ->
         with pytest.raises(UserError) as missing:
             wrong(there, "hits/9")
         assert "hits/" in missing.value.detail or wrong is history
-        with pytest.raises(UserError, match="is no partition"):
+        with pytest.raises(UserError, match="is not a partition"):
             wrong(there, "hits")
     with pytest.raises(UserError, match="is not paused"):
         resume(there)

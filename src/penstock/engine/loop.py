@@ -50,7 +50,7 @@ class Stop:
 
 @dataclass(slots=True)
 class Retries:
-    """How many transient errors in a row a loop bears, with growing pauses that chance spreads."""
+    """How many transient errors in a row a loop bears, with growing, randomly spread pauses."""
 
     failures_max: int
     rng: random.Random = field(default_factory=random.Random)

@@ -1,7 +1,7 @@
-"""What an administrator does with a group from outside: list, history, pause, resume, release.
+"""The core of `penstock claims`: list, history, pause, resume, release.
 
-An administrator is no member: it joins nothing and holds nothing longer than it takes to release it. What it said is
-known only by reading it back, and every wait is bounded.
+An administrator is not a member: it joins nothing, and claims a partition only to release it. Reading its records back
+shows whether they were accepted, and every wait is bounded.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from penstock.log.offsets import Partition
 HISTORY_LINES = 50
 HISTORY_RECORDS_MAX = 200_000
 RELEASE_ATTEMPTS_MAX = 10
-"""A living owner's heartbeat between our look and our claim refuses the claim; then we look again."""
+"""A live owner's heartbeat between our read and our claim refuses the claim; then we read again."""
 RELEASE_REASON = "released by an administrator"
 NAMES_SHOWN_MAX = 10
 
@@ -36,7 +36,7 @@ _PLACE = re.compile(r"(?P<topic>[^/]+)/(?P<number>\d{1,10})")
 
 @dataclass(frozen=True, slots=True)
 class PauseReport:
-    """A pause that is in the log. `holders` are the claims that nobody had let go of when we stopped waiting."""
+    """A pause that is in the log. `holders` are the claims that were still held when we stopped waiting."""
 
     pause_id: str
     until_at: float | None
@@ -45,9 +45,9 @@ class PauseReport:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReport:
-    """A partition that is free now. `before` is how it was; `token` fences that owner.
+    """A partition that is free now. `before` is its previous state; `token` fences that owner.
 
-    `released` is false if it was free already.
+    `released` is false if it was already free.
     """
 
     before: ListedClaim
@@ -63,7 +63,7 @@ def list_claims(of: CoordinatedGroup) -> ClaimsListing:
 
 
 def owners(of: CoordinatedGroup) -> dict[Partition, str]:
-    """Who holds what by the log's word alone, alive or not: nothing is waited for."""
+    """Who holds what according to the log, alive or not: does not wait."""
     with _reading(of) as reader:
         return {
             partition: claim.owner.client_id
@@ -86,9 +86,9 @@ def history(
     limit: int | None = HISTORY_LINES,
     records_max: int = HISTORY_RECORDS_MAX,
 ) -> History:
-    """The log as a story, its newest lines; of one partition (TOPIC/PARTITION), or of the whole group.
+    """How ownership changed, the newest lines; of one partition (TOPIC/PARTITION), or of the whole group.
 
-    At most about `records_max` records are read. What they do not hold is inferred, and `beginnings` says where.
+    At most about `records_max` records are read. What came before them is inferred, and `starts` says where they start.
     """
     wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
@@ -121,9 +121,9 @@ def pause(
     wait_seconds: float = 0.0,
     progress: Callable[[tuple[ListedClaim, ...]], None] = lambda holders: None,
 ) -> PauseReport:
-    """Pause a group: nobody claims, everybody releases; wait until nobody holds anything, or for so long.
+    """Pause a group: members release everything and claim nothing; wait for that at most so long.
 
-    With `for_seconds` its members resume by themselves when that time is over (RULES M4).
+    With `for_seconds` the members resume by themselves after that time (RULES M4).
     """
     if len(reason) > TEXT_CHARACTERS_MAX:
         raise UserError(f"the reason is longer than {TEXT_CHARACTERS_MAX} characters")
@@ -147,16 +147,16 @@ def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]
             raise UserError(f"group {of.group} is not paused")
         ended = found if pause_id is None else [pause_id]
         for each in ended:
-            # Refused means that a member was faster: the pause is over either way.
+            # Refused: a member was faster, and the pause is over either way.
             places = reader.view.paused_places(each)
             reader.say([(place, reader.record_of(ResumingGroup, pause_id=each)) for place in places])
     return tuple(ended)
 
 
 def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token: int | None = None) -> ReleaseReport:
-    """Free the claim of TOPIC/PARTITION, whoever has it: its token rises, so its owner holds it no longer.
+    """Free the claim of TOPIC/PARTITION, whoever holds it: a higher token fences its owner.
 
-    `seek` sets the position in between. `if_token` makes it conditional: FencedError if the owner changed meanwhile.
+    `seek` sets the position too. `if_token` makes it conditional: FencedError if the owner changed meanwhile.
     """
     with _reading(of) as reader:
         partition, _ = _found(reader, place)
@@ -184,19 +184,19 @@ def _reading(of: CoordinatedGroup) -> Iterator[LogReader]:
 
 
 def _broker_now(reader: LogReader) -> float:
-    """The broker's time; a log that looks silent is watched for an interval, as our clock may be what is wrong."""
+    """The broker's time; a log that seems silent is watched for an interval, as our clock may be wrong."""
     heartbeat_seconds, newest_at = reader.of.heartbeat_seconds, reader.newest_at
     if time.time() - newest_at < heartbeat_seconds:
         return reader.broker_now()
     heard = reader.follow(heartbeat_seconds, lambda: reader.newest_at > newest_at)
-    # Living members would have been heard, so silence is real: only our clock can say how long it lasts.
+    # Live members would have sent something, so the silence is real: only our clock measures it.
     return reader.broker_now() if heard else max(time.time(), reader.broker_now())
 
 
 def _wait_released(
     reader: LogReader, pause_id: str, seconds: float, progress: Callable[[tuple[ListedClaim, ...]], None]
 ) -> tuple[ListedClaim, ...]:
-    """Follow the log until nobody living holds a claim, or the pause is over, or the time is."""
+    """Follow the log until no live member holds a claim, the pause has ended, or the time is over."""
     holders: tuple[ListedClaim, ...] = ()
 
     def settled() -> bool:
@@ -212,9 +212,9 @@ def _wait_released(
 
 
 def _free(reader: LogReader, partition: Partition, token: int, seek: int | None) -> int:
-    """Claim a partition away and release it, by compare and swap until it succeeds; returns the token that fences.
+    """Take a partition over and release it, by compare and swap until it succeeds; returns the token that fences.
 
-    All is said in one breath: the new token is known beforehand, what follows a refused claim is refused with it, and
+    All records are sent together: the new token is known beforehand, records after a refused claim are refused too, and
     members have no time to count the administrator in their shares.
     """
     place = reader.view.place_of(partition)
@@ -222,7 +222,9 @@ def _free(reader: LogReader, partition: Partition, token: int, seek: int | None)
     for _ in range(RELEASE_ATTEMPTS_MAX):
         seen = reader.view.claim(partition)
         if seen.token != token:
-            raise FencedError(f"{partition} was claimed by another member meanwhile", hint="look again, then decide")
+            raise FencedError(
+                f"{partition} was claimed by another member meanwhile", hint="run `penstock claims list`, then decide"
+            )
         said = [
             reader.record_of(ClaimingPartition, partition=partition, if_token=token, if_last=seen.last, floor=0),
             reader.record_of(
@@ -237,7 +239,7 @@ def _free(reader: LogReader, partition: Partition, token: int, seek: int | None)
             if refusals[-1] is not None:
                 raise FencedError(f"{partition} was claimed by another member meanwhile", detail=refusals[-1])
             return fence
-        # Either a living owner renewed its claim in between, or somebody paused the group.
+        # Either a live owner renewed its claim in between, or the group was paused.
         _refuse_paused(reader)
     raise TransientError(f"{partition} changed at every one of {RELEASE_ATTEMPTS_MAX} attempts to claim it")
 
@@ -246,7 +248,7 @@ def _refuse_paused(reader: LogReader) -> None:
     pauses = reader.view.pauses()
     if pauses:
         raise UserError(
-            f"group {reader.of.group} is paused: no claim can change hands",
+            f"group {reader.of.group} is paused: no claim can change its owner",
             detail=f"pauses: {', '.join(sorted(pauses))}",
             hint="`penstock claims resume` first",
         )
@@ -258,12 +260,12 @@ def _refuse_paused(reader: LogReader) -> None:
 def _place_of(text: str) -> tuple[str, int]:
     found = _PLACE.fullmatch(text)
     if found is None:
-        raise UserError(f"{text} is no partition", hint="write TOPIC/PARTITION, such as orders/0")
+        raise UserError(f"{text} is not a partition", hint="write TOPIC/PARTITION, such as orders/0")
     return found["topic"], int(found["number"])
 
 
 def _found(reader: LogReader, text: str) -> tuple[Partition, Claim]:
-    """The claim of TOPIC/PARTITION; of a topic that was recreated, that of its present life."""
+    """The claim of TOPIC/PARTITION; of a recreated topic, that of its newest topic id."""
     wanted = _place_of(text)
     claims = [(partition, claim) for partition, claim in reader.view.claims() if _is(partition, wanted)]
     if not claims:
@@ -277,7 +279,7 @@ def _is(partition: Partition | None, wanted: tuple[str, int]) -> bool:
 
 def _unknown_group(of: CoordinatedGroup, groups: list[str]) -> UserError:
     return UserError(
-        f"nothing is known of group {of.group} in {of.topic}",
+        f"nothing is known about group {of.group} in {of.topic}",
         detail=_named("groups there", groups, of.group),
         hint="a group is known once a member has joined it",
     )

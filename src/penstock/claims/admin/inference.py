@@ -1,7 +1,7 @@
-"""What must have been true before a log whose beginning is gone: inferred from what its records say. Pure.
+"""Infers from the records of a truncated log what must have been true before its first record. Pure.
 
-Only an accepted claim makes a token, and its owner names it only after it has read that claim back. So a record that
-names a token above the known one, or that one in another's hands, proves that the known state is the older one.
+Only an accepted claim creates a token, and its owner uses it only after reading that claim back. So a record that
+names a token above the known one, or the same token with another owner, proves that the known state is outdated.
 For reading history only: members never guess (RULES M7).
 """
 
@@ -36,13 +36,13 @@ from penstock.log.offsets import Partition
 
 
 def infer_earlier_state(state: LogState, record: Record) -> LogState:
-    """The state that a record speaks of, where it proves more than is known."""
+    """The state before a record, with whatever the record proves about it."""
     group = state.group(record.group)
-    better = _inferred(group, record)
+    better = _infer(group, record)
     return state if better is group else replace(state, groups={**state.groups, record.group: better})
 
 
-def _inferred(group: Group, record: Record) -> Group:
+def _infer(group: Group, record: Record) -> Group:
     match record:
         case JoiningGroup() | LeavingGroup() | ForgettingMember():
             return _of_member(group, record)
@@ -101,7 +101,7 @@ def _of_partition(group: Group, record: PartitionRecord) -> Group:
         case ClaimingRange():
             return _of_range(group, known, record)
         case FinishingRange() | ReturningRange() | GivingUpRange():
-            # To where the range goes and who had it stood in the part that is gone.
+            # The end of the range and its holder are in the part of the log that is gone.
             return group
         case _:
             assert_never(record)
@@ -109,7 +109,7 @@ def _of_partition(group: Group, record: PartitionRecord) -> Group:
 
 
 def _of_range(group: Group, known: Claim, record: ClaimingRange) -> Group:
-    """A next range, leased: the partition is shared, and all before it is leased or done, by whomever."""
+    """A new range is leased: so the partition is shared, and all before it is leased or done."""
     if record.if_last is not None or record.token < known.token:
         return group
     if record.token == known.token and known.ranges is not None:

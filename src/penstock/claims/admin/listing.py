@@ -13,7 +13,7 @@ from penstock.log.offsets import Partition
 
 @dataclass(frozen=True, slots=True)
 class ListedMember:
-    """A client id. `freshness` is None once it has left; `claims` counts partitions, `lag` the records behind."""
+    """A client id. `freshness` is None once it has left; `claims` counts partitions, `lag` counts records."""
 
     client_id: str
     freshness: Freshness | None
@@ -44,7 +44,7 @@ class ListedRanges:
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A partition. `owner` stays after a release; `age_seconds` counts since the last record about it."""
+    """A partition. `owner` is kept after a release; `age_seconds` counts since the last record about it."""
 
     partition: Partition
     owner: str | None

@@ -1,4 +1,4 @@
-"""The coordination log for somebody who is no member: read it within a bound, say something and read it back."""
+"""The coordination log for a reader that is not a member: read it within a limit, append to it and read that back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX
 from penstock.claims.protocol.fold import skip
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record, Who
-from penstock.claims.protocol.state import Group
 from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.admin import BoundedAdmin
@@ -40,7 +39,7 @@ class CoordinatedGroup:
 
 
 class LogReader:
-    """Reads the coordination topic of a group; a context manager. Nobody else notices it unless it says something."""
+    """Reads the coordination topic of a group; a context manager. Members do not notice it unless it appends."""
 
     def __init__(self, of: CoordinatedGroup) -> None:
         admin = BoundedAdmin(of.spec)
@@ -72,7 +71,7 @@ class LogReader:
     # reading
 
     def catch_up(self) -> None:
-        """Fold the log from its snapshots to its present end; LostHistoryError where members could not either."""
+        """Fold the log from its snapshots to its current end; LostHistoryError if history is lost, as for members."""
         snapshots = self._journal.snapshots()
         known = {place: each.state.next_offset for place, each in snapshots.items()}
         self._journal.seek(known)
@@ -86,9 +85,9 @@ class LogReader:
     def entries(
         self, records_max: int, places: Iterable[int] | None = None
     ) -> tuple[dict[int, int], Iterator[JournalEntry]]:
-        """Where the reading of each coordination partition begins, and what it holds from there to its present end.
+        """Where each coordination partition is read from, and what it holds from there to its current end.
 
-        Of all records at most about `records_max` are read, the newest ones.
+        At most about `records_max` records are read, the newest ones.
         """
         bounds = self._journal.seek({}, restart=True)
         wanted = set(bounds) if places is None else set(places)
@@ -101,7 +100,7 @@ class LogReader:
         return begun, self._until({place: end for place, end in self._ends(again).items() if place in wanted})
 
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
-        """Read on until something holds, or for so long."""
+        """Read on until a condition holds, or for so long."""
         deadline = time.monotonic() + seconds
         while not holds():
             left = deadline - time.monotonic()
@@ -112,7 +111,7 @@ class LogReader:
         return True
 
     def take(self, entry: JournalEntry) -> None:
-        """Take one entry in; those before a snapshot give their time only."""
+        """Apply one entry; of those before a snapshot only the append time counts."""
         self._first_at.setdefault(entry.place, entry.appended_at)
         self._times[entry.place, entry.offset] = entry.appended_at
         if entry.appended_at >= self.newest_at:
@@ -128,29 +127,26 @@ class LogReader:
             self._verdicts[entry.record.seq] = refusal
 
     def groups(self) -> list[str]:
-        """Every group that the topic knows."""
+        """Every group in the topic."""
         return sorted({name for fold in self.view.folds for name in fold.groups})
 
-    def group_at(self, place: int) -> Group:
-        return self.view.folds[place].group(self.of.group)
-
     def appended_at(self, place: int, offset: int) -> float:
-        """When a record was appended; if it lies before all that was read, the earliest time that was seen there."""
+        """When a record was appended; for one older than all that was read, the earliest time seen there."""
         return self._times.get((place, offset), self._first_at.get(place, self.newest_at))
 
     def broker_now(self) -> float:
-        """The broker's time now: that of its newest record, and what passed since it was read."""
+        """The broker's time now: that of its newest record, plus the time since it was read."""
         return self.newest_at + (time.monotonic() - self._newest_read_at)
 
-    # saying
+    # appending
 
     def record_of(self, kind: type[Record], **content: object) -> Record:
-        """A record of an administrator, numbered."""
+        """A new record of this administrator, numbered."""
         self._seq += 1
         return kind(group=self.of.group, who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
 
     def say(self, said: Sequence[tuple[int, Record]]) -> list[str | None]:
-        """Append records to coordination partitions, in this order; why each was refused, known by reading it back.
+        """Append records to coordination partitions, in this order, and read back why each was refused.
 
         OutcomeUnknownError if that takes too long.
         """
@@ -168,7 +164,7 @@ class LogReader:
             raise OutcomeUnknownError(
                 f"{unread} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
-                hint="look with `penstock claims list`, then say it again",
+                hint="check with `penstock claims list`, then try again",
             )
         return [self._verdicts[record.seq] for _, record in said]
 
@@ -191,5 +187,5 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        # A container's user may have a number and no name.
+        # A container's user may have an id and no name.
         return "unknown"

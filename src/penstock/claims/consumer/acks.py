@@ -1,4 +1,4 @@
-"""What was handed out under one claim and what of it is done: the position moves over the finished prefix. Pure."""
+"""Which items of one claim were delivered and which are done: the position follows the finished prefix. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.log.offsets import Partition
 
 
 class LostClaimError(FencedError):
-    """The item was handed out under a claim that this member has no more, or cannot prove: another may do it again."""
+    """The item was delivered under a claim that this member has lost or cannot prove: another may do it again."""
 
     def __init__(self, partition: Partition, offset: int, token: int) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class DoneTwiceError(UserError):
     def __init__(self, partition: Partition, offset: int) -> None:
         super().__init__(
             f"offset {offset} of {partition} is done already",
-            hint="call done() once for every item, when all of its work is over",
+            hint="call done() once for every item, when its work is finished",
         )
         self.partition = partition
         self.offset = offset
@@ -56,9 +56,9 @@ class Undone:
 
 
 class Acks:
-    """The items of one claim. `in_flight_max` bounds those that the position has not passed, done or not.
+    """The items of one claim. `in_flight_max` limits those that the position has not passed, done or not.
 
-    Items done behind one that is not are counted too: they would be done again after a crash, and they fill memory.
+    Items done after one that is not count too: they would be done again after a crash, and they take memory.
     """
 
     def __init__(self, partition: Partition, token: int, start: int, in_flight_max: int) -> None:
@@ -73,7 +73,7 @@ class Acks:
 
     @property
     def position(self) -> int:
-        """The offset behind the finished prefix; where nothing is under way, behind everything that was seen."""
+        """The offset after the finished prefix; if nothing is in flight, after everything that was seen."""
         return self._tracked[0] if self._tracked else self._next
 
     @property
@@ -97,7 +97,7 @@ class Acks:
         return Undone(self._tracked[0], self._undone[self._tracked[0]])
 
     def deliver(self, offset: int, now: float) -> None:
-        """Hand an item out; offsets rise, and may leave out what the log does not hold."""
+        """Deliver an item; offsets rise, and may skip what the log does not hold."""
         if offset < self._next:
             raise ValueError(f"offset {offset} of {self.partition} comes after {self._next - 1}")
         if self.room < 1:

@@ -1,4 +1,4 @@
-"""Handing out what was fetched: only of claims that are ours beyond doubt, and at most once only what is announced."""
+"""Delivers what was fetched: only for claims that are certainly ours, and at most once only what is announced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import OutcomeUnknownError, TransientError
 
 
 class Deliveries:
-    """Takes records out of the queues of a supervisor's streams; one thread at a time uses it."""
+    """Takes records from the queues of a supervisor's streams; used by one thread at a time."""
 
     def __init__(self, agent: Agent, supervisor: StreamSupervisor, at_most_once: bool) -> None:
         self._agent = agent
@@ -21,7 +21,7 @@ class Deliveries:
         self._turns = 0
 
     def hand_out(self, count_max: int) -> list[Work]:
-        """The next records; those of other claims wait in their queues, or are dropped with their streams."""
+        """The next records; those of other claims stay in their queues, or are dropped with their streams."""
         counts = self._waiting(count_max)
         if self._at_most_once:
             self._announce(counts)
@@ -38,7 +38,7 @@ class Deliveries:
         return found
 
     def _waiting(self, count_max: int) -> dict[Stream, int]:
-        """How many records each stream would hand out, within the bound for all."""
+        """How many records each stream would deliver, within the limit for all."""
         counts: dict[Stream, int] = {}
         with self._supervisor.lock:
             for stream in self._ready():
@@ -49,7 +49,7 @@ class Deliveries:
         return counts
 
     def _ready(self) -> list[Stream]:
-        """The streams that may hand out now; each time another one is the first."""
+        """The streams that may deliver now; they take turns to be the first."""
         held = self._agent.held()
         ready = [
             each
@@ -75,7 +75,7 @@ class Deliveries:
         try:
             self._agent.say_each(ClaimingMessages, about)
         except (TransientError, OutcomeUnknownError):
-            # The records stay in their queues; what the log says of them is looked up, now and at the next poll.
+            # The records stay in their queues; the log shows now or at the next poll whether they are claimed.
             return
 
     def _announced(self, counts: Mapping[Stream, int]) -> dict[Stream, int]:
@@ -95,5 +95,5 @@ class Deliveries:
 
 
 def _end(stream: Stream, count: int) -> int:
-    """Behind the last of a stream's next records."""
+    """The offset after the last of a stream's next records."""
     return offset_of(stream.next_messages(count)[-1]) + 1

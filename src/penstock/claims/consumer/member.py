@@ -1,4 +1,4 @@
-"""A member of a group for any Python program: partitions are shared through Kafka alone, records come one by one.
+"""A member of a group for any Python program: coordination through Kafka alone, records delivered one by one.
 
 See docs/claims-library.md.
 """
@@ -35,18 +35,18 @@ from penstock.log.offsets import Partition
 
 POLL_COUNT_MAX = 500
 FETCH_SECONDS = 0.1
-"""How long a poll waits for records before it looks again whether a partition was won."""
+"""How long a poll waits for records before it looks for newly claimed partitions."""
 
 logger = logging.getLogger("penstock.claims")
 
 
 def _log(event: str, **fields: object) -> None:
-    """The `tell` of a member that is not given one: Python's logging."""
+    """The default `tell` of a member: Python's logging."""
     logger.info("%s %s", event, fields)
 
 
 class Member:
-    """One process of a group. Every method may be called from any thread; polls follow one another."""
+    """One process of a group. Every method may be called from any thread; polls run one at a time."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Member:
         return self
 
     def close(self) -> None:
-        """Let go of everything at the positions that are finished, so that others go on at once; twice is fine."""
+        """Release everything at the finished positions, so that others continue at once; may be called twice."""
         self._closing.set()
         with self._polling:
             if self._closed:
@@ -103,7 +103,7 @@ class Member:
             if self._started:
                 self._supervisor.close()
                 with contextlib.suppress(PenstockError):
-                    # What ended the agent was raised by poll; here there is nothing left to tell it.
+                    # What ended the agent was raised by poll; there is nothing left to report to.
                     self._supervisor.report()
                 self._agent.close()
             self._reader.close()
@@ -136,14 +136,14 @@ class Member:
             return []
 
     def __iter__(self) -> Iterator[Work]:
-        """Record after record until the member is closed; those of a claim lost meanwhile are left out."""
+        """Record after record until the member is closed, except those of claims lost meanwhile."""
         while not self._closing.is_set():
             for work in self.poll():
                 if self._current(work) is not None:
                     yield work
 
     def done(self, work: Work) -> None:
-        """All of the work on a record is over: in any order, from any thread.
+        """Report that the work on a record is finished: in any order, from any thread.
 
         LostClaimError if another member may be doing it by now; UserError if it was done before or never handed out.
         """
@@ -153,14 +153,14 @@ class Member:
                 raise LostClaimError(work.partition, work.offset, work.token)
             stream.acks.done(work.offset, work.token)
 
-    # what can be seen
+    # status
 
     def held(self) -> dict[Partition, int]:
         """The partitions that are this member's now, each with its token."""
         return self._agent.held()
 
     def positions(self) -> dict[Partition, int]:
-        """Behind the last finished record of each partition that is being read: every record below is done."""
+        """The offset up to which every record is done, for each partition being read."""
         with self._supervisor.lock:
             return {partition: stream.acks.position for partition, stream in self._supervisor.streams.items()}
 
@@ -170,7 +170,7 @@ class Member:
             return {partition: stream.lag for partition, stream in self._supervisor.streams.items()}
 
     def oldest_undone_seconds(self) -> dict[Partition, float]:
-        """How long the record that holds each position back has been under way; a poison record shows here."""
+        """How long the record that holds each position back has been in flight; a poison record shows here."""
         now = self._agent.now()
         with self._supervisor.lock:
             oldest = {partition: stream.acks.oldest_undone() for partition, stream in self._supervisor.streams.items()}
@@ -205,6 +205,6 @@ class Member:
                 return None
             if self._supervisor.owns(stream):
                 return stream
-            # Whoever is refused drops the record: if the claim is ours after all, it has to be handed out again.
+            # The caller drops the refused record: if the claim is ours after all, it must be delivered again.
             stream.stale = True
             return None

@@ -1,4 +1,4 @@
-"""What a member is told: which topics, how records are delivered, and what it does when it falls behind."""
+"""The options of a member: its topics, how records are delivered, and what it does when it lags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Start = Literal["earliest", "latest"]
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """How records reach the application; `in_flight_max` bounds those of one partition beyond its position."""
+    """How records reach the application; `in_flight_max` limits those of one partition after its position."""
 
     delivery: Delivery = "at_least_once"
     in_flight_max: int = IN_FLIGHT_MAX
@@ -31,7 +31,7 @@ class DeliveryOptions:
 
 
 def check_delivery(options: DeliveryOptions) -> None:
-    """UserError for a word or a number that cannot be."""
+    """UserError for an invalid word or number."""
     _one_of("delivery", options.delivery, get_args(Delivery))
     _one_of("out_of_range", options.out_of_range, get_args(OutOfRange))
     if options.in_flight_max < 1:

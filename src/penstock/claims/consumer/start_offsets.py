@@ -1,4 +1,4 @@
-"""Where the reading of a newly won partition begins: at its position in the log of claims, else where `start` says."""
+"""Where a newly claimed partition is read from: its position in the coordination log, else where `start` says."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PositionOutOfRangeError(UserError):
             detail="records were deleted before they were processed"
             if position < bounds.first
             else "the log ends before it: it was truncated or restored",
-            hint="set out_of_range to earliest to go on with the oldest record that the log has",
+            hint="set out_of_range to earliest to continue with the oldest record in the log",
         )
         self.partition = partition
         self.position = position
@@ -35,14 +35,14 @@ class PositionOutOfRangeError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """An offset; `sought` if the group has to agree on it before a record is handed out."""
+    """An offset; `sought` is the reason if it must be recorded in the group before a record is delivered."""
 
     offset: int
     sought: str = ""
 
 
 class StartOffsets:
-    """Finds where each won partition begins, and tells the group where that has to be fixed first."""
+    """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
     def __init__(self, agent: Agent, log: KafkaLog, out_of_range: OutOfRange, at_most_once: bool) -> None:
         self._agent = agent
@@ -52,11 +52,11 @@ class StartOffsets:
         self._known: frozenset[Partition] = frozenset()
 
     def know(self, partitions: frozenset[Partition]) -> None:
-        """The partitions that were there at the start: any other is new, and read from its beginning (RULES P1)."""
+        """The partitions that existed at start-up: any other is new, and read from its beginning (RULES P1)."""
         self._known = partitions
 
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The starts of these claims; one that was lost meanwhile is left out."""
+        """The start offsets of these claims; lost claims are left out."""
         with self._agent.looking() as participant:
             claims = {each: participant.view.claim(each) for each in tokens}
         claims = {each: claim for each, claim in claims.items() if claim.token == tokens[each]}
@@ -70,9 +70,9 @@ class StartOffsets:
         if position is None:
             start = self._log.spec.start if partition in self._known else StartAt.EARLIEST
             offset = start_offset(start, partition, bounds)
-            # `latest` must not move if we crash; and a loss is counted from the position on.
+            # `latest` must not move if we crash; and losses are counted from the position.
             fixed = self._at_most_once or start is not StartAt.EARLIEST
-            return StartOffset(offset, "the beginning of the group" if fixed else "")
+            return StartOffset(offset, "the first position of the group" if fixed else "")
         if bounds.first <= position <= bounds.end:
             return StartOffset(position)
         if self._out_of_range == "fail":
@@ -91,7 +91,7 @@ class StartOffsets:
 
 
 def _position(claim: Claim) -> int | None:
-    """What was claimed for processing at most once is not handed out again, also not to us."""
+    """What was claimed for processing at most once is never delivered again, not even to us."""
     if claim.claimed is None or claim.position is None:
         return claim.claimed if claim.position is None else claim.position
     return max(claim.position, claim.claimed)

@@ -1,4 +1,4 @@
-"""The supervisor: a thread that keeps a member's streams in step with its claims, and watches whether it keeps up."""
+"""A thread that keeps a member's streams in step with its claims, and watches whether it keeps up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TURN_SECONDS = 0.05
 
 
 class StreamSupervisor:
-    """Begins, samples and ends streams. `lock` guards them; what ended the thread is in `error`."""
+    """Starts, samples and ends streams. `lock` guards them; `error` is what ended the thread."""
 
     def __init__(self, agent: Agent, log: KafkaLog, options: DeliveryOptions, tell: Tell) -> None:
         self.lock = threading.RLock()
@@ -38,14 +38,14 @@ class StreamSupervisor:
         self._thread = threading.Thread(name=f"streams {agent.member.client_id}", target=self._live, daemon=True)
 
     def start(self) -> None:
-        """Look at the topics, so that a wrong name is heard of here, and begin."""
+        """Look at the topics, so that a wrong name fails here, and start the thread."""
         partitions = self._log.partitions()
         self._start_offsets.know(frozenset(partitions))
         self._agent.want(partitions, {})
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; whatever it waits for is bounded."""
+        """End the thread; all its waits are bounded."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -53,7 +53,7 @@ class StreamSupervisor:
     def owns(self, stream: Stream) -> bool:
         """Whether work of this stream may still be reported as done.
 
-        At least once: only while the claim is ours beyond doubt, as another member may be doing it again.
+        At least once: only while the claim is certainly ours, as another member may be doing it again.
         At most once: until the claim is known to be lost, as nobody else will do it.
         """
         if stream.over:
@@ -63,9 +63,9 @@ class StreamSupervisor:
         return self._options.at_most_once and not self._surely_lost(stream)
 
     def report(self) -> None:
-        """Tell the agent how far each stream is and where work is under way, so that heartbeats and releases say it.
+        """Report to the agent how far each stream is and where work is in flight, for heartbeats and releases.
 
-        Only of the claim that the stream belongs to: a newer one may have been sent back to an earlier position.
+        Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position.
         """
         with self.lock:
             try:
@@ -76,7 +76,7 @@ class StreamSupervisor:
                             participant.progress(partition, stream.acks.position, stream.lag)
                     participant.using(partition for partition, stream in self.streams.items() if stream.acks.undone)
             except TransientError:
-                # Not a member at this moment: there is nobody to tell.
+                # Not a member at the moment: nothing to report.
                 return
 
     def _live(self) -> None:
@@ -90,8 +90,8 @@ class StreamSupervisor:
                 self.error = error
                 return
             except BaseException as error:
-                # The top of a thread: whoever polls next must hear of a bug.
-                self.error = PenstockError("the supervisor of a member crashed", detail=repr(error))
+                # The top of a thread: the next poll must see the bug.
+                self.error = PenstockError("the stream supervisor of a member crashed", detail=repr(error))
                 raise
 
     def _turn(self) -> None:
@@ -100,7 +100,7 @@ class StreamSupervisor:
         self.report()
         new = {partition: token for partition, token in held.items() if partition not in self.streams}
         if new:
-            self._begin_streams(new)
+            self._start_streams(new)
         now = self._agent.now()
         if now - self._sampled_at >= self._interval_seconds:
             self._sampled_at = now
@@ -113,7 +113,7 @@ class StreamSupervisor:
             for partition in [partition for partition, stream in self.streams.items() if not self.owns(stream)]:
                 del self.streams[partition]
 
-    def _begin_streams(self, tokens: Mapping[Partition, int]) -> None:
+    def _start_streams(self, tokens: Mapping[Partition, int]) -> None:
         starts = self._start_offsets.find(tokens)
         now = self._agent.now()
         with self.lock:
@@ -125,7 +125,7 @@ class StreamSupervisor:
         self._sampled_at = float("-inf")
 
     def _sample(self) -> None:
-        """Note position and end of every stream, and let go of the worst one that this member cannot keep up with."""
+        """Sample every stream's position and end, and release the worst one that this member cannot keep up with."""
         bounds = self._log.bounds(self.streams)
         with self._agent.looking() as participant:
             takers = participant.takers(self._agent.now())
@@ -143,7 +143,7 @@ class StreamSupervisor:
                 if checked.release is not None:
                     release[partition] = checked.release
         if release:
-            # One at a time: what is left may be no more than this member can do.
+            # One at a time: this member may be able to handle what is left.
             worst = max(release, key=lambda each: self.streams[each].lag)
             self._tell("cannot keep up", partition=str(worst), reason=release[worst])
             self._agent.shed(worst, release[worst])

@@ -1,4 +1,4 @@
-"""The held partitions of a member through one Kafka consumer, which is told what to read and joins no group."""
+"""The held partitions of a member, read through one Kafka consumer that is assigned by hand and joins no group."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ class Work:
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """One claim that is being read: what is fetched and not handed out, what is handed out and not done.
+    """One claim that is being read: what is fetched and not delivered, what is delivered and not done.
 
-    The queue belongs to whoever polls; everything else is guarded by the member's lock.
+    The queue belongs to the polling thread; everything else is guarded by the member's lock.
     """
 
     acks: Acks
     moved_at: float
-    """When it began, or handed something out for the last time."""
+    """When it started, or last delivered a record."""
     queue: deque[Message | int] = field(default_factory=deque)
-    """Records in order; a number says that the log holds nothing more below it."""
+    """Records in order; a number means that the log holds nothing more below it."""
     health: Health = field(default_factory=Health)
     stale: bool = False
-    """It has to begin anew, from the group's position."""
+    """It has to start again from the group's position."""
     out_of_range: bool = False
-    """The log no longer holds what comes next: it begins anew once everything before is done."""
+    """The log no longer holds what comes next: it starts again once everything before is done."""
 
     @property
     def partition(self) -> Partition:
@@ -73,7 +73,7 @@ class Stream:
         return lag_of(self.acks.position, self.health.ends[-1]) if self.health.ends else 0
 
     def next_messages(self, count_max: int) -> list[Message]:
-        """The records that could be handed out now; they stay in the queue until `hand_out` takes them."""
+        """The records that could be delivered now; they stay in the queue until `hand_out` takes them."""
         while self.queue and isinstance(self.queue[0], int):
             self.acks.pass_over(self.queue.popleft())  # type: ignore[arg-type]
         room = min(count_max, self.acks.room)
@@ -100,7 +100,7 @@ class Stream:
 
 
 class Reader:
-    """The consumer. One thread at a time uses it: what is fetched belongs to the streams it follows."""
+    """The Kafka consumer, used by one thread at a time; what it fetches goes to the streams it follows."""
 
     def __init__(self, spec: KafkaLogSpec, group: str) -> None:
         self._bootstrap = spec.bootstrap
@@ -128,7 +128,7 @@ class Reader:
             raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
 
     def follow(self, streams: Mapping[Partition, Stream]) -> None:
-        """Read exactly these streams, each from where it begins; those that are read already go on."""
+        """Read exactly these streams, each from its start; those already being read continue."""
         wanted = {(each.topic, each.number): stream for each, stream in streams.items()}
         gone = [key for key, stream in self._followed.items() if wanted.get(key) is not stream]
         # A paused partition stays paused when it is assigned again.
@@ -161,7 +161,7 @@ class Reader:
         self._consumer.close()
 
     def _hold_back(self) -> None:
-        """Pause what has enough waiting: one slow partition must not fill the memory or stop the others."""
+        """Pause full streams: one slow partition must not fill the memory or stop the others."""
         full = {key for key, stream in self._followed.items() if len(stream.queue) >= stream.acks.room}
         slack = [key for key in self._paused - full if self._has_slack(self._followed[key])]
         self._resume(slack)
@@ -172,7 +172,7 @@ class Reader:
 
     @staticmethod
     def _has_slack(stream: Stream) -> bool:
-        """Whether half of the bound is free: a pause throws away what was fetched ahead, so it must be worth it."""
+        """Whether half of the limit is free: each pause discards what was prefetched, so they should be rare."""
         return 2 * (len(stream.queue) + stream.acks.tracked) <= stream.acks.in_flight_max
 
     def _resume(self, keys: list[tuple[str, int]]) -> None:
@@ -194,7 +194,7 @@ class Reader:
                 stream.out_of_range = True
         elif event.code() in _DENIED:
             raise self._error(event)
-        # Anything else is a broker that is away for a moment: librdkafka comes back to it.
+        # Anything else is a broker that is briefly unavailable: librdkafka reconnects.
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:
         return error_of(fault_of(error), self._bootstrap, "the topics of this member", None)

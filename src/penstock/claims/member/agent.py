@@ -1,6 +1,6 @@
-"""The agent: a thread that joins a participant to the coordination topic, and answers what is held now.
+"""The agent: a thread that connects a participant to the coordination topic and knows what is held now.
 
-It keeps on through broker failures: while it cannot be heard, its leases run out and nothing is held, by design.
+It survives broker failures: while its records do not get through, its leases run out and, by design, nothing is held.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CoordinationOptions:
 
 
 def _ignore(event: str, **fields: object) -> None:
-    """The `tell` of an agent that nobody listens to."""
+    """The `tell` of an agent without a listener."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Agent:
         if self._thread.is_alive():
             self._thread.join(4 * self.member.heartbeat_seconds)
 
-    # what the application asks and says
+    # called by the application
 
     def now(self) -> float:
         """The monotonic time of this member."""
@@ -97,13 +97,13 @@ class Agent:
                 self._participant.want(*self._wanted)
 
     def held(self) -> dict[Partition, int]:
-        """The partitions on which work may begin now; raises what ended the agent."""
+        """The partitions on which work may start now; raises the error that ended the agent."""
         with self._changed:
             self._raise_error()
             return {} if self._participant is None else self._participant.held(self._clock.now())
 
     def renounce(self, partition: Partition, reason: str) -> None:
-        """Let go of a partition, to claim it again above a floor that we know now."""
+        """Release a partition, to claim it again above a floor that is known now."""
         with self._changed:
             if self._participant is not None:
                 self._participant.renounce(partition, reason, self._clock.now())
@@ -116,13 +116,13 @@ class Agent:
             return participant is not None and participant.phase is Phase.MEMBER and not participant.view.pauses()
 
     def using(self, partitions: Iterable[Partition]) -> None:
-        """The partitions that work is under way on."""
+        """The partitions being worked on."""
         with self._changed:
             if self._participant is not None:
                 self._participant.using(partitions)
 
     def confirmed(self, partition: Partition, token: int) -> bool:
-        """Whether the claim under this token is ours beyond doubt at this moment."""
+        """Whether the claim under this token is certainly ours at this moment."""
         with self._changed:
             return self._participant is not None and self._participant.confirmed(partition, token, self._clock.now())
 
@@ -134,14 +134,14 @@ class Agent:
                 self._participant.progress(partition, position, lag)
 
     def shed(self, partition: Partition, reason: str) -> None:
-        """Let go of a partition that this member cannot keep up with."""
+        """Release a partition that this member cannot keep up with."""
         with self._changed:
             if self._participant is not None:
                 self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self._clock.now())
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Participant]:
-        """The participant, held still while one looks at it; TransientError while the agent is not a member."""
+        """The participant, locked while the caller looks at it; TransientError while the agent is not a member."""
         with self._changed:
             self._raise_error()
             if self._participant is None or self._participant.phase is not Phase.MEMBER:
@@ -166,7 +166,7 @@ class Agent:
                 for record, (partition, _) in zip(records, about, strict=True)
             ]
             for record in records:
-                # What nobody could read is the caller's error; the agent's thread must not stumble over it.
+                # An unreadable record is the caller's error, and must not fail in the agent's thread.
                 encode(record, participant.view.count)
             for record in records:
                 participant.outbox.ask(record)
@@ -189,7 +189,7 @@ class Agent:
             self._changed.wait(min(left, POLL_SECONDS))
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something holds that the agent's thread changes."""
+        """Wait for a condition that the agent's thread changes."""
         deadline = self._clock.now() + seconds
         with self._changed:
             while not holds():
@@ -207,7 +207,7 @@ class Agent:
     # the thread
 
     def _live(self) -> None:
-        """One membership after another: each begins by reading the log from its snapshots."""
+        """One membership after another: each starts by reading the log from its snapshots."""
         while not self._stopping.is_set():
             try:
                 self._membership()
@@ -218,7 +218,7 @@ class Agent:
                 self._end(error)
                 return
             except BaseException as error:
-                # The top of a thread: whoever asks next must hear of a bug.
+                # The top of a thread: the next caller must see the bug.
                 self._end(PenstockError("the claims agent crashed", detail=repr(error)))
                 raise
 
@@ -266,27 +266,27 @@ class Agent:
             admin.close()
 
     def _turn(self, session: Session) -> None:
-        """Read, decide, send: the lock is not held while the broker is waited for."""
+        """Read, decide, send: the lock is not held while waiting for the broker."""
         entries = session.journal.poll(POLL_SECONDS if not self._outbox else 0.0)
         with self._changed:
             session.take(entries)
             outbox, self._outbox = self._outbox, []
             sends = outbox + session.participant.decide(self._clock.now(), self._clock.wall_now())
-            told, session.participant.events = session.participant.events, MemberEvents()
+            events, session.participant.events = session.participant.events, MemberEvents()
             self._changed.notify_all()
         session.send(sends)
         session.keep_snapshots()
         session.check_identity()
-        self._tell_all(told)
+        self._tell_all(events)
 
-    def _tell_all(self, told: MemberEvents) -> None:
-        if told.joined:
+    def _tell_all(self, events: MemberEvents) -> None:
+        if events.joined:
             self._tell("group joined", group=self.member.group, client_id=self.member.client_id)
-        for partition, token in told.won:
+        for partition, token in events.won:
             self._tell("claim won", partition=str(partition), token=token)
-        for partition, token in told.lost:
+        for partition, token in events.lost:
             self._tell("claim lost", partition=str(partition), token=token)
-        for partition, reason in told.released:
+        for partition, reason in events.released:
             self._tell("claim released", partition=str(partition), reason=reason)
 
     def _leave(self, session: Session) -> None:
@@ -302,7 +302,7 @@ class Agent:
 
 
 def default_client_id() -> str:
-    """A client id for a process that does not name one: it cannot take its claims back after a restart."""
+    """A random client id for a process that has none: it cannot take its claims back after a restart."""
     return f"{socket.gethostname()[:60]}-{uuid.uuid4().hex[:8]}"
 
 
@@ -311,7 +311,7 @@ def _check_member(member: MemberOptions) -> None:
         if not text or len(text) > TEXT_CHARACTERS_MAX:
             raise UserError(f"the {name} must have 1 to {TEXT_CHARACTERS_MAX} characters, found {len(text)}")
         if any("\ud800" <= each <= "\udfff" for each in text):
-            raise UserError(f"the {name} {text!r} is no text: it holds half of a surrogate pair")
+            raise UserError(f"the {name} {text!r} is not valid text: it contains half of a surrogate pair")
     if member.claims_max is not None and member.claims_max < 0:
         raise UserError(f"a member cannot hold at most {member.claims_max} claims")
     if member.heartbeat_seconds < HEARTBEAT_SECONDS_MIN:

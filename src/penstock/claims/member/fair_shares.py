@@ -1,7 +1,7 @@
 """Fair shares: how many units each member of a group should hold, and who may take which. Pure.
 
-A unit is what is claimed as one: a partition, or a whole topic. Everybody computes the same from the same state, and
-nobody stops for it: who holds too much releases, who holds too little claims.
+A unit is what is claimed as one: a partition, or a whole topic. Every member computes the same from the same state,
+and nothing stops for it: members with too many units release some, members with too few claim some.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Seat:
 
 
 def targets(seats: Collection[Seat], units: int) -> dict[str, int]:
-    """How many units each member should hold: equal up to one, within each one's bound.
+    """How many units each member should hold: equal up to one, within each member's limit.
 
-    The odd ones go to those that hold most already, so that nothing moves without need.
+    The remainder goes to those that already hold most, so that nothing moves without need.
     """
     shares = dict.fromkeys((seat.client_id for seat in seats), 0)
     left = units
@@ -51,17 +51,17 @@ def needy(seats: Collection[Seat], shares: Mapping[str, int]) -> tuple[str, ...]
 
 
 def favourite(unit: str, client_ids: Collection[str]) -> str | None:
-    """The one of these members that goes first for a free unit: others would only lose the race against it."""
+    """The member that claims a free unit first: the others would only lose the race."""
     return max(client_ids, key=lambda client_id: _score(unit, client_id), default=None)
 
 
 def _score(unit: str, client_id: str) -> int:
-    """The same for every process and every run: whoever scores highest is the favourite."""
+    """The same in every process and every run: the highest score is the favourite."""
     mixed = ((_number(unit) ^ _number(client_id)) * _ODD) & _MASK
     return ((mixed ^ (mixed >> 32)) * _ODD) & _MASK
 
 
 @lru_cache(maxsize=NAMES_KEPT_MAX)
 def _number(name: str) -> int:
-    """A number that stands for a name: hashed once, because every member is compared for every free unit."""
+    """A hash of a name, kept because every member is compared for every free unit."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")

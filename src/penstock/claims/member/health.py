@@ -10,22 +10,21 @@ from dataclasses import dataclass, replace
 
 SAMPLES_MAX = 10
 CHECKS_BEHIND_MAX = 3
-"""So many checks in a row that find the member behind, and not catching up, are enough to let go."""
+"""After so many consecutive checks that find the member lagging and not catching up, it releases."""
 QUIET_INTERVALS_MAX = 1.0
-"""Longer without a handed-out record, and with nothing finished, a partition that has records counts as stuck."""
+"""Longer without a record handed out or finished, a partition that has records counts as stuck."""
 
-LEASE_OVER = "the lease ran out"
 STUCK = "nothing was finished for an interval"
 TOO_SLOW = "the log grows faster than this member works"
 
 
 def lag_of(position: int, end: int) -> int:
-    """How many offsets lie between a position and the end of the log."""
+    """The number of offsets from a position to the end of the log."""
     return max(0, end - position)
 
 
 def velocity(samples: Sequence[int]) -> float:
-    """Records per sample over the last samples; 0 as long as there is nothing to compare."""
+    """Records per sample over the last samples; 0 until there are two."""
     last = samples[-SAMPLES_MAX:]
     if len(last) < 2:
         return 0.0
@@ -34,7 +33,7 @@ def velocity(samples: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The last samples of one claim, and how many checks in a row found it behind."""
+    """The last samples of one claim, and how many consecutive checks found it lagging."""
 
     positions: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
@@ -60,7 +59,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class HealthPolicy:
-    """`release_if_behind` off: only a lease that ran out lets go. Whole topics are not let go for being slow."""
+    """`release_if_behind` off: nothing is released. Whole topics are not released for being slow."""
 
     release_if_behind: bool = True
     whole_topics: bool = False
@@ -68,37 +67,34 @@ class HealthPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a check needs beyond the samples: `takers` says whether somebody else could take the partition."""
+    """What a check needs besides the samples: `takers` says whether another member could take the partition."""
 
     quiet_intervals: float = 0.0
     takers: bool = True
-    lease_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class HealthCheck:
-    """The health behind a check, and why the claim should be let go (None: keep it)."""
+    """The health after a check, and why the claim should be released (None: keep it)."""
 
     health: Health
     release: str | None = None
 
 
 def check(health: Health, policy: HealthPolicy, situation: Situation) -> HealthCheck:
-    """One step of the ladder. Who is behind lets go only if somebody can take over: alone, slow is better than never.
+    """Check one sample. A lagging member releases only if another can take over: slow is better than never.
 
-    Being behind is remembered until then.
+    Its lag is remembered until then.
     """
-    if situation.lease_over:
-        return HealthCheck(health, LEASE_OVER)
     if not policy.release_if_behind:
         return HealthCheck(replace(health, checks_behind=0))
     if _stuck(health, situation):
         return HealthCheck(health, STUCK if situation.takers else None)
     if policy.whole_topics or _keeps_up(health):
         return HealthCheck(replace(health, checks_behind=0))
-    behind = replace(health, checks_behind=min(CHECKS_BEHIND_MAX, health.checks_behind + 1))
-    release = behind.checks_behind == CHECKS_BEHIND_MAX and situation.takers
-    return HealthCheck(behind, TOO_SLOW if release else None)
+    lagging = replace(health, checks_behind=min(CHECKS_BEHIND_MAX, health.checks_behind + 1))
+    release = lagging.checks_behind == CHECKS_BEHIND_MAX and situation.takers
+    return HealthCheck(lagging, TOO_SLOW if release else None)
 
 
 def _stuck(health: Health, situation: Situation) -> bool:
@@ -107,5 +103,5 @@ def _stuck(health: Health, situation: Situation) -> bool:
 
 
 def _keeps_up(health: Health) -> bool:
-    """Caught up, or as good as: two samples' work away from the end; or faster than the log grows."""
+    """Caught up, or nearly: at most two samples' work from the end, or faster than the log grows."""
     return health.lag <= int(2 * health.consumed) or health.produced < health.consumed

@@ -1,4 +1,4 @@
-"""The coordination topic through Kafka: read it in order, append to it, keep snapshots of it. One thread uses it."""
+"""The coordination topic in Kafka: read it in order, append to it, store its snapshots. Used by one thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from penstock.log.security import librdkafka_settings
 CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ_MAX = 20
-"""Newest snapshots that are looked at: a late writer may have put an older one behind a newer."""
+"""Newest snapshots that are looked at: a late writer may have appended an older one after a newer."""
 _VALUES_POLL_SECONDS = 0.05
 _CLOSE_SECONDS_MAX = 1.0
 _CUT = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
@@ -40,7 +40,7 @@ _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATI
 
 
 class LostHistoryError(UserError):
-    """The log begins beyond what any snapshot holds: who owns what is not known any more (RULES M7)."""
+    """The log starts after the end of every snapshot, so who owns what is unknown (RULES M7)."""
 
     def __init__(self, topic: str, place: int, known: int, first: int) -> None:
         super().__init__(
@@ -53,7 +53,7 @@ class LostHistoryError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One place of the log. `record` is None where it holds nothing of ours; `fault` says why."""
+    """One offset of the log. `record` is None where it holds no record of Penstock; `fault` says why."""
 
     place: int
     offset: int
@@ -77,12 +77,12 @@ class Journal:
         self._consumer = Consumer(
             {
                 **settings,
-                # Librdkafka wants a name; the consumer assigns its partitions itself and never joins.
+                # librdkafka requires one; partitions are assigned by hand, and the group is never joined.
                 "group.id": "penstock-claims",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "auto.offset.reset": "error",
-                # In a large group the broker gathers records for a moment: one answer instead of one per heartbeat.
+                # In a large group the broker collects records briefly: one response instead of one per heartbeat.
                 "fetch.min.bytes": 64 * 1024,
                 "fetch.wait.max.ms": 100,
                 "fetch.error.backoff.ms": 100,
@@ -100,7 +100,7 @@ class Journal:
                 "message.max.bytes": SNAPSHOT_BYTES_MAX,
                 "delivery.timeout.ms": int(delivery_seconds_max * 1000),
                 "request.timeout.ms": int(delivery_seconds_max * 1000),
-                # A broker that makes topics by itself would make this one with the wrong settings.
+                # Automatic topic creation would use the wrong settings.
                 "allow.auto.create.topics": False,
             },
             logger=QuietLog(logger),
@@ -120,9 +120,9 @@ class Journal:
         return {place: snapshot for place, snapshot in found.items() if snapshot is not None}
 
     def seek(self, known: Mapping[int, int], restart: bool = False) -> dict[int, tuple[int, int]]:
-        """Go to the given offsets, and return where each partition is read from and ends now.
+        """Seek to the given offsets; returns where each partition is read from and where it ends now.
 
-        LostHistoryError if records behind the known ones are gone; with `restart` they are passed over.
+        LostHistoryError if records after the known ones are gone; with `restart` they are skipped.
         """
         bounds: dict[int, tuple[int, int]] = {}
         for place, (first, end) in self._bounds(self.topic.name).items():
@@ -136,7 +136,7 @@ class Journal:
         return bounds
 
     def poll(self, seconds: float) -> list[JournalEntry]:
-        """What was appended since, within the given time; raises what is wrong with the topic."""
+        """What was appended since, within the given time; raises if something is wrong with the topic."""
         self._raise_fault()
         try:
             messages = self._messages(seconds)
@@ -154,14 +154,14 @@ class Journal:
         return entries
 
     def _messages(self, seconds: float) -> list[Message]:
-        """Whatever is there, as soon as something is: to wait for more would only delay it."""
+        """Whatever is there, as soon as something is: waiting for more would only delay it."""
         first = self._consumer.poll(seconds)
         if first is None:
             return []
         return [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
 
     def positions(self) -> dict[int, int]:
-        """The next offset that `poll` returns, per coordination partition; it counts places without a record too."""
+        """The next offset that `poll` returns, per coordination partition; offsets without a record count too."""
         return {
             each.partition: each.offset
             for each in self._consumer.position(
@@ -180,7 +180,7 @@ class Journal:
             raise UserError(
                 f"coordination topic {self.topic.name} has {self.topic.partitions} partitions, "
                 f"a record of {record.who.client_id} was written for {partitions}",
-                detail="where a claim is found depends on that number, so it must never change",
+                detail="claims are placed by that number, so it must never change",
                 hint="stop every process, delete the topic and its snapshots, and start again: "
                 "tables keep their tokens, so nothing is written twice",
             )
@@ -189,7 +189,7 @@ class Journal:
     # appending
 
     def append(self, place: int, record: Record, failed: Callable[[Record], None]) -> None:
-        """Send a record; that it arrived is known only by reading it back, that it did not is told to `failed`."""
+        """Send a record; only reading it back shows that it arrived, `failed` is called if it did not."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
@@ -211,14 +211,14 @@ class Journal:
             self._produce(self.topic.snapshots, snapshot.place, str(snapshot.place).encode(), content, delivered)
 
     def flush(self, seconds: float) -> int:
-        """Wait for what is on its way; returns how many records are still not delivered."""
+        """Wait for records in flight; returns how many are still not delivered."""
         try:
             return int(self._producer.flush(seconds))
         except KafkaException as error:
             raise self._error(error) from None
 
     def close(self) -> None:
-        """End both clients; what still waits to be sent is not sent any more."""
+        """Close both clients; records still queued are not sent."""
         self._producer.purge(in_flight=False)
         with contextlib.suppress(KafkaException):
             self._producer.flush(_CLOSE_SECONDS_MAX)
@@ -238,7 +238,7 @@ class Journal:
         try:
             self._producer.poll(0)
         except KafkaException as error:
-            # It is done for good: it may not write, or lost count of its records.
+            # A fatal error: it may not write, or lost its sequence of records.
             self._fault = self._error(error)
 
     def _raise_fault(self) -> None:
@@ -247,7 +247,7 @@ class Journal:
             raise self._fault
 
     def _bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Where each partition begins and ends, by two questions however many there are."""
+        """Where each partition starts and ends, by two requests however many partitions there are."""
         first, end = (self._offsets(topic, place) for place in (OFFSET_BEGINNING, OFFSET_END))
         return {place: (first[place], end[place]) for place in range(self.topic.partitions)}
 
@@ -279,7 +279,7 @@ class Journal:
                 elif event.code() in _DENIED:
                     raise self._error(event)
             places = self._consumer.position(places)
-        # Every question to the broker would wait behind the fetches of an assigned consumer.
+        # Requests to the broker would queue after the fetches of an assigned consumer.
         self._consumer.unassign()
         if not all(found.values()):
             raise TransientError(f"{topic} could not be read in time")

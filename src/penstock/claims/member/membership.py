@@ -1,4 +1,4 @@
-"""What a member is, what it says and what it hears: the values around a participant."""
+"""The values that a participant works with: its options, phase, errors, and the records it sends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from penstock.log.offsets import Partition
 
 @dataclass(frozen=True, slots=True)
 class MemberOptions:
-    """Who a member is and how it shares. All members of a group need the same `heartbeat_seconds` and `unit`."""
+    """Who a member is and what it claims. All members of a group need the same `heartbeat_seconds` and `unit`."""
 
     group: str
     client_id: str
     heartbeat_seconds: float = 10.0
     unit: Literal["partition", "topic"] = "partition"
     claims_max: int | None = None
-    """The most units that this member takes; None: its fair share whatever it is."""
+    """The most units that this member takes; None: its fair share, however large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +42,19 @@ class Phase(Enum):
 
 
 class DuplicateClientError(UserError):
-    """A living process has this client id already (RULES M3)."""
+    """A live process already has this client id (RULES M3)."""
 
     def __init__(self, client_id: str, group: str) -> None:
         super().__init__(
-            f"client id {client_id} is in use by a living process of group {group}",
-            detail="its heartbeats went on while this process watched",
+            f"client id {client_id} is in use by a live process of group {group}",
+            detail="it kept sending heartbeats while this process watched",
             hint="give every process its own `claims.client_id`, or stop the other process first",
         )
         self.client_id = client_id
 
 
 class ReplacedError(FencedError):
-    """A newer process joined under our client id: this one stops (RULES M3)."""
+    """A newer process joined under our client id, so this one stops (RULES M3)."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(
@@ -66,7 +66,7 @@ class ReplacedError(FencedError):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Where a record of ours stands in the log, and why the fold refused it (None: accepted)."""
+    """The offset of a record that we sent, and why the fold refused it (None: accepted)."""
 
     offset: int
     refusal: str | None
@@ -74,7 +74,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class MemberEvents:
-    """What happened to this member since it was last asked: for its events and logs."""
+    """What happened to this member since the last look, for its events and logs."""
 
     joined: bool = False
     won: list[tuple[Partition, int]] = field(default_factory=list)

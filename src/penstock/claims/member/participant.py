@@ -1,6 +1,6 @@
-"""One member as a machine without clock or network: records go in, records to send come out.
+"""One member as a state machine without clock or network: records go in, records to send come out.
 
-The agent feeds it from Kafka, the simulation from a hostile schedule; both run the same rules.
+The agent feeds it from Kafka, the simulation from a hostile schedule; both follow the same rules.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from penstock.claims.protocol.state import MemberState
 from penstock.log.offsets import Partition
 
 BEATS_PER_INTERVAL = 2
-"""Heartbeats go out twice as often as promised: one may be late or lost without anybody's suspicion."""
+"""Heartbeats go out twice as often as promised: one may be late or lost without making others suspect this member."""
 GATE_MARGIN = 0.25
-"""Of a heartbeat interval: work must not begin this close to the moment at which others may suspect us."""
+"""As a fraction of a heartbeat interval: work must not start this close to the time when others may suspect us."""
 FORGET_INTERVALS = 30
-"""A client id that is silent so long is forgotten: ids made by chance would fill the snapshots."""
+"""A client id that is silent for so long is forgotten: randomly generated ids would fill the snapshots."""
 
 
 @dataclass(slots=True)
 class _Held:
-    """What this member knows of one of its claims beyond the log."""
+    """What this member knows of one of its claims in addition to the log."""
 
     confirmed_at: float
     """When the newest record that renewed it, and was read back, was sent: the lease counts from there."""
@@ -57,19 +57,19 @@ class _Held:
 
 @dataclass(slots=True)
 class _Shed:
-    """A claim that goes as soon as nobody works on it, or when the grace is over."""
+    """A claim to release as soon as nobody works on it, or when the grace period is over."""
 
     since: float
     reason: str
 
 
 class Participant:
-    """Reads the log, decides what to say. `now` is always this process's monotonic clock."""
+    """Reads the log and decides what to send. `now` is always this process's monotonic clock."""
 
     def __init__(
         self, options: MemberOptions, nonce: str, view: GroupView, former_nonces: frozenset[str] = frozenset()
     ) -> None:
-        """`former_nonces` are those of this very process: it does not mistake its own late heartbeats for a rival."""
+        """`former_nonces` are those of this same process, whose late heartbeats are not a rival's."""
         self.options = options
         self.who = Who(options.client_id, nonce)
         self.view = view
@@ -89,31 +89,31 @@ class Participant:
         self._watched: tuple[int, float] | None = None
         self._joined_at = 0.0
         self._heard_self_at = 0.0
-        self._beaten_at = float("-inf")
+        self._heartbeat_sent_at = float("-inf")
         self._rebalanced_at = float("-inf")
-        self._stirred = True
+        self._state_changed = True
 
-    # what the application says
+    # called by the application
 
     def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
         """The partitions that the group shares, each with the token that its table has (RULES M1)."""
         wanted = tuple(sorted(partitions))
         if wanted != self._wanted:
-            self._wanted, self._units, self._stirred = wanted, units_of(wanted, self.options.unit), True
+            self._wanted, self._units, self._state_changed = wanted, units_of(wanted, self.options.unit), True
         self._floors = dict(floors)
 
     def using(self, partitions: Iterable[Partition]) -> None:
-        """The partitions that work is under way on: they are not let go before it ends, within a bound."""
+        """The partitions being worked on: they are not released before that ends, within a limit."""
         self._in_use = frozenset(partitions)
 
     def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
-        """How far a held partition is processed, for the next heartbeat."""
+        """Note how far a held partition is processed, for the next heartbeat."""
         held = self._held.get(partition)
         if held is not None:
             held.position, held.lag = position, lag
 
     def shed(self, partition: Partition, reason: str, now: float) -> None:
-        """Let go of a partition and do not take it again for an interval; somebody else may do better."""
+        """Release a partition and do not claim it again for an interval; another member may keep up with it."""
         whole = self.options.unit == "topic"
         together = [each for each in self._held if whole and each.topic_id == partition.topic_id] or [partition]
         for each in together:
@@ -123,7 +123,7 @@ class Participant:
         self._claims_max_now = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
 
     def renounce(self, partition: Partition, reason: str, now: float) -> None:
-        """Let go of a partition, to claim it again under a better token."""
+        """Release a partition, to claim it again under a higher token."""
         if partition in self._held:
             self._shedding.setdefault(partition, _Shed(now, reason))
 
@@ -132,7 +132,7 @@ class Participant:
         return any(each.presence.lag <= lag_max for each in self.view.live_members(now) if each.who != self.who)
 
     def takers(self, now: float) -> bool:
-        """Whether somebody else could take a partition from us: alive, with room, and with less than half our lag."""
+        """Whether another member could take a partition over: alive, with room, and with less than half our lag."""
         units: dict[str, set[str | Partition]] = {}
         for partition, claim in self.view.claims():
             if claim.held and claim.owner is not None:
@@ -147,7 +147,7 @@ class Participant:
         )
 
     def held(self, now: float) -> dict[Partition, int]:
-        """The partitions on which work may begin now, with their tokens: ours beyond doubt, and not about to go."""
+        """The partitions on which work may start now, with their tokens: certainly ours, and not being released."""
         if self.phase is not Phase.MEMBER or self.view.pauses():
             return {}
         return {
@@ -157,26 +157,26 @@ class Participant:
         }
 
     def confirmed(self, partition: Partition, token: int, now: float) -> bool:
-        """Whether the claim under this token is ours beyond doubt: nobody can have begun to suspect us."""
+        """Whether the claim under this token is certainly ours: no other member can suspect us yet."""
         held = self._held.get(partition)
         if held is None or self._tokens.get(partition) != token:
             return False
         return now < held.confirmed_at + (2 - GATE_MARGIN) * self.options.heartbeat_seconds
 
-    # what the log says
+    # reading the log
 
     def begin(self, now: float) -> None:
-        """The log is read to where it ended when we came: from here on this member acts."""
+        """The log has been read to where it ended at start-up: from here on this member acts."""
         if self.phase is Phase.READING:
             self.phase, self._watched = Phase.WATCHING, None
 
     def read(self, place: int, offset: int, record: Record, now: float, appended_at: float) -> str | None:
-        """Take in one record of the log; the reason if the fold refused it."""
+        """Apply one record of the log; returns why the fold refused it, if it did."""
         refusal = self.view.read(place, offset, record, now, appended_at)
         if record.group != self.options.group:
             return refusal
         if not isinstance(record, Heartbeat):
-            self._stirred = True
+            self._state_changed = True
         if record.who == self.who:
             self._read_back(offset, record, refusal, now, appended_at)
         self._follow(record, now)
@@ -184,7 +184,7 @@ class Participant:
 
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
         sent_at = self.outbox.read_back(offset, record, refusal)
-        if self.phase is Phase.MEMBER and self._deaf(now):
+        if self.phase is Phase.MEMBER and self._hears_nothing(now):
             self.view.forgive(now - self._heard_self_at, now)
         self._heard_self_at = now
         if refusal is not None:
@@ -207,12 +207,12 @@ class Participant:
             case _:
                 pass
 
-    def _deaf(self, now: float) -> bool:
-        """Whether not even our own voice came through for an interval: then the silence of others says nothing."""
+    def _hears_nothing(self, now: float) -> bool:
+        """Whether not even our own records were read for an interval: then the silence of others proves nothing."""
         return now - self._heard_self_at > self.options.heartbeat_seconds
 
     def _follow(self, record: Record, now: float) -> None:
-        """Drop what is ours no longer."""
+        """Drop what is no longer ours."""
         partition = getattr(record, "partition", None)
         if partition in self._held and not self._still_ours(partition):
             token = self._tokens.pop(partition)
@@ -231,7 +231,7 @@ class Participant:
         claim = self.view.claim(partition)
         return claim.held_by(self.who) and claim.token == self._tokens[partition]
 
-    # what to say
+    # sending
 
     def decide(self, now: float, wall_now: float) -> list[Send]:
         """What to send at this moment."""
@@ -244,7 +244,7 @@ class Participant:
         return self.outbox.sending(sends, now)
 
     def leave(self, now: float) -> list[Send]:
-        """Let go of everything, cleanly: others need not wait."""
+        """Release everything cleanly, so that others need not wait."""
         if self.phase is not Phase.MEMBER:
             self.phase = Phase.LEFT
             return []
@@ -261,7 +261,7 @@ class Participant:
     # joining
 
     def _join(self, now: float) -> list[Send]:
-        """Take the client id, unless a living process has it (RULES M3)."""
+        """Take the client id, unless a live process has it (RULES M3)."""
         if self.outbox.waiting(JoiningGroup):
             return []
         member = self.view.member(self.who.client_id)
@@ -275,7 +275,7 @@ class Participant:
         return [Send(self.view.home_of(self.who.client_id), joining)]
 
     def _silent(self, member: MemberState, now: float) -> bool:
-        """Whether whoever has our id stayed silent for an interval while we watched; raises if it did not."""
+        """Whether the process that has our id stayed silent for an interval while we watched; raises if it did not."""
         if member.who.nonce in self._former_nonces:
             return True
         if self._watched is None:
@@ -289,24 +289,26 @@ class Participant:
     def _work(self, now: float, wall_now: float) -> list[Send]:
         member = self.view.member(self.who.client_id)
         if member is None:
-            # Forgotten after a long silence: whatever we held is suspected too. Begin again.
+            # Forgotten after a long silence, so what we held is suspected too: join again.
             self.phase, self._watched = Phase.WATCHING, None
             return self._join(now)
         if member.who != self.who:
             self.phase = Phase.LEFT
             raise ReplacedError(self.who.client_id)
         sends = self._resume(wall_now)
-        if not self._deaf(now) and (self._stirred or now - self._rebalanced_at > self.options.heartbeat_seconds / 4):
-            self._stirred, self._rebalanced_at = False, now
+        if not self._hears_nothing(now) and (
+            self._state_changed or now - self._rebalanced_at > self.options.heartbeat_seconds / 4
+        ):
+            self._state_changed, self._rebalanced_at = False, now
             sends += self._rebalance(now) + self._forget(now)
         sends += self._release_shed(now)
-        if now - self._beaten_at >= self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
-            self._beaten_at = now
+        if now - self._heartbeat_sent_at >= self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
+            self._heartbeat_sent_at = now
             sends += self._beat(now)
         return sends
 
     def _resume(self, wall_now: float) -> list[Send]:
-        """End pauses whose time is over: any member may say it (RULES M4)."""
+        """End pauses whose time is over: any member may do so (RULES M4)."""
         waiting = {each.pause_id for each in self.outbox.waiting(ResumingGroup)}
         return [
             Send(place, self.outbox.record_of(ResumingGroup, pause_id=pause_id))
@@ -364,7 +366,7 @@ class Participant:
         )
 
     def _beat(self, now: float) -> list[Send]:
-        """One heartbeat per coordination partition in which we hold something, and one at home in any case."""
+        """One heartbeat per coordination partition in which we hold something, and always one in the home partition."""
         home = self.view.home_of(self.who.client_id)
         beats: dict[int, list[Beat]] = {home: []}
         for partition, held in self._held.items():
@@ -403,7 +405,7 @@ class Participant:
             if now >= until:
                 self._claims_max_now = None
             elif any(each.who != self.who for each in self.view.live_members(now)):
-                # Alone, there is nobody to leave the rest to.
+                # Alone, there is nobody to take the rest.
                 bound = lowered if bound is None else min(bound, lowered)
         return Presence(bound, sum(held.lag for held in self._held.values()))
 

@@ -1,4 +1,4 @@
-"""Range claims: several members work on one hot partition, each on offsets of its own, under one token (RULES M5)."""
+"""Range claims: several members work on one hot partition, each on its own offsets, under one token (RULES M5)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from penstock.claims.protocol.state import Lease
 from penstock.log.offsets import Partition
 
 ATTEMPTS_MAX = 5
-"""A range whose owner died this often is given up instead of handed on: it may be what kills them."""
+"""A range whose owner died this often is given up instead of reassigned: it may be what kills them."""
 OPEN_RANGES_MAX = 64
-"""Of one partition: finished ranges behind an unfinished one wait, and their work with them."""
+"""Of one partition: finished ranges after an unfinished one wait, and their work with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRange:
-    """The right to the offsets `[start, end)` of a partition; `token` is the owner's, `lease` our proof."""
+    """The right to the offsets `[start, end)` of a partition; `token` is the owner's, `lease` our proof of it."""
 
     partition: Partition
     start: int
@@ -38,12 +38,12 @@ class RangeClient:
     """Opens partitions to others, and claims, finishes and returns ranges, for one member."""
 
     def __init__(self, agent: Agent, attempts_max: int | None = ATTEMPTS_MAX) -> None:
-        """`attempts_max` None never gives a range up: a table would wait for it for ever."""
+        """`attempts_max` None never gives a range up: a table would wait for that range for ever."""
         self._agent = agent
         self._attempts_max = attempts_max
 
     def shared(self) -> dict[Partition, int]:
-        """The partitions of the group that are shared now, by whomever, with the token that opened them."""
+        """The partitions of the group that any member shares now, with the token that opened them."""
         with self._agent.looking() as participant:
             return {
                 partition: claim.token
@@ -57,13 +57,13 @@ class RangeClient:
         return said.refusal is None
 
     def close(self, partition: Partition, token: int) -> bool:
-        """Work alone again; refused while ranges are being worked on."""
+        """Stop sharing a partition; refused while ranges are being worked on."""
         return self._agent.say(ClosingRanges, partition, token=token).refusal is None
 
     def claim(self, partition: Partition, size: int, end: int | None = None) -> HeldRange | None:
         """The next range for this member: the lowest one whose owner is gone, or the next `size` offsets.
 
-        `end` bounds a new range, as the log's end does; without it a range may lie ahead of the data.
+        `end` limits a new range, as the log's end does; without it a range may extend past the data.
         None if there is nothing to claim, or if another member was faster.
         """
         with self._agent.looking() as participant:

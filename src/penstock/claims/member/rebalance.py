@@ -1,4 +1,4 @@
-"""What one member should claim and release now, from what it has read. Pure: time and state come in."""
+"""What one member should claim and release now, from what it has read. Pure: time and state are parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_WANTED = "the partition is no longer part of the job"
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is claimed as one; whoever holds the first partition holds the unit."""
+    """What is claimed together; the holder of the first partition holds the unit."""
 
     name: str
     partitions: tuple[Partition, ...]
@@ -31,7 +31,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class OwnState:
-    """What a member knows of itself when it decides."""
+    """What a member knows about itself when it decides."""
 
     who: Who
     units: tuple[Unit, ...]
@@ -50,7 +50,7 @@ class Rebalance:
 
 
 def units_of(wanted: Iterable[Partition], unit: Literal["partition", "topic"]) -> tuple[Unit, ...]:
-    """What a group claims as one: each partition by itself, or all of a topic together."""
+    """The units of a group: each partition by itself, or all partitions of a topic together."""
     if unit == "partition":
         return tuple(Unit(f"{each.topic}\x00{each.topic_id}\x00{each.number}", (each,)) for each in wanted)
     topics: dict[str, list[Partition]] = {}
@@ -60,7 +60,7 @@ def units_of(wanted: Iterable[Partition], unit: Literal["partition", "topic"]) -
 
 
 def rebalance(view: GroupView, me: OwnState, now: float) -> Rebalance:
-    """Claim up to the fair share, release above it if somebody waits; a unit goes as a whole."""
+    """Claim up to the fair share, release what exceeds it if a member waits for more; a unit moves as a whole."""
     units = me.units
     holders = {unit.name: _holder(view, unit.lock, now) for unit in units}
     seats = _seats(view, me, holders, now)
@@ -80,7 +80,7 @@ def rebalance(view: GroupView, me: OwnState, now: float) -> Rebalance:
 
 
 def _holder(view: GroupView, partition: Partition, now: float) -> str | None:
-    """Who holds a partition as far as we can see; None if it is free, or if its owner is suspected."""
+    """Who seems to hold a partition; None if it is free, or if its owner is suspected."""
     claim = view.claim(partition)
     if not claim.held or claim.owner is None or view.suspected(partition, now):
         return None
@@ -91,7 +91,7 @@ def _seats(view: GroupView, me: OwnState, holders: Mapping[str, str | None], now
     held = Counter(holder for holder in holders.values() if holder is not None)
     bounds = {each.who.client_id: each.presence.claims_max for each in view.live_members(now)}
     bounds[me.who.client_id] = me.presence.claims_max
-    # Whoever holds something and is no member, such as an administrator, keeps it and wants no more.
+    # A holder that is not a member, such as an administrator, keeps what it has and wants no more.
     bounds |= {holder: count for holder, count in held.items() if holder not in bounds}
     return [Seat(client_id, held[client_id], bound) for client_id, bound in bounds.items()]
 
@@ -105,16 +105,16 @@ def _wanted_units(
     waiting: tuple[str, ...],
     now: float,
 ) -> list[Partition]:
-    """The free units that this member goes for: its own of a former life first, then those it is the favourite of."""
+    """The free units to claim: first those held before a restart, then those that this member is the favourite for."""
     former = [
         unit.lock
         for unit in units
         if holders[unit.name] == me.who.client_id
         and unit.lock not in me.held
         and unit.lock not in me.claiming
-        and _of_former_life(view, unit.lock, me)
+        and _held_before_restart(view, unit.lock, me)
     ]
-    # What is above the share is handed over later by a release: cleaner than to let it grow stale.
+    # What exceeds the share is released later: cleaner than letting it become stale.
     claim = list(former)
     room -= len(former) + sum(unit.lock in me.claiming for unit in units)
     for unit in units:
@@ -129,7 +129,7 @@ def _wanted_units(
     return claim
 
 
-def _of_former_life(view: GroupView, partition: Partition, me: OwnState) -> bool:
+def _held_before_restart(view: GroupView, partition: Partition, me: OwnState) -> bool:
     claim = view.claim(partition)
     if not claim.held or claim.owner is None:
         return False
@@ -137,7 +137,7 @@ def _of_former_life(view: GroupView, partition: Partition, me: OwnState) -> bool
 
 
 def _left_over(view: GroupView, partition: Partition, me: OwnState, now: float) -> bool:
-    """Whether a partition is free for so long that its favourite will not come."""
+    """Whether a partition has been free for so long that its favourite will not claim it."""
     claim = view.claim(partition)
     interval = view.heartbeat_seconds
     if claim.last is None:
@@ -146,7 +146,7 @@ def _left_over(view: GroupView, partition: Partition, me: OwnState, now: float) 
 
 
 def _broken_units(me: OwnState, units: Sequence[Unit]) -> dict[Partition, str]:
-    """Parts of topics whose lock is not ours (any more)."""
+    """Held partitions of topics whose first partition is not, or no longer, ours."""
     return {
         each: TOPIC_LOST
         for unit in units
@@ -164,5 +164,5 @@ def _rest_of_units(view: GroupView, me: OwnState, mine: list[Unit], now: float) 
         if each not in me.held
         and each not in me.claiming
         and each not in me.cooling
-        and (_holder(view, each, now) is None or _of_former_life(view, each, me))
+        and (_holder(view, each, now) is None or _held_before_restart(view, each, me))
     ]

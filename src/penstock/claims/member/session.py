@@ -1,4 +1,4 @@
-"""One membership's reading of the coordination log: catch up, take in, send, keep snapshots, watch the topic."""
+"""One membership's access to the coordination log: catch up, apply, send, write snapshots, watch the topic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.log.admin import BoundedAdmin
 
 POLL_SECONDS = 0.1
 IDENTITY_CHECK_INTERVALS = 2
-"""How often the coordination topic is looked at: it may have been deleted and made again."""
+"""How often the coordination topic is checked: it may have been deleted and recreated."""
 _CATCH_UP_SECONDS_MAX = 120.0
 
 Tell = Callable[..., None]
@@ -26,7 +26,7 @@ Tell = Callable[..., None]
 
 @dataclass(slots=True)
 class Clock:
-    """Monotonic time for leases, wall time for pauses; passed in so that tests can hold them."""
+    """Monotonic time for leases, wall time for pauses; passed in so that tests control them."""
 
     now: Callable[[], float] = time.monotonic
     wall_now: Callable[[], float] = time.time
@@ -34,7 +34,7 @@ class Clock:
 
 @dataclass(slots=True)
 class _Unkept:
-    """What was read of one coordination partition and is in no snapshot that this member knows of."""
+    """What was read of one coordination partition and is in no snapshot known to this member."""
 
     since: float
     records: int = 0
@@ -58,7 +58,7 @@ class Session:
     identity_checked_at: float = 0.0
 
     def catch_up(self, restart: bool) -> int:
-        """Read snapshots and the log behind them to its present end; returns how many records that were."""
+        """Read the snapshots and the log after them up to its current end; returns the number of records."""
         view, now = self.participant.view, self.clock.now()
         snapshots = self.journal.snapshots()
         for place, snapshot in snapshots.items():
@@ -107,7 +107,7 @@ class Session:
                 del self.unkept[place]
 
     def keep_last_snapshots(self, farewell: Iterable[Send], seconds: float) -> None:
-        """Write what no snapshot holds if nobody stays behind: the log may be deleted before the next member comes."""
+        """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self.clock.now() + seconds
         waiting = {send.record.seq for send in farewell}
         if not waiting or set(self._live_client_ids(self.clock.now())) - {self.participant.who.client_id}:
@@ -128,7 +128,7 @@ class Session:
         return [each.who.client_id for each in self.participant.view.live_members(now)]
 
     def check_identity(self) -> None:
-        """A topic that was deleted and made again is another log: everything known of the old one is void."""
+        """A recreated topic is another log: everything known about the old one is void."""
         now = self.clock.now()
         if now - self.identity_checked_at < IDENTITY_CHECK_INTERVALS * self.participant.options.heartbeat_seconds:
             return
@@ -138,7 +138,7 @@ class Session:
         except MissingTopicError:
             raise
         except TransientError:
-            # The broker is away: heartbeats tell that soon enough.
+            # The broker is unavailable: missing heartbeats show that soon enough.
             return
         if found.topic_id != self.topic.topic_id:
             raise TransientError(f"coordination topic {self.topic.name} was recreated")
@@ -146,6 +146,6 @@ class Session:
         if found.partitions != before:
             raise UserError(
                 f"coordination topic {self.topic.name} grew from {before} to {found.partitions} partitions",
-                detail="where a claim is found depends on that number, so it must never change",
+                detail="claims are placed by that number, so it must never change",
                 hint="stop every process, delete the topic and its snapshots, and start again",
             )

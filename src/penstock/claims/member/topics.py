@@ -1,4 +1,4 @@
-"""The two topics of coordination, the log of records and its snapshots: made if absent, checked if present."""
+"""The two topics of coordination, the log of records and its snapshots: created if absent, checked if present."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
 class MissingTopicError(TransientError):
-    """The coordination topic does not exist (yet, or any more)."""
+    """The coordination topic does not exist, not yet or no longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinationTopic:
-    """The log of records as it is now: a recreated one has another id."""
+    """The log of records as it is now: a recreated topic has another id."""
 
     name: str
     topic_id: str
@@ -71,7 +71,7 @@ def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITI
     if snapshots.partitions != found.partitions:
         raise UserError(
             f"{found.snapshots} has {snapshots.partitions} partitions, {name} has {found.partitions}",
-            hint=f"delete {found.snapshots} while no process of this coordination topic runs; it is made anew",
+            hint=f"delete {found.snapshots} while no process of this coordination topic runs; it is created again",
         )
     _check(admin, name, _log_faults)
     _check(admin, found.snapshots, _snapshot_faults)
@@ -87,7 +87,7 @@ def describe_surely(admin: BoundedAdmin, name: str) -> CoordinationTopic:
 
 
 def _appeared(admin: BoundedAdmin, name: str) -> CoordinationTopic:
-    """A topic that was made just now: a broker may hear of it a little later than its creator."""
+    """A topic that was just created: a broker may learn of it a little later."""
     deadline = time.monotonic() + _APPEARS_SECONDS_MAX
     while time.monotonic() < deadline:
         found = _describe(admin, name)
@@ -98,12 +98,12 @@ def _appeared(admin: BoundedAdmin, name: str) -> CoordinationTopic:
 
 
 def find_topic(admin: BoundedAdmin, name: str) -> CoordinationTopic:
-    """The topic for somebody who only reads: it is not created."""
+    """The topic for a reader: it is not created."""
     found = _describe(admin, name)
     if found is None:
         raise UserError(
             f"there is no coordination topic {name} at {admin.bootstrap}",
-            hint="the first process of a job with claims makes it; name another one with --topic",
+            hint="the first process of a job with claims creates it; name another topic with --topic",
         )
     return found
 
@@ -121,7 +121,7 @@ def _describe(admin: BoundedAdmin, name: str) -> CoordinationTopic | None:
 
 
 def _create(admin: BoundedAdmin, name: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """Create a topic with as many replicas as the cluster allows, up to three; a rival that is first is as good."""
+    """Create a topic with up to three replicas, as the cluster allows; fine if another process was faster."""
     cluster = admin.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
     replicas = min(REPLICAS, len(cluster.nodes))
     durable = {"min.insync.replicas": "2"} if replicas == REPLICAS else {}
@@ -141,7 +141,7 @@ def _create(admin: BoundedAdmin, name: str, partitions: int, settings: Mapping[s
 
 
 def _check(admin: BoundedAdmin, name: str, faults_of: Faults) -> None:
-    """UserError with everything that is wrong; who may not read the settings trusts whoever made the topic."""
+    """UserError with everything that is wrong; skipped without permission to read the settings."""
     resource = ConfigResource(ResourceType.TOPIC, name)
     [result] = admin.try_each(
         lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
@@ -151,7 +151,7 @@ def _check(admin: BoundedAdmin, name: str, faults_of: Faults) -> None:
     faults = faults_of({key: str(entry.value) for key, entry in result.items()})
     if faults:
         raise UserError(
-            f"the settings of coordination topic {name} do not keep its promises",
+            f"the settings of coordination topic {name} break the claims protocol",
             detail="; ".join(faults),
             hint="alter them with kafka-configs, or name another topic: `claims.topic`",
         )

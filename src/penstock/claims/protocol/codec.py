@@ -1,9 +1,9 @@
-"""The one form of coordination records and snapshots on the wire: JSON with kind and version, checked field by field.
+"""How coordination records and snapshots are stored: JSON with kind and version, checked field by field.
 
-Three answers to bytes that are not a good record:
+Bytes that are not a valid record are one of three things:
 - not ours at all (no JSON object with `penstock`): every version of the program skips it the same way: `ForeignError`;
 - ours and malformed: refused by every reader alike: `MalformedError`;
-- ours, of a version or kind that this program does not know: the reader must stop: `UnknownVersionError`.
+- ours, of a version or kind that this program does not know, so the reader must stop: `UnknownVersionError`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ForeignError(ValueError):
 
 
 class MalformedError(ValueError):
-    """A record of a known version with a field that cannot be."""
+    """A record of a known version with an invalid field."""
 
 
 class UnknownVersionError(UserError):
@@ -39,15 +39,15 @@ class UnknownVersionError(UserError):
     def __init__(self, found: str) -> None:
         super().__init__(
             f"the coordination topic holds {found}, which this version of Penstock does not know",
-            detail="reading on could come to another state than the other processes",
+            detail="reading on could lead to a different state than in the other processes",
             hint="run the newest version of Penstock in every process of this coordination topic",
         )
 
 
 def encode(record: Record, partitions: int) -> bytes:
-    """The bytes of a record; `partitions` is the size of the coordination topic that its place was worked out with.
+    """The bytes of a record; `partitions` is the partition count of the topic that its place was computed with.
 
-    What every reader would refuse as malformed is refused here: its sender would wait for it in vain.
+    A record that every reader would refuse as malformed is refused here, before its sender waits for it.
     """
     body = {each.name: _plain(getattr(record, each.name)) for each in fields(record)}
     _built(type(record), body)
@@ -55,7 +55,7 @@ def encode(record: Record, partitions: int) -> bytes:
 
 
 def decode(content: bytes | None) -> tuple[Record, int]:
-    """The record in these bytes, and the size of the coordination topic that its sender saw."""
+    """The record in these bytes, and the partition count of the coordination topic that its sender saw."""
     body = envelope(content)
     kind = _KINDS.get(str(body.get("kind")))
     if kind is None:
@@ -80,7 +80,7 @@ def envelope(content: bytes | None) -> dict[str, Any]:
 
 
 def dump_envelope(kind: str, body: Mapping[str, Any]) -> bytes:
-    """The bytes of something that is not a record and travels in the same form."""
+    """The bytes of something other than a record, in the same envelope."""
     return _dumped({"penstock": VERSION, "kind": kind, **body})
 
 
@@ -120,7 +120,7 @@ def _text(content: Any) -> str:
     if not isinstance(content, str) or len(content) > TEXT_CHARACTERS_MAX:
         raise MalformedError(f"expected a text of at most {TEXT_CHARACTERS_MAX} characters")
     if not content.isascii() and any("\ud800" <= each <= "\udfff" for each in content):
-        raise MalformedError("half of a surrogate pair is no text: nobody could write it again")
+        raise MalformedError("half of a surrogate pair is not valid text")
     return content
 
 

@@ -1,7 +1,7 @@
-"""The fold: what a record at a place in the log does to the state. No clock, no chance: every reader agrees.
+"""The fold: what a record at an offset does to the state. No clock and no randomness, so every reader agrees.
 
-A claim is compare and swap: it names what the claimant saw, and is refused if anything changed since. That somebody
-looks dead only makes others try; it changes nothing by itself.
+A claim is compare and swap: it names what the claimant saw, and is refused if anything changed since. A member
+that seems dead only makes others try; that alone changes nothing.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FOLD_VERSION = 1
 
 
 class RefusedError(Exception):
-    """The record changes nothing, for this reason. Not an error of anybody: the loser of a race reads it."""
+    """The record changes nothing, for this reason. Not an error: the loser of a race reads it."""
 
 
 def apply(state: LogState, offset: int, record: Record) -> tuple[LogState, str | None]:
-    """The state behind a record, and why it was refused (None: it was accepted)."""
+    """The state after a record, and why it was refused (None: it was accepted)."""
     group = state.group(record.group)
     try:
         changed = _in_group(group, offset, record)
@@ -52,7 +52,7 @@ def apply(state: LogState, offset: int, record: Record) -> tuple[LogState, str |
 
 
 def skip(state: LogState, offset: int) -> LogState:
-    """The state behind a place that holds no record of ours."""
+    """The state after an offset that holds no record of Penstock."""
     return replace(state, next_offset=offset + 1)
 
 
@@ -61,7 +61,7 @@ def _in_group(group: Group, offset: int, record: Record) -> Group:
         case JoiningGroup() | LeavingGroup() | ForgettingMember():
             return _in_members(group, offset, record)
         case Heartbeat():
-            return _beaten(group, offset, record)
+            return _renewed_by(group, offset, record)
         case ReleaseGroup():
             pause = Pause(record.who.client_id, record.until_at, record.reason)
             return replace(group, pauses={**group.pauses, record.pause_id: pause})
@@ -97,8 +97,8 @@ def _in_members(group: Group, offset: int, record: JoiningGroup | LeavingGroup |
     return replace(group, members=members)
 
 
-def _beaten(group: Group, offset: int, record: Heartbeat) -> Group:
-    """Renew what the sender still holds; what it lost meanwhile is left alone. Refused only if nothing is renewed."""
+def _renewed_by(group: Group, offset: int, record: Heartbeat) -> Group:
+    """Renew what the sender still holds, skip what it has lost. Refused only if nothing is renewed."""
     renewed = group
     here = group.members.get(record.who.client_id)
     if record.presence is not None and here is not None and here.present and here.who == record.who:
@@ -183,13 +183,13 @@ def _claimed(group: Group, claim: Claim, offset: int, record: ClaimingPartition)
 
 
 def _sought(claim: Claim, offset: int, position: int) -> Claim:
-    """Begin at another place. Work on ranges is void, and what lies beyond is to be done again: it is not given up."""
+    """Move the position. Work on ranges is void; offsets after the position are processed again, so not given up."""
     kept = tuple((start, min(end, position)) for start, end in claim.given_up if start < position)
     return replace(claim, last=offset, position=position, claimed=None, ranges=None, given_up=kept)
 
 
 def _unshared(claim: Claim) -> Claim:
-    """The claim without its ranges: who comes next does them again, except those that may be done only once."""
+    """The claim without its ranges: the next owner does them again, except those that may be done only once."""
     ranges = claim.ranges
     if ranges is None or not ranges.at_most_once:
         return replace(claim, ranges=None)
@@ -199,7 +199,7 @@ def _unshared(claim: Claim) -> Claim:
 
 
 def _lost(claim: Claim) -> tuple[tuple[int, int], ...]:
-    """What the owner before had claimed to process once and never reported as done."""
+    """What the previous owner had claimed to process at most once and never reported as done."""
     if claim.claimed is None or claim.claimed <= (claim.position or 0):
         return ()
     return ((claim.position or 0, claim.claimed),)
@@ -215,7 +215,7 @@ def _owned(claim: Claim, record: ReleasingPartition | ClaimingMessages | Opening
 def _about_range(
     group: Group, claim: Claim, offset: int, record: ClaimingRange | FinishingRange | ReturningRange | GivingUpRange
 ) -> Claim:
-    """Ranges live under the token that opened them: with a new owner they are void (RULES M5)."""
+    """Ranges are valid under the token that opened them: a new owner makes them void (RULES M5)."""
     _require(record.token == claim.token and claim.held, "the partition has another owner")
     ranges = claim.ranges
     if ranges is None:
@@ -269,7 +269,7 @@ def _with(ranges: Ranges, changed: Lease) -> Ranges:
 
 
 def _advanced(claim: Claim, ranges: Ranges) -> Claim:
-    """Move the position over the finished prefix. Only there is a loss final: ranges beyond may become void."""
+    """Move the position over the finished prefix. Only there is a loss final: later ranges may become void."""
     leases = list(ranges.leases)
     position, given_up = claim.position, claim.given_up
     while leases and leases[0].done:
@@ -280,7 +280,7 @@ def _advanced(claim: Claim, ranges: Ranges) -> Claim:
 
 
 def _further(one: int | None, other: int | None) -> int | None:
-    """The later of two positions; None stands for no position, which 0 does not."""
+    """The later of two positions; None means no position, unlike 0."""
     if one is None or other is None:
         return one if other is None else other
     return max(one, other)

@@ -1,7 +1,7 @@
-"""One reader's view of the whole coordination topic: the folds of its partitions, and how long each voice is silent.
+"""One reader's view of the whole coordination topic: the folds of its partitions, and how long each member is silent.
 
-The folds are the truth and the same for all. Silence is this reader's own, measured on its monotonic clock since it
-read the last record: a suspicion, never a fact (RULES M2).
+The folds are the same for every reader. Silence is this reader's own measure, on its monotonic clock since it read the
+last record: a suspicion, never a fact (RULES M2).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Subject = Partition | str | tuple[Partition, int]
 
 
 class Freshness(Enum):
-    """How long an owner is silent: below one heartbeat interval, below two, or longer."""
+    """How long an owner has been silent: below one heartbeat interval, below two, or longer."""
 
     FRESH = "fresh"
     UNKNOWN = "unknown"
@@ -56,7 +56,7 @@ def home_partition(group: str, client_id: str, count: int) -> int:
 
 
 class GroupView:
-    """The state of one group over all coordination partitions, with the times at which this reader heard of it."""
+    """The state of one group over all coordination partitions, with the times at which this reader read about it."""
 
     def __init__(self, group: str, count: int, heartbeat_seconds: float) -> None:
         self.group = group
@@ -68,7 +68,7 @@ class GroupView:
         self._appended: dict[Subject, float] = {}
 
     def restore(self, place: int, state: LogState, now: float, appended_at: float) -> None:
-        """Begin from a snapshot, whose last record was appended at that time of the broker's clock."""
+        """Start from a snapshot, whose last record was appended at that time of the broker's clock."""
         self.folds[place] = state
         ours = state.group(self.group)
         subjects: list[Subject] = [*ours.claims, *ours.members]
@@ -78,7 +78,7 @@ class GroupView:
             self._appended[key] = appended_at
 
     def read(self, place: int, offset: int, record: Record, now: float, appended_at: float) -> str | None:
-        """Take in the record at a place of the log; returns why it was refused, None if it was accepted."""
+        """Apply the record at an offset; returns why it was refused, None if it was accepted."""
         before = self._group(place)
         self.folds[place], refusal = apply(self.folds[place], offset, record)
         if refusal is None and record.group == self.group:
@@ -90,22 +90,22 @@ class GroupView:
         return refusal
 
     def _drop(self, subjects: Iterable[Subject]) -> None:
-        """Listen no more: every range and every chance client id would stay in memory for ever."""
+        """Forget these times: otherwise every range and every random client id would stay in memory for ever."""
         for key in subjects:
             self._heard.pop(key, None)
             self._appended.pop(key, None)
 
     def age_by(self, broker_now: float, now: float) -> None:
-        """Learn how old things were before this reader came, from the broker's own clock at its own first record.
+        """Learn how old things were before this reader started, from the broker's append time of its own first record.
 
-        One interval is taken off, for the clocks of several brokers: too young costs a wait, too old a needless race.
+        One interval is subtracted, as brokers' clocks differ: too young costs a wait, too old a needless race.
         """
         for key, appended_at in self._appended.items():
             age = broker_now - appended_at - self.heartbeat_seconds
             self._heard[key] = min(self._heard[key], now - max(0.0, age))
 
     def forgive(self, deaf_seconds: float, now: float) -> None:
-        """Do not count a time in which this reader heard nobody, itself included, as the silence of others."""
+        """Do not count a time in which this reader read nothing, not even its own records, as the silence of others."""
         for key, heard_at in self._heard.items():
             self._heard[key] = min(now, heard_at + deaf_seconds)
 
@@ -137,7 +137,7 @@ class GroupView:
         return [each for each in self.members() if each.present and not self.suspected(each.who.client_id, now)]
 
     def pauses(self) -> dict[str, Pause]:
-        """The pauses that hold anywhere: one coordination partition is enough (RULES M4)."""
+        """The pauses in force: one coordination partition is enough (RULES M4)."""
         return {key: pause for place in range(self.count) for key, pause in self._group(place).pauses.items()}
 
     def paused_places(self, pause_id: str) -> list[int]:
@@ -158,7 +158,7 @@ class GroupView:
         return freshness(silence, self.heartbeat_seconds) is Freshness.STALE
 
     def _last(self, subject: Subject) -> int | None:
-        """The place of the last accepted record about a subject: a heartbeat may name what its sender has lost."""
+        """The offset of the last accepted record about a subject: a heartbeat may name what its sender has lost."""
         match subject:
             case Partition():
                 return self.claim(subject).last
@@ -175,7 +175,7 @@ class GroupView:
 
 
 def _over(before: Group, after: Group, record: Record) -> Iterator[Subject]:
-    """Whose silence means nothing any more: ranges that are done or void, and who is forgotten."""
+    """Whose silence no longer matters: ranges that are done or void, and forgotten members."""
     match record:
         case ForgettingMember():
             yield record.client_id
@@ -189,7 +189,7 @@ def _over(before: Group, after: Group, record: Record) -> Iterator[Subject]:
 
 
 def _subjects(record: Record) -> Iterator[Subject]:
-    """What an accepted record is a sign of life of."""
+    """Who or what an accepted record shows to be alive."""
     match record:
         case Heartbeat():
             if record.presence is not None:

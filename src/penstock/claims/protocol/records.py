@@ -1,6 +1,6 @@
-"""What members of a group say to each other in the coordination log: every record a frozen value.
+"""The records that members of a group append to the coordination log, each a frozen value.
 
-A record proposes; the fold (`fold.py`) accepts or refuses it, and every reader comes to the same answer.
+A record proposes; the fold (`fold.py`) accepts or refuses it, and every reader reaches the same verdict.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.log.offsets import Partition
 
 @dataclass(frozen=True, slots=True, order=True)
 class Who:
-    """One life of a member: the client id outlives a restart, the nonce does not (RULES M3)."""
+    """One process of a member: the client id survives a restart, the nonce does not (RULES M3)."""
 
     client_id: str
     nonce: str
@@ -20,7 +20,7 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a member tells of itself: the most claims that it takes (None: no bound), and how many records it lags."""
+    """What a member reports of itself: the most claims it takes (None: no limit), and its lag in records."""
 
     claims_max: int | None = None
     lag: int = 0
@@ -38,7 +38,7 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class RangeBeat:
-    """One renewed range: `lease` is the place in the log of the record that leased it."""
+    """One renewed range: `lease` is the offset of the record that leased it."""
 
     partition: Partition
     start: int
@@ -46,8 +46,8 @@ class RangeBeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
-    """What every record begins with. `seq` counts the records of one life: it finds a record again in the log."""
+class _Header:
+    """The fields of every record. `seq` counts the records of one process, so that it recognises them in the log."""
 
     group: str
     who: Who
@@ -55,29 +55,29 @@ class _Said:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoiningGroup(_Said):
-    """I am `client_id` now; compare and swap on the last record of whoever had that id before (RULES M3)."""
+class JoiningGroup(_Header):
+    """Take `client_id`: a compare and swap on the last record of the process that had it before (RULES M3)."""
 
     if_last: int | None
     presence: Presence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingGroup(_Said):
-    """I go, and hold nothing any more."""
+class LeavingGroup(_Header):
+    """The sender leaves the group and gives up everything it holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForgettingMember(_Said):
-    """A client id has been silent for long; compare and swap, so that a living one is never forgotten."""
+class ForgettingMember(_Header):
+    """Remove a client id that has long been silent; a compare and swap, so that a live one is never removed."""
 
     client_id: str
     if_last: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat(_Said):
-    """All that one member holds in one coordination partition; `presence` goes to its home partition only."""
+class Heartbeat(_Header):
+    """Renew all that a member holds in one coordination partition; only its home partition gets `presence`."""
 
     presence: Presence | None = None
     beats: tuple[Beat, ...] = ()
@@ -85,13 +85,13 @@ class Heartbeat(_Said):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _AboutPartition(_Said):
+class _AboutPartition(_Header):
     partition: Partition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimingPartition(_AboutPartition):
-    """I want this partition, if nothing changed since I looked; `floor` is the token that its table has (RULES M1)."""
+    """Claim a partition, if nothing changed since the sender looked; `floor` is its table's token (RULES M1)."""
 
     if_token: int
     if_last: int | None
@@ -100,7 +100,7 @@ class ClaimingPartition(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleasingPartition(_AboutPartition):
-    """I let go of this partition; `position` is where the next owner begins."""
+    """Release a partition; `position` is where the next owner starts."""
 
     token: int
     position: int | None = None
@@ -109,7 +109,7 @@ class ReleasingPartition(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimingMessages(_AboutPartition):
-    """I am about to process everything below `end`, at most once: nobody will do it again."""
+    """Claim every message below `end` for processing at most once: nobody will process them again."""
 
     token: int
     end: int
@@ -117,7 +117,7 @@ class ClaimingMessages(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seeking(_AboutPartition):
-    """Set the position, also backwards: the only record that may lower it. By the owner, or of a free partition."""
+    """Set the position, the only record that may lower it; sent by the owner, or for a free partition."""
 
     if_token: int
     position: int
@@ -125,8 +125,8 @@ class Seeking(_AboutPartition):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseGroup(_Said):
-    """Pause a group: nobody claims, everybody releases. `until_at` is advice (RULES M4)."""
+class ReleaseGroup(_Header):
+    """Pause a group: members release everything and claim nothing. `until_at` is advice (RULES M4)."""
 
     pause_id: str
     until_at: float | None = None
@@ -134,15 +134,15 @@ class ReleaseGroup(_Said):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResumingGroup(_Said):
-    """End the pause of that id; only this record ends it."""
+class ResumingGroup(_Header):
+    """End the pause with that id; nothing else ends it."""
 
     pause_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpeningRanges(_AboutPartition):
-    """The owner lets others work on its partition, range by range from `start` on, under the owner's token."""
+    """Let other members work on the owner's partition, by ranges from `start` on, under the owner's token."""
 
     token: int
     start: int
@@ -151,7 +151,7 @@ class OpeningRanges(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimingRange(_AboutPartition):
-    """I want the offsets `[start, end)`: the next unclaimed ones, or a range that I take over (`if_last` names it)."""
+    """Claim the offsets `[start, end)`: the next unclaimed ones, or a range to take over (`if_last` names it)."""
 
     token: int
     start: int
@@ -161,7 +161,7 @@ class ClaimingRange(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishingRange(_AboutPartition):
-    """The range that `lease` gave me is done."""
+    """The range leased by `lease` is finished."""
 
     token: int
     start: int
@@ -170,7 +170,7 @@ class FinishingRange(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReturningRange(_AboutPartition):
-    """I let go of the range that `lease` gave me; it is the first to be claimed again."""
+    """Return the range leased by `lease`; it is the first to be claimed again."""
 
     token: int
     start: int
@@ -179,7 +179,7 @@ class ReturningRange(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivingUpRange(_AboutPartition):
-    """Nobody shall do this range again: its owner is gone, and it was at most once, or it killed too many."""
+    """Skip a range for good: its owner is gone, and it was at most once or has failed too many owners."""
 
     token: int
     start: int
@@ -188,7 +188,7 @@ class GivingUpRange(_AboutPartition):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRanges(_AboutPartition):
-    """The owner works alone again; accepted once no range is leased."""
+    """Stop sharing the partition; accepted once no range is leased."""
 
     token: int
 

@@ -1,6 +1,6 @@
 """Snapshots: the fold of one coordination partition, written beside its log so that start-up reads little (RULES M7).
 
-As the fold is pure, any member may write one, and whoever reads the log from there comes to the same state.
+As the fold is pure, any member may write one, and reading the log from there gives the same state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SNAPSHOT_EVERY_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A state with the life of the topic that it belongs to, and the broker's time of its last record."""
+    """A state, the id of the topic that it belongs to, and the broker's append time of its last record."""
 
     topic_id: str
     place: int
@@ -58,7 +58,7 @@ def decode_snapshot(content: bytes | None) -> Snapshot:
 
 
 def newest(contents: Iterable[bytes | None], topic_id: str, place: int) -> Snapshot | None:
-    """The snapshot with the highest event position, of this life of the topic; what cannot be read is passed over."""
+    """The snapshot with the highest event position for this topic id; unreadable ones are skipped."""
     found: list[Snapshot] = []
     for content in contents:
         try:

@@ -1,4 +1,4 @@
-"""What the coordination log says: the state of one coordination partition after a prefix of its records."""
+"""The state of one coordination partition after a prefix of its records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.log.offsets import Partition
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A range `[start, end)` of a shared partition. `lease` is its holder's proof; `owner` is None once returned."""
+    """A range `[start, end)` of a shared partition. `lease` proves who holds it; `owner` is None once returned."""
 
     start: int
     end: int
@@ -23,13 +23,13 @@ class Lease:
 
     @property
     def given_up(self) -> bool:
-        """Over, and done by nobody."""
+        """Over without having been processed."""
         return self.done and self.owner is None
 
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """A partition that several members work on: below `next` all is leased or done, `leases` has what is not over."""
+    """A partition that several members work on: all below `next` is leased or done; `leases` holds what is not over."""
 
     next: int
     leases: tuple[Lease, ...] = ()
@@ -41,9 +41,9 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One partition in one group. `last` is the place of the last record that was accepted about it.
+    """One partition in one group. `last` is the offset of the last record accepted about it.
 
-    `owner` stays after a release, for people to read; `held` says whether it counts.
+    `owner` is kept after a release, for people to read; `held` says whether it still owns the partition.
     """
 
     token: int = 0
@@ -55,7 +55,7 @@ class Claim:
     """Everything below was claimed for processing at most once."""
     ranges: Ranges | None = None
     given_up: tuple[tuple[int, int], ...] = ()
-    """The loss ledger of at-most-once: offsets that were claimed and never known to be processed."""
+    """The loss ledger of at-most-once: offsets that were claimed and never reported as processed."""
     lag: int = 0
 
     @property
@@ -68,7 +68,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class MemberState:
-    """One client id: whose it is, and the place of its last record. `present` is false after a clean leave."""
+    """One client id: its process, and the offset of its last record. `present` is false after a clean leave."""
 
     who: Who
     last: int

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from penstock.claims.member.health import (
-    LEASE_OVER,
     SAMPLES_MAX,
     STUCK,
     TOO_SLOW,
@@ -135,11 +134,6 @@ def test_a_whole_topic_is_let_go_when_stuck_but_not_for_being_slow() -> None:
     whole = HealthPolicy(whole_topics=True)
     assert check(health([20, 22], [100, 120], 2), whole, BUSY).release is None
     assert check(health([20, 20], [100, 120]), whole, QUIET).release == STUCK
-
-
-def test_upstream_29_a_lease_that_ran_out_lets_go_at_once_whatever_else_holds() -> None:
-    alone = Situation(takers=False, lease_over=True)
-    assert check(health([5, 5], [5, 5]), HealthPolicy(release_if_behind=False), alone).release == LEASE_OVER
 
 
 def test_a_member_that_is_behind_keeps_its_partition_as_long_as_nobody_can_take_it() -> None:
