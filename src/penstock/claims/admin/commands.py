@@ -131,7 +131,9 @@ def pause(
     until_at = None if for_seconds is None else time.time() + for_seconds
     with _reading(of) as reader:
         content = {"pause_id": pause_id, "until_at": until_at, "reason": reason}
-        reader.say([(place, reader.record_of(ReleaseGroup, **content)) for place in range(reader.topic.partitions)])
+        reader.say(
+            [(place, reader.outbox.record_of(ReleaseGroup, **content)) for place in range(reader.topic.partitions)]
+        )
         holders = _wait_released(reader, pause_id, wait_seconds, progress)
     return PauseReport(pause_id, until_at, holders)
 
@@ -149,7 +151,7 @@ def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]
         for each in ended:
             # Refused: a member was faster, and the pause is over either way.
             places = reader.view.paused_places(each)
-            reader.say([(place, reader.record_of(ResumingGroup, pause_id=each)) for place in places])
+            reader.say([(place, reader.outbox.record_of(ResumingGroup, pause_id=each)) for place in places])
     return tuple(ended)
 
 
@@ -226,14 +228,14 @@ def _free(reader: LogReader, partition: Partition, token: int, seek: int | None)
                 f"{partition} was claimed by another member meanwhile", hint="run `penstock claims list`, then decide"
             )
         said = [
-            reader.record_of(ClaimingPartition, partition=partition, if_token=token, if_last=seen.last, floor=0),
-            reader.record_of(
+            reader.outbox.record_of(ClaimingPartition, partition=partition, if_token=token, if_last=seen.last, floor=0),
+            reader.outbox.record_of(
                 ReleasingPartition, partition=partition, token=fence, position=None, reason=RELEASE_REASON
             ),
         ]
         if seek is not None:
             sought = {"if_token": fence, "position": seek, "reason": RELEASE_REASON}
-            said.insert(1, reader.record_of(Seeking, partition=partition, **sought))
+            said.insert(1, reader.outbox.record_of(Seeking, partition=partition, **sought))
         refusals = reader.say([(place, each) for each in said])
         if refusals[0] is None:
             if refusals[-1] is not None:

@@ -12,6 +12,8 @@ from types import TracebackType
 from typing import Self
 
 from penstock.claims.member.journal import Journal, JournalEntry
+from penstock.claims.member.membership import Verdict
+from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.topics import DEFAULT_TOPIC, find_topic
 from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX
 from penstock.claims.protocol.fold import skip
@@ -57,8 +59,7 @@ class LogReader:
         self._times: dict[tuple[int, int], float] = {}
         self._first_at: dict[int, float] = {}
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
-        self._seq = 0
-        self._verdicts: dict[int, str | None] = {}
+        self.outbox = Outbox(of.group, self._who)
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +125,7 @@ class LogReader:
             return
         refusal = self.view.read(entry.place, entry.offset, entry.record, entry.appended_at, entry.appended_at)
         if entry.record.who == self._who:
-            self._verdicts[entry.record.seq] = refusal
+            self.outbox.read_back(entry.offset, entry.record, refusal)
 
     def groups(self) -> list[str]:
         """Every group in the topic."""
@@ -140,11 +141,6 @@ class LogReader:
 
     # appending
 
-    def record_of(self, kind: type[Record], **content: object) -> Record:
-        """A new record of this administrator, numbered."""
-        self._seq += 1
-        return kind(group=self.of.group, who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
-
     def say(self, said: Sequence[tuple[int, Record]]) -> list[str | None]:
         """Append records to coordination partitions, in this order, and read back why each was refused.
 
@@ -152,21 +148,22 @@ class LogReader:
         """
         lost: list[Record] = []
         for place, record in said:
+            self.outbox.ask(record)
             self._journal.append(place, record, lost.append)
-        unread = len(said)
+        verdicts: list[Verdict] = []
 
         def all_read() -> bool:
-            nonlocal unread
-            unread = sum(record.seq not in self._verdicts for _, record in said)
-            return unread == 0
+            nonlocal verdicts
+            verdicts = [each for _, record in said if (each := self.outbox.verdict(record)) is not None]
+            return len(verdicts) == len(said)
 
         if not self.follow(SAY_SECONDS_MAX, all_read):
             raise OutcomeUnknownError(
-                f"{unread} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{len(said) - len(verdicts)} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
-        return [self._verdicts[record.seq] for _, record in said]
+        return [each.refusal for each in verdicts]
 
     def _until(self, ends: Mapping[int, int]) -> Iterator[JournalEntry]:
         deadline = time.monotonic() + READ_SECONDS_MAX

@@ -18,11 +18,11 @@ from penstock.claims.member.membership import (
 )
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.rebalance import TOPIC_LOST, OwnState, Rebalance, Unit, rebalance, units_of
+from penstock.claims.member.upkeep import FORGET_INTERVALS, end_pauses, forget_silent
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import (
     Beat,
     ClaimingPartition,
-    ForgettingMember,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
@@ -30,7 +30,6 @@ from penstock.claims.protocol.records import (
     RangeBeat,
     Record,
     ReleasingPartition,
-    ResumingGroup,
     ReturningRange,
     Who,
 )
@@ -41,8 +40,6 @@ BEATS_PER_INTERVAL = 2
 """Heartbeats go out twice as often as promised: one may be late or lost without making others suspect this member."""
 GATE_MARGIN = 0.25
 """As a fraction of a heartbeat interval: work must not start this close to the time when others may suspect us."""
-FORGET_INTERVALS = 30
-"""A client id that is silent for so long is forgotten: randomly generated ids would fill the snapshots."""
 
 
 @dataclass(slots=True)
@@ -295,27 +292,17 @@ class Participant:
         if member.who != self.who:
             self.phase = Phase.LEFT
             raise ReplacedError(self.who.client_id)
-        sends = self._resume(wall_now)
+        sends = end_pauses(self.view, self.outbox, wall_now)
         if not self._hears_nothing(now) and (
             self._state_changed or now - self._rebalanced_at > self.options.heartbeat_seconds / 4
         ):
             self._state_changed, self._rebalanced_at = False, now
-            sends += self._rebalance(now) + self._forget(now)
+            sends += self._rebalance(now) + forget_silent(self.view, self.outbox, self.who, now)
         sends += self._release_shed(now)
         if now - self._heartbeat_sent_at >= self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
             self._heartbeat_sent_at = now
             sends += self._beat(now)
         return sends
-
-    def _resume(self, wall_now: float) -> list[Send]:
-        """End pauses whose time is over: any member may do so (RULES M4)."""
-        waiting = {each.pause_id for each in self.outbox.waiting(ResumingGroup)}
-        return [
-            Send(place, self.outbox.record_of(ResumingGroup, pause_id=pause_id))
-            for pause_id, pause in self.view.pauses().items()
-            if pause.until_at is not None and wall_now >= pause.until_at and pause_id not in waiting
-            for place in self.view.paused_places(pause_id)
-        ]
 
     def _rebalance(self, now: float) -> list[Send]:
         if self.view.pauses():
@@ -393,8 +380,7 @@ class Participant:
         return [
             (RangeBeat(partition, lease.start, lease.lease), claim.token)
             for partition, claim in self.view.claims()
-            if claim.ranges is not None
-            for lease in claim.ranges.leases
+            for lease in claim.leases
             if lease.owner == self.who and not lease.done
         ]
 
@@ -408,23 +394,6 @@ class Participant:
                 # Alone, there is nobody to take the rest.
                 bound = lowered if bound is None else min(bound, lowered)
         return Presence(bound, sum(held.lag for held in self._held.values()))
-
-    def _forget(self, now: float) -> list[Send]:
-        silent = [
-            each
-            for each in self.view.members()
-            if each.who != self.who
-            and self.view.silence_seconds(each.who.client_id, now) > FORGET_INTERVALS * self.options.heartbeat_seconds
-        ]
-        waiting = {each.client_id for each in self.outbox.waiting(ForgettingMember)}
-        return [
-            Send(
-                self.view.home_of(each.who.client_id),
-                self.outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last),
-            )
-            for each in silent
-            if each.who.client_id not in waiting
-        ]
 
     def _send(self, kind: type[Record], partition: Partition, **content: object) -> Send:
         return Send(self.view.place_of(partition), self.outbox.record_of(kind, partition=partition, **content))

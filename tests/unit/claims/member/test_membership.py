@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.claims.member.membership import DuplicateClientError, Phase, ReplacedError
-from penstock.claims.member.participant import FORGET_INTERVALS
+from penstock.claims.member.upkeep import FORGET_INTERVALS
 from penstock.claims.protocol.records import ClaimingPartition, JoiningGroup
 from penstock.errors import FencedError, UserError
 from tests.unit.claims.member.room import INTERVAL, Room
