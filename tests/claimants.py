@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.claims.agent import Agent, CoordinationOptions
-from penstock.claims.journal import Journal
-from penstock.claims.membership import MemberOptions
-from penstock.claims.topics import CoordinationTopic, find_topic
+from penstock.claims.member.agent import Agent, CoordinationOptions
+from penstock.claims.member.journal import Journal
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.topics import CoordinationTopic, find_topic
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.log.admin import BoundedAdmin

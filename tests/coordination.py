@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from penstock.claims.fold import apply
-from penstock.claims.records import Beat, ClaimingPartition, ClaimingRange, Heartbeat, Presence, RangeBeat, Record, Who
-from penstock.claims.state import Claim, Group, Lease, LogState
+from penstock.claims.protocol.fold import apply
+from penstock.claims.protocol.records import (
+    Beat,
+    ClaimingPartition,
+    ClaimingRange,
+    Heartbeat,
+    Presence,
+    RangeBeat,
+    Record,
+    Who,
+)
+from penstock.claims.protocol.state import Claim, Group, Lease, LogState
 from penstock.log.offsets import Partition
 
 GROUP = "shop"

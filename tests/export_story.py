@@ -10,7 +10,7 @@ from datetime import timedelta
 from penstock.claims import StaticClaims
 from penstock.engine.export import ExportPipeline
 from penstock.engine.exporting import WrittenShares
-from penstock.engine.rounds import Landed, Surroundings
+from penstock.engine.rounds import Context, Landed
 from penstock.failpoints import Reach
 from penstock.log.offsets import Batch, Bounds, Partition
 from penstock.plan import Wait
@@ -160,8 +160,8 @@ class Owner:
 def owner(story: Story, token: int) -> Iterator[Owner]:
     """A process that took the partitions over under this token."""
     heard, claims = Recorder(), Holding(token)
-    around = Surroundings(Environment(now=story.clock.now), heard, claims)
-    pipeline = ExportPipeline(story.export.job, story.export.spark, around)
+    context = Context(Environment(now=story.clock.now), heard, claims)
+    pipeline = ExportPipeline(story.export.job, story.export.spark, context)
     try:
         yield Owner(pipeline, claims, heard)
     finally:

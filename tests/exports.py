@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Surroundings
+from penstock.engine.rounds import Context
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
@@ -151,7 +151,7 @@ class ExportPipe:
     @contextmanager
     def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[ExportPipeline]:
         """A pipeline whose rounds the test turns by hand."""
-        pipeline = ExportPipeline(self.job, self.spark, self._around(reach, clock, self.heard))
+        pipeline = ExportPipeline(self.job, self.spark, self._context(reach, clock, self.heard))
         try:
             yield pipeline
         finally:
@@ -163,7 +163,7 @@ class ExportPipe:
         opened: list[ExportPipeline] = []
 
         def open_pipeline() -> ExportPipeline:
-            opened.append(ExportPipeline(self.job, self.spark, self._around(reach, clock, heard)))
+            opened.append(ExportPipeline(self.job, self.spark, self._context(reach, clock, heard)))
             return opened[-1]
 
         try:
@@ -173,13 +173,13 @@ class ExportPipe:
                 pipeline.close()
         return heard
 
-    def _around(self, reach: Reach | None, clock: Clock | None, heard: Recorder) -> Surroundings:
+    def _context(self, reach: Reach | None, clock: Clock | None, heard: Recorder) -> Context:
         environment = Environment()
         if reach is not None:
             environment.reach = reach
         if clock is not None:
             environment.now = clock.now
-        return Surroundings(environment, heard)
+        return Context(environment, heard)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """The rows of a type as Polars reads its plain files or its own table, in the order of the log."""

@@ -119,8 +119,8 @@ class Filtered:
 
 def filtered_table(folder: Path, seed: int) -> Filtered:
     """Each file has few values, near each other, so that most filters allow most files to be skipped."""
-    chance = random.Random(seed)
-    files = [_file_rows(chance, number) for number in range(FILES)]
+    rng = random.Random(seed)
+    files = [_file_rows(rng, number) for number in range(FILES)]
     table, bare = _created(str(folder / "table")), _created(str(folder / "bare"))
     for number, rows in enumerate(files):
         _append(table, rows, number)
@@ -144,15 +144,15 @@ def written_table(path: Path, files: list[list[str]]) -> str:
 
 
 def filters(table: Filtered, seed: int, count: int) -> Iterator[Filter]:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(count):
-        column = chance.choice(COLUMNS)
-        kind = chance.choice([*OPERATORS, *OPERATORS, "is null", "is not null"])
+        column = rng.choice(COLUMNS)
+        kind = rng.choice([*OPERATORS, *OPERATORS, "is null", "is not null"])
         if kind.startswith("is"):
             yield Filter(column, kind)
             continue
         present = [row[column] for row in table.rows if row[column] is not None]
-        value = chance.choice(present) if present and chance.random() < 0.8 else _value(chance, column)
+        value = rng.choice(present) if present and rng.random() < 0.8 else _value(rng, column)
         yield Filter(column, kind, value)
 
 
@@ -239,36 +239,36 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _file_rows(chance: random.Random, number: int) -> list[Row]:
+def _file_rows(rng: random.Random, number: int) -> list[Row]:
     # A column of one file has few values, and sometimes none at all.
     pools = {
-        column: [None] if chance.random() < 0.05 else [_value(chance, column) for _ in range(chance.randint(1, 3))]
+        column: [None] if rng.random() < 0.05 else [_value(rng, column) for _ in range(rng.randint(1, 3))]
         for column in COLUMNS
     }
-    nulls = {column: chance.choice([0.0, 0.0, 0.3]) for column in COLUMNS}
+    nulls = {column: rng.choice([0.0, 0.0, 0.3]) for column in COLUMNS}
     return [
         {"n": number * ROWS_PER_FILE + row}
-        | {name: None if chance.random() < nulls[name] else chance.choice(pool) for name, pool in pools.items()}
+        | {name: None if rng.random() < nulls[name] else rng.choice(pool) for name, pool in pools.items()}
         for row in range(ROWS_PER_FILE)
     ]
 
 
-def _value(chance: random.Random, column: str) -> Any:
+def _value(rng: random.Random, column: str) -> Any:
     match column:
         case "text":
-            drawn = "".join(chance.choice(_CHARACTERS) for _ in range(chance.choice([1, 2, 3, 40, 2_000])))
-            return chance.choice([drawn, chance.choice(_NAMES), "x" * 32 + drawn])
+            drawn = "".join(rng.choice(_CHARACTERS) for _ in range(rng.choice([1, 2, 3, 40, 2_000])))
+            return rng.choice([drawn, rng.choice(_NAMES), "x" * 32 + drawn])
         case "whole":
-            return chance.choice([-(2**63), 2**63 - 1, 2**53 + 1, 0, -1, chance.randint(-(2**63), 2**63 - 1)])
+            return rng.choice([-(2**63), 2**63 - 1, 2**53 + 1, 0, -1, rng.randint(-(2**63), 2**63 - 1)])
         case "exact":
-            return Decimal(chance.choice([10**20 - 1, 1 - 10**20, 0, chance.randint(-(10**20), 10**20)])).scaleb(-4)
+            return Decimal(rng.choice([10**20 - 1, 1 - 10**20, 0, rng.randint(-(10**20), 10**20)])).scaleb(-4)
         case "day":
-            return chance.choice([date.min, date.max, date(1969, 12, 31), date(1582, 10, 4)]) + timedelta(0)
+            return rng.choice([date.min, date.max, date(1969, 12, 31), date(1582, 10, 4)]) + timedelta(0)
         case "at":
-            drawn_at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=chance.randint(-(10**16), 10**17))
-            return chance.choice([drawn_at, chance.choice(_INSTANTS)])
+            drawn_at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=rng.randint(-(10**16), 10**17))
+            return rng.choice([drawn_at, rng.choice(_INSTANTS)])
         case _:
-            return chance.choice([*_RATIOS, chance.uniform(-1e9, 1e9)])
+            return rng.choice([*_RATIOS, rng.uniform(-1e9, 1e9)])
 
 
 def _created(path: str) -> Table:

@@ -10,7 +10,7 @@ import os
 import sys
 
 from penstock.errors import FencedError
-from penstock.failpoints import ENVIRONMENT_NAME, armed, nowhere
+from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
 from penstock.log.offsets import Partition
 from penstock.storage import open_storage
 from penstock.tables.environment import Environment
@@ -49,7 +49,7 @@ def export(table: ExportTable, token: int, end: int, slice_offsets: int) -> None
 
 def main(root: str, token: str, end: str, slice_offsets: str) -> int:
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""))
-    environment = Environment(reach=failpoint.reach if failpoint else nowhere)
+    environment = Environment(reach=failpoint.reach if failpoint else noop)
     table = open_table(open_storage(root, {}), KINDS, environment)
     try:
         export(table, int(token), int(end), int(slice_offsets))

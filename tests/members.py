@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import Any
 
 from penstock.claims import CoordinationOptions, Member, Work
-from penstock.claims.reading import CoordinatedGroup, LogReader
-from penstock.claims.state import Claim
+from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
+from penstock.claims.protocol.state import Claim
 from penstock.job.spec import KafkaLogSpec
 from penstock.log.kafka import KafkaLog
 from penstock.log.offsets import Partition
@@ -68,7 +68,7 @@ class Members:
         self._open = ExitStack()
 
     def join(self, client_id: str | None = None, **options: Any) -> Member:
-        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "tell": _silence, **options}
+        options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "tell": _ignore, **options}
         member = Member(
             self.bootstrap,
             group=self.group,
@@ -97,7 +97,7 @@ class Members:
         [partition] = [each for each in self.partitions() if (each.topic, each.number) == (self.topics[0], number)]
         with LogReader(self.coordinated()) as reader:
             reader.catch_up()
-            return reader.world.claim(partition)
+            return reader.view.claim(partition)
 
     def coordinated(self) -> CoordinatedGroup:
         """The group as an administrator names it."""
@@ -112,5 +112,5 @@ class Members:
         self._open.close()
 
 
-def _silence(event: str, **fields: object) -> None:
+def _ignore(event: str, **fields: object) -> None:
     """Tests look at what holds, not at what is told."""

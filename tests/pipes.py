@@ -19,7 +19,7 @@ from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.process import open_rounds
-from penstock.engine.rounds import Surroundings
+from penstock.engine.rounds import Context
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
@@ -182,10 +182,10 @@ def run_here(job: Path, spark: SparkSession, reach: Reach | None = None) -> Reco
     """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
     spec, heard = load_job(job), Recorder()
     claims = StaticClaims() if spec.claims is None else open_group(spec.log, spec.claims, heard.event)
-    around = Surroundings(_environment(reach, None), heard, claims)
+    context = Context(_environment(reach, None), heard, claims)
     retries = Retries(spec.limits.transient_retries_max, random.Random(7))
     try:
-        Loop(lambda: open_rounds(spec, spark, around), True, Stop(), retries, heard).run()
+        Loop(lambda: open_rounds(spec, spark, context), True, Stop(), retries, heard).run()
     finally:
         claims.close()
     return heard

@@ -47,7 +47,7 @@ Action = Literal["kill", "stop", "error"]
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
-def nowhere(step: str) -> None:
+def noop(step: str) -> None:
     """The `Reach` of a process in which nothing is armed."""
 
 

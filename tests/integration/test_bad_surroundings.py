@@ -20,7 +20,7 @@ from penstock.engine.export import ExportPipeline
 from penstock.engine.isolate import UnhealthyTasksError
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
-from penstock.engine.rounds import Surroundings
+from penstock.engine.rounds import Context
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import KafkaSecurity
@@ -82,9 +82,9 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
 def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, nobody_listens: str) -> None:
     export.describe("any")
     export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
-    around = Surroundings(open_log=lambda spec: KafkaLog(spec, call_seconds_max=0.5))
+    context = Context(open_log=lambda spec: KafkaLog(spec, call_seconds_max=0.5))
     with pytest.raises(TransientError):
-        ExportPipeline(export.job, export.spark, around)
+        ExportPipeline(export.job, export.spark, context)
     assert [each.name for each in export.folder.iterdir()] == [export.path.name]
 
 

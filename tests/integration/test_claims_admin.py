@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from penstock.claims.admin import find_claim, history, list_claims, pause, release, resume
-from penstock.claims.agent import Agent
-from penstock.claims.reading import CoordinatedGroup
-from penstock.claims.snapshots import SNAPSHOT_EVERY_RECORDS
-from penstock.claims.story import Change
-from penstock.claims.world import Freshness, coordination_partition
+from penstock.claims.admin.commands import find_claim, history, list_claims, pause, release, resume
+from penstock.claims.admin.history import Change
+from penstock.claims.admin.log_reader import CoordinatedGroup
+from penstock.claims.member.agent import Agent
+from penstock.claims.protocol.group_view import Freshness, coordination_partition
+from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS
 from penstock.cli.app import app
 from penstock.errors import FencedError, UserError
 from penstock.log.offsets import Partition
@@ -271,9 +271,9 @@ def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
     with crew.journal() as journal:
         eventually(lambda: place in journal.snapshots())
     topic.cut(crew.topic, noise[-1][1], place)
-    story = history(of(crew), "hits/0", limit=None)
-    assert [(each.place, each.offset) for each in story.beginnings] == [(place, noise[-1][1])]
-    assert [(each.change, each.who, each.token) for each in story.lines] == [(Change.HELD_BEFORE, "anna", 1)]
+    found = history(of(crew), "hits/0", limit=None)
+    assert [(each.place, each.offset) for each in found.starts] == [(place, noise[-1][1])]
+    assert [(each.change, each.who, each.token) for each in found.lines] == [(Change.HELD_BEFORE, "anna", 1)]
     foreign = [each for each in history(of(crew), limit=None).lines if each.change is Change.FOREIGN]
     assert [(each.place, each.offset) for each in foreign] == [(place, noise[-1][1])]
     # The state does not need the lost part.
@@ -282,9 +282,9 @@ def test_what_others_wrote_into_the_topic_is_shown_and_a_lost_beginning_too(
 
 def test_history_reads_no_more_than_it_is_told(crew: Crew, anna: Agent) -> None:
     eventually(lambda: history(of(crew), limit=None).records > 4 * PLACES)
-    story = history(of(crew), limit=None, records_max=2 * PLACES)
-    assert story.records <= 3 * PLACES
-    assert {each.change for each in story.lines} == {Change.HELD_BEFORE}
+    found = history(of(crew), limit=None, records_max=2 * PLACES)
+    assert found.records <= 3 * PLACES
+    assert {each.change for each in found.lines} == {Change.HELD_BEFORE}
 
 
 # what a person may get wrong
@@ -304,7 +304,7 @@ def test_wrong_names_are_answered_with_what_there_is(crew: Crew, anna: Agent) ->
         with pytest.raises(UserError) as missing:
             wrong(there, "hits/9")
         assert "hits/" in missing.value.detail or wrong is history
-        with pytest.raises(UserError, match="is no partition"):
+        with pytest.raises(UserError, match="is not a partition"):
             wrong(there, "hits")
     with pytest.raises(UserError, match="is not paused"):
         resume(there)
@@ -349,9 +349,9 @@ def test_every_verb_speaks_json(crew: Crew, anna: Agent) -> None:
     assert told(crew, "resume", paused["pause_id"])["resumed"] == [paused["pause_id"]]
     released = told(crew, "release", "hits/0", "--yes", "--heartbeat", "1s")
     assert released["before"]["partition"] == 0
-    story = told(crew, "history", "--partition", "hits/0", "--limit", "3")
-    assert {"group", "topic", "records", "beginnings", "lines"} == story.keys()
-    assert len(story["lines"]) == 3
+    found = told(crew, "history", "--partition", "hits/0", "--limit", "3")
+    assert {"group", "topic", "records", "beginnings", "lines"} == found.keys()
+    assert len(found["lines"]) == 3
 
 
 def test_a_job_file_names_cluster_group_topic_and_interval(crew: Crew, anna: Agent, tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.claims.agent import Agent, default_client_id
-from penstock.claims.codec import TEXT_CHARACTERS_MAX
-from penstock.claims.membership import DuplicateClientError, MemberOptions, ReplacedError
-from penstock.claims.records import Seeking
+from penstock.claims.member.agent import Agent, default_client_id
+from penstock.claims.member.membership import DuplicateClientError, MemberOptions, ReplacedError
+from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX
+from penstock.claims.protocol.records import Seeking
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
 from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, Held, eventually, hits, hits_up_to, other_process
@@ -174,7 +174,7 @@ def test_the_position_of_a_held_partition_reaches_everybody(crew: Crew) -> None:
 
     def seen() -> bool:
         with bert.looking() as participant:
-            claim = participant.world.claim(mine)
+            claim = participant.view.claim(mine)
             return (claim.position, claim.lag) == (1000, 25)
 
     eventually(seen, 2 * HEARTBEAT_SECONDS + LATE_SECONDS)

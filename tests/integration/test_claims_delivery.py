@@ -7,7 +7,7 @@ import time
 import pytest
 
 from penstock.claims import LostClaimError, PositionOutOfRangeError
-from penstock.claims.admin import pause, release, resume
+from penstock.claims.admin.commands import pause, release, resume
 from tests.kafka import Produce, Topics
 from tests.members import SECONDS_MAX, Members, places, taken, until, worked
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.claims.group import GroupClaims
-from penstock.claims.health import TOO_SLOW
+from penstock.claims.member.health import TOO_SLOW
 from penstock.log.offsets import Partition
 from tests.claimants import Crew, eventually, hits_up_to
 
@@ -62,7 +62,7 @@ def test_messages_are_announced_once_and_a_later_announcement_covers_an_earlier_
 
 def shown(claims: GroupClaims, partition: Partition) -> int | None:
     with claims.agent.looking() as participant:
-        return participant.world.claim(partition).position
+        return participant.view.claim(partition).position
 
 
 def test_m1_a_claim_below_the_tables_token_is_let_go_and_claimed_again_above_it(crew: Crew) -> None:

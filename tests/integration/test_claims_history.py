@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.claims.agent import Agent
-from penstock.claims.journal import LostHistoryError
-from penstock.claims.records import Heartbeat, Presence, Who
-from penstock.claims.snapshots import SNAPSHOT_EVERY_RECORDS, Snapshot
-from penstock.claims.state import LogState
+from penstock.claims.member.agent import Agent
+from penstock.claims.member.journal import LostHistoryError
+from penstock.claims.protocol.records import Heartbeat, Presence, Who
+from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS, Snapshot
+from penstock.claims.protocol.state import LogState
 from tests.claimants import PLACES, Crew, eventually, hits, hits_up_to, other_process
 from tests.kafka import Topics
 
@@ -70,7 +70,7 @@ def test_start_up_reads_little_however_much_was_said(crew: Crew) -> None:
     assert sum(ends(crew).values()) > 2000 * PLACES
     assert 0 < bert.startup.records < 2 * SNAPSHOT_EVERY_RECORDS * PLACES
     with bert.looking() as participant:
-        assert all(participant.world.claim(each).token >= held[each] for each in crew.wanted)
+        assert all(participant.view.claim(each).token >= held[each] for each in crew.wanted)
 
 
 def test_of_several_members_one_writes_the_snapshot(crew: Crew) -> None:
@@ -95,8 +95,8 @@ def test_a_group_that_ended_finds_its_claims_and_positions_again_after_the_log_i
     eventually(lambda: crew.shared(6))
     assert set(bert.held().values()) == {2}
     with bert.looking() as participant:
-        assert participant.world.claim(hits(0)).position == 1000
-        assert participant.world.member("anna") is not None
+        assert participant.view.claim(hits(0)).position == 1000
+        assert participant.view.member("anna") is not None
 
 
 def test_m7_a_history_that_no_snapshot_holds_stops_whoever_starts(crew: Crew, topic: Topics) -> None:

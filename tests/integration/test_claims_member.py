@@ -308,9 +308,9 @@ def test_a_consumer_that_stopped_answering_is_replaced_and_every_record_still_co
     with Members(bootstrap, name) as members:
         member = members.alone(in_flight_max=50)
         under_way = member.poll(30.0, count_max=30)
-        member._keeper.stuck = True
+        member._supervisor.stuck = True
         for work in under_way:
             member.done(work)
         found = under_way + worked(member, 400 - len(under_way))
-        assert not member._keeper.stuck
+        assert not member._supervisor.stuck
         assert places(found) == sorted(wanted)

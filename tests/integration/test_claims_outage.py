@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.claims.records import Seeking
+from penstock.claims.protocol.records import Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
 from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits_up_to

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.claims.agent import Agent
-from penstock.claims.ranges import ATTEMPTS_MAX, OPEN_RANGES_MAX, HeldRange, RangeDesk
-from penstock.claims.state import Claim
+from penstock.claims.member.agent import Agent
+from penstock.claims.member.range_client import ATTEMPTS_MAX, OPEN_RANGES_MAX, HeldRange, RangeClient
+from penstock.claims.protocol.state import Claim
 from penstock.errors import TransientError
 from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits, hits_up_to
 
@@ -36,31 +36,31 @@ def is_member(agent: Agent) -> bool:
         return False
 
 
-def desks(crew: Crew) -> tuple[RangeDesk, RangeDesk, RangeDesk]:
-    anna, bert, cleo = (RangeDesk(crew.agents[client_id]) for client_id in ("anna", "bert", "cleo"))
+def clients(crew: Crew) -> tuple[RangeClient, RangeClient, RangeClient]:
+    anna, bert, cleo = (RangeClient(crew.agents[client_id]) for client_id in ("anna", "bert", "cleo"))
     return anna, bert, cleo
 
 
 def seen_by(crew: Crew, client_id: str) -> Claim:
     with crew.agents[client_id].looking() as participant:
-        return participant.world.claim(HOT)
+        return participant.view.claim(HOT)
 
 
 def open_to_all(crew: Crew, start: int = 100, at_most_once: bool = False) -> int:
     """Share the partition, and wait until everybody has read it; the token."""
     [token] = crew.agents["anna"].held().values()
-    assert RangeDesk(crew.agents["anna"]).open(HOT, token, start, at_most_once)
-    for desk in desks(crew):
-        eventually(lambda desk=desk: desk.shared() == {HOT: token})  # type: ignore[misc]
+    assert RangeClient(crew.agents["anna"]).open(HOT, token, start, at_most_once)
+    for client in clients(crew):
+        eventually(lambda client=client: client.shared() == {HOT: token})  # type: ignore[misc]
     return token
 
 
-def claimed(desk: RangeDesk, size: int = 10, end: int | None = None) -> HeldRange:
+def claimed(client: RangeClient, size: int = 10, end: int | None = None) -> HeldRange:
     """The next range, whoever else is trying."""
     found: list[HeldRange] = []
 
     def got() -> bool:
-        held = desk.claim(HOT, size, end)
+        held = client.claim(HOT, size, end)
         found.extend([] if held is None else [held])
         return bool(found)
 
@@ -73,7 +73,7 @@ def bounds(*ranges: HeldRange) -> list[tuple[int, int]]:
 
 
 def test_three_members_work_on_one_partition_and_the_position_moves_over_the_finished_beginning(crew: Crew) -> None:
-    anna, bert, cleo = desks(crew)
+    anna, bert, cleo = clients(crew)
     token = open_to_all(crew)
     first, second, third = claimed(anna), claimed(bert), claimed(cleo)
     assert bounds(first, second, third) == [(100, 110), (110, 120), (120, 130)]
@@ -89,7 +89,7 @@ def test_three_members_work_on_one_partition_and_the_position_moves_over_the_fin
 
 
 def test_a_range_may_lie_ahead_of_the_data_or_end_with_it(crew: Crew) -> None:
-    anna, bert, _ = desks(crew)
+    anna, bert, _ = clients(crew)
     open_to_all(crew, start=0)
     assert bounds(claimed(anna, size=1000, end=300)) == [(0, 300)]
     eventually(lambda: len(seen_by(crew, "bert").leases) == 1)
@@ -98,7 +98,7 @@ def test_a_range_may_lie_ahead_of_the_data_or_end_with_it(crew: Crew) -> None:
 
 
 def test_a_finished_range_is_not_finished_again(crew: Crew) -> None:
-    anna, bert, _ = desks(crew)
+    anna, bert, _ = clients(crew)
     open_to_all(crew)
     mine = claimed(anna)
     assert not bert.finish(mine)
@@ -108,7 +108,7 @@ def test_a_finished_range_is_not_finished_again(crew: Crew) -> None:
 
 
 def test_a_returned_range_is_the_next_to_be_claimed(crew: Crew) -> None:
-    anna, bert, cleo = desks(crew)
+    anna, bert, cleo = clients(crew)
     open_to_all(crew)
     first, second = claimed(anna), claimed(bert)
     assert anna.give_back(first)
@@ -121,7 +121,7 @@ def test_a_returned_range_is_the_next_to_be_claimed(crew: Crew) -> None:
 
 
 def test_the_ranges_of_a_dead_member_are_taken_over_the_lowest_first_within_three_intervals(crew: Crew) -> None:
-    anna, bert, cleo = desks(crew)
+    anna, bert, cleo = clients(crew)
     open_to_all(crew)
     lost = [claimed(bert), claimed(bert)]
     kept = claimed(anna)
@@ -142,13 +142,13 @@ def test_the_ranges_of_a_dead_member_are_taken_over_the_lowest_first_within_thre
 
 
 def test_a_range_that_nobody_finishes_is_given_up_in_the_end(crew: Crew) -> None:
-    anna, bert, _ = desks(crew)
+    anna, bert, _ = clients(crew)
     open_to_all(crew)
     for attempt in range(1, ATTEMPTS_MAX + 1):
-        desk = (anna, bert)[attempt % 2]
-        held = claimed(desk, end=110)
+        client = (anna, bert)[attempt % 2]
+        held = claimed(client, end=110)
         assert bounds(held) == [(100, 110)]
-        assert desk.give_back(held)
+        assert client.give_back(held)
     eventually(lambda: seen_by(crew, "anna").leases[0].attempts == ATTEMPTS_MAX)
     eventually(lambda: seen_by(crew, "anna").leases[0].owner is None)
     assert anna.claim(HOT, 10, end=110) is None
@@ -158,7 +158,7 @@ def test_a_range_that_nobody_finishes_is_given_up_in_the_end(crew: Crew) -> None
 
 
 def test_a_range_of_at_most_once_work_is_given_up_and_not_done_again(crew: Crew) -> None:
-    anna, bert, _ = desks(crew)
+    anna, bert, _ = clients(crew)
     open_to_all(crew, at_most_once=True)
     claimed(bert)
     vanish(crew, "bert")
@@ -172,7 +172,7 @@ def test_a_range_of_at_most_once_work_is_given_up_and_not_done_again(crew: Crew)
 
 
 def test_everything_is_void_under_a_new_owner(crew: Crew) -> None:
-    anna, bert, cleo = desks(crew)
+    anna, bert, cleo = clients(crew)
     token = open_to_all(crew)
     done, open_range = claimed(bert), claimed(cleo)
     assert bert.finish(done)
@@ -186,11 +186,11 @@ def test_everything_is_void_under_a_new_owner(crew: Crew) -> None:
     # Only what was finished from the beginning on counts; the rest is the new owner's.
     assert seen_by(crew, owner).position == 110
     assert cleo.claim(HOT, 10) is None
-    assert isinstance(anna, RangeDesk)
+    assert isinstance(anna, RangeClient)
 
 
 def test_the_owner_works_alone_again_once_no_range_is_being_worked_on(crew: Crew) -> None:
-    anna, bert, _ = desks(crew)
+    anna, bert, _ = clients(crew)
     token = open_to_all(crew)
     held = claimed(bert)
     assert not anna.close(HOT, token)
@@ -201,7 +201,7 @@ def test_the_owner_works_alone_again_once_no_range_is_being_worked_on(crew: Crew
 
 
 def test_only_the_owner_opens_a_partition(crew: Crew) -> None:
-    anna, bert, _ = desks(crew)
+    anna, bert, _ = clients(crew)
     [token] = crew.agents["anna"].held().values()
     assert not bert.open(HOT, token, 0)
     assert not anna.open(HOT, token + 1, 0)
@@ -210,7 +210,7 @@ def test_only_the_owner_opens_a_partition(crew: Crew) -> None:
 
 
 def test_finished_work_that_waits_for_an_unfinished_range_is_bounded(crew: Crew) -> None:
-    anna, _, _ = desks(crew)
+    anna, _, _ = clients(crew)
     open_to_all(crew)
     held = [anna.claim(HOT, 1) for _ in range(OPEN_RANGES_MAX)]
     assert all(each is not None for each in held)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from penstock.claims.agent import Agent
-from penstock.claims.codec import UnknownVersionError
+from penstock.claims.member.agent import Agent
+from penstock.claims.protocol.codec import UnknownVersionError
 from penstock.errors import UserError
 from tests.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
 from tests.kafka import Produce, Topics
@@ -172,8 +172,8 @@ def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Cr
     eventually(lambda: crew.shared(3, 3))
     assert crew.names("bert").count("foreign record") == len(FOREIGN) * PLACES
     with anna.looking() as hers, bert.looking() as his:
-        assert {each: hers.world.claim(each).token for each in crew.wanted} == {
-            each: his.world.claim(each).token for each in crew.wanted
+        assert {each: hers.view.claim(each).token for each in crew.wanted} == {
+            each: his.view.claim(each).token for each in crew.wanted
         }
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from penstock.claims.group import open_group
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Surroundings
+from penstock.engine.rounds import Context
 from penstock.verify import verify
 from penstock.watch.status import status
 from tests.exports import ExportPipe, event
@@ -30,9 +30,9 @@ class Exporter:
         self.heard = Recorder()
         self.stop = Stop()
         claims = open_group(job.log, replace(job.claims, client_id=client), self.heard.event)
-        around = Surroundings(listener=self.heard, claims=claims)
+        context = Context(listener=self.heard, claims=claims)
         loop = Loop(
-            lambda: ExportPipeline(job, export.spark, around),
+            lambda: ExportPipeline(job, export.spark, context),
             False,
             self.stop,
             Retries(10, random.Random(1)),

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Surroundings
-from penstock.failpoints import Reach, nowhere
+from penstock.engine.rounds import Context
+from penstock.failpoints import Reach, noop
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
@@ -38,11 +38,11 @@ def s3() -> Iterator[dict[str, str]]:
         yield options
 
 
-def run_to_end(job: JobSpec, spark: SparkSession, reach: Reach = nowhere) -> None:
+def run_to_end(job: JobSpec, spark: SparkSession, reach: Reach = noop) -> None:
     opened: list[ExportPipeline] = []
 
     def open_pipeline() -> ExportPipeline:
-        opened.append(ExportPipeline(job, spark, Surroundings(Environment(reach=reach))))
+        opened.append(ExportPipeline(job, spark, Context(Environment(reach=reach))))
         return opened[-1]
 
     try:

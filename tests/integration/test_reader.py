@@ -46,10 +46,10 @@ def test_records_of_1_byte_to_10_megabytes_come_in_bounded_batches_once_and_in_o
     bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
     name = topic(config={"max.message.bytes": "20000000"})
-    chance = random.Random(11)
-    sizes = [1] * 1_000 + [900_000] * 100 + [chance.choice([1, 100, 10_000, 1_000_000]) for _ in range(60)]
+    rng = random.Random(11)
+    sizes = [1] * 1_000 + [900_000] * 100 + [rng.choice([1, 100, 10_000, 1_000_000]) for _ in range(60)]
     sizes += [10_000_000, 1, 10_000_000, 10_000_000, *[10] * 3_000]
-    content = memoryview(chance.randbytes(10_000_000))
+    content = memoryview(rng.randbytes(10_000_000))
     produce(name, (bytes(content[:size]) for size in sizes), partition=0)
     found: list[bytes] = []
     offsets: list[int] = []

@@ -63,53 +63,53 @@ def _plain(value: Any) -> Any:
 
 def events(seed: int, first_id: int, count: int, day: int) -> Iterator[Event]:
     """Events of a day, some of days before it, a few that belong into quarantine."""
-    chance = Random(seed)
+    rng = Random(seed)
     for number in range(first_id, first_id + count):
-        of_day = chance.randrange(day) if day and chance.random() < LATE_SHARE else day
-        yield _event(chance, number, of_day, newest=day)
+        of_day = rng.randrange(day) if day and rng.random() < LATE_SHARE else day
+        yield _event(rng, number, of_day, newest=day)
 
 
-def _event(chance: Random, number: int, day: int, newest: int) -> Event:
-    at = FIRST_DAY + timedelta(days=day, milliseconds=chance.randrange(86_400_000))
-    name = UNNAMED if chance.random() < UNNAMED_SHARE else chance.choice(TYPES)
+def _event(rng: Random, number: int, day: int, newest: int) -> Event:
+    at = FIRST_DAY + timedelta(days=day, milliseconds=rng.randrange(86_400_000))
+    name = UNNAMED if rng.random() < UNNAMED_SHARE else rng.choice(TYPES)
     body: dict[str, Any] = {"type": name, "at": at.isoformat(timespec="milliseconds"), "id": number}
-    body |= _own(chance, newest) if name == INFERRED else _stated(chance)
-    if name == "click" and chance.random() < 0.5:
+    body |= _own(rng, newest) if name == INFERRED else _stated(rng)
+    if name == "click" and rng.random() < 0.5:
         body["type"] = "tap"
-    bad = name != UNNAMED and chance.random() < BAD_SHARE
+    bad = name != UNNAMED and rng.random() < BAD_SHARE
     if bad:
         # Of no type at all, or of a stated one and not as its schema says.
-        body |= {"type": "stranger"} if name == INFERRED or chance.random() < 0.5 else {"id": "none"}
-    return Event(_json(chance, body), None if bad else name, at.date(), number, checksum(body))
+        body |= {"type": "stranger"} if name == INFERRED or rng.random() < 0.5 else {"id": "none"}
+    return Event(_json(rng, body), None if bad else name, at.date(), number, checksum(body))
 
 
-def _stated(chance: Random) -> dict[str, Any]:
+def _stated(rng: Random) -> dict[str, Any]:
     return {
-        "text": f"text-{chance.randrange(10**6)}",
-        "ratio": chance.randrange(10**6) / 1024,
-        "tags": [f"tag-{chance.randrange(9)}" for _ in range(chance.randrange(3))] or None,
-        "place": {"x": chance.randrange(100), "y": chance.randrange(100)} if chance.random() < 0.8 else None,
+        "text": f"text-{rng.randrange(10**6)}",
+        "ratio": rng.randrange(10**6) / 1024,
+        "tags": [f"tag-{rng.randrange(9)}" for _ in range(rng.randrange(3))] or None,
+        "place": {"x": rng.randrange(100), "y": rng.randrange(100)} if rng.random() < 0.8 else None,
     }
 
 
-def _own(chance: Random, newest: int) -> dict[str, Any]:
+def _own(rng: Random, newest: int) -> dict[str, Any]:
     """Fields that nobody stated: nested ones may be absent, and every day brings one that was not there before."""
-    inner: dict[str, Any] = {"name": f"name-{chance.randrange(1000)}"}
-    optional: dict[str, Any] = {"count": chance.randrange(1000), "flag": chance.random() < 0.5}
-    optional |= {f"since_{each}": f"value-{chance.randrange(50)}" for each in range(1, newest + 1)}
-    inner |= {key: value for key, value in optional.items() if chance.random() < 0.5}
-    detail = {"inner": inner, "total": chance.randrange(10**9), "note": f"note-{chance.randrange(50)}"}
-    kept = {key: value for key, value in detail.items() if chance.random() < 0.7}
-    return {"detail": kept, "variant": f"v{chance.randrange(5)}"} if kept else {"variant": "none"}
+    inner: dict[str, Any] = {"name": f"name-{rng.randrange(1000)}"}
+    optional: dict[str, Any] = {"count": rng.randrange(1000), "flag": rng.random() < 0.5}
+    optional |= {f"since_{each}": f"value-{rng.randrange(50)}" for each in range(1, newest + 1)}
+    inner |= {key: value for key, value in optional.items() if rng.random() < 0.5}
+    detail = {"inner": inner, "total": rng.randrange(10**9), "note": f"note-{rng.randrange(50)}"}
+    kept = {key: value for key, value in detail.items() if rng.random() < 0.7}
+    return {"detail": kept, "variant": f"v{rng.randrange(5)}"} if kept else {"variant": "none"}
 
 
-def _json(chance: Random, body: dict[str, Any]) -> str:
-    return json.dumps(_shuffled(chance, body))
+def _json(rng: Random, body: dict[str, Any]) -> str:
+    return json.dumps(_shuffled(rng, body))
 
 
-def _shuffled(chance: Random, value: Any) -> Any:
+def _shuffled(rng: Random, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     keys = list(value)
-    chance.shuffle(keys)
-    return {key: _shuffled(chance, value[key]) for key in keys}
+    rng.shuffle(keys)
+    return {key: _shuffled(rng, value[key]) for key in keys}

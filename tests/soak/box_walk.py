@@ -102,55 +102,55 @@ def walk(seed: int, length: int, rows: int) -> tuple[Action, ...]:
     return tuple(_actions(Random(seed), length, rows // (length + DAYS)))
 
 
-def _actions(chance: Random, length: int, rows: int) -> Iterator[Action]:
+def _actions(rng: Random, length: int, rows: int) -> Iterator[Action]:
     broken: list[str] = []
     for day in range(DAYS):
         if day == SECOND_TOPIC_DAY:
             yield AddTopic()
         if day == MEND_DAY:
-            yield Mend(_failpoint(chance, REPLAY_STEPS, visits=1))
-        yield _send(chance, day, rows)
+            yield Mend(_failpoint(rng, REPLAY_STEPS, visits=1))
+        yield _send(rng, day, rows)
         if day == 0:
             yield Settle()
         for _ in range((length * (day + 1)) // DAYS - (length * day) // DAYS):
-            yield _disturbance(chance, broken)
-            yield _send(chance, day, rows)
+            yield _disturbance(rng, broken)
+            yield _send(rng, day, rows)
         if day == LOSS_DAY:
-            yield from _loss(chance, broken, _send(chance, day, rows))
+            yield from _loss(rng, broken, _send(rng, day, rows))
         yield Settle()
     yield from map(Heal, broken)
-    yield _send(chance, DAYS - 1, rows)
+    yield _send(rng, DAYS - 1, rows)
     yield Settle()
 
 
-def _send(chance: Random, day: int, rows: int) -> Send:
-    return Send(day, rows, chance.randrange(2**32))
+def _send(rng: Random, day: int, rows: int) -> Send:
+    return Send(day, rows, rng.randrange(2**32))
 
 
-def _loss(chance: Random, broken: list[str], send: Send) -> Iterator[Action]:
-    if not broken and chance.random() < 0.5:
-        broken.append(chance.choice(TYPES))
+def _loss(rng: Random, broken: list[str], send: Send) -> Iterator[Action]:
+    if not broken and rng.random() < 0.5:
+        broken.append(rng.choice(TYPES))
         yield Break(broken[-1])
         yield send
-    yield LoseLedger(tuple(broken), note_stays=chance.random() < 0.5)
+    yield LoseLedger(tuple(broken), note_stays=rng.random() < 0.5)
     broken.clear()
 
 
-def _disturbance(chance: Random, broken: list[str]) -> Action:
-    drawn = chance.random()
+def _disturbance(rng: Random, broken: list[str]) -> Action:
+    drawn = rng.random()
     if drawn < 0.4:
-        armed = _failpoint(chance, EXPORTER_STEPS, visits=6) if chance.random() < 0.6 else ""
-        return Kill(chance.randrange(EXPORTERS), armed)
+        armed = _failpoint(rng, EXPORTER_STEPS, visits=6) if rng.random() < 0.6 else ""
+        return Kill(rng.randrange(EXPORTERS), armed)
     if drawn < 0.7:
-        command = ("compact", "--all-days") if chance.random() < 0.6 else ("compact",)
-        return Maintain(command, _failpoint(chance, COMPACT_STEPS, visits=4) if chance.random() < 0.6 else "")
+        command = ("compact", "--all-days") if rng.random() < 0.6 else ("compact",)
+        return Maintain(command, _failpoint(rng, COMPACT_STEPS, visits=4) if rng.random() < 0.6 else "")
     if drawn < 0.8:
-        return Maintain(("vacuum",), _failpoint(chance, VACUUM_STEPS, visits=3) if chance.random() < 0.5 else "")
-    if broken and (len(broken) == BROKEN_MAX or chance.random() < 0.5):
-        return Heal(broken.pop(chance.randrange(len(broken))))
-    broken.append(chance.choice([each for each in TYPES if each not in broken]))
+        return Maintain(("vacuum",), _failpoint(rng, VACUUM_STEPS, visits=3) if rng.random() < 0.5 else "")
+    if broken and (len(broken) == BROKEN_MAX or rng.random() < 0.5):
+        return Heal(broken.pop(rng.randrange(len(broken))))
+    broken.append(rng.choice([each for each in TYPES if each not in broken]))
     return Break(broken[-1])
 
 
-def _failpoint(chance: Random, steps: Sequence[str], visits: int) -> str:
-    return f"{chance.choice(steps)}:kill:{chance.randint(1, visits)}"
+def _failpoint(rng: Random, steps: Sequence[str], visits: int) -> str:
+    return f"{rng.choice(steps)}:kill:{rng.randint(1, visits)}"

@@ -215,9 +215,9 @@ class World:
         exporter.process, exporter.armed = _run(exporter.job, failpoint), bool(failpoint)
 
     def _send(self, action: Send) -> None:
-        chance = Random(action.seed)
+        rng = Random(action.seed)
         new = list(events(action.seed, len(self.sent), action.rows, action.day))
-        places = [(chance.choice(self.topics), chance.randrange(PARTITIONS)) for _ in new]
+        places = [(rng.choice(self.topics), rng.randrange(PARTITIONS)) for _ in new]
         for topic, partition in sorted(set(places)):
             here = [each for each, place in zip(new, places, strict=True) if place == (topic, partition)]
             landed = Produce(self.bootstrap)(topic, [each.value for each in here], partition=partition)

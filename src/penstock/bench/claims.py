@@ -26,9 +26,9 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.bench.claims_baseline import BASELINE_NAME, run_consumer_group
 from penstock.bench.cpu import Meter
 from penstock.bench.result import BenchResult
-from penstock.claims.agent import Agent
-from penstock.claims.membership import MemberOptions
-from penstock.claims.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
+from penstock.claims.member.agent import Agent
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic
 from penstock.errors import TransientError
@@ -200,7 +200,7 @@ class _Crew:
         """How many partitions each member holds, as the first member sees it."""
         try:
             with self._agents[0].looking() as participant:
-                claims = [claim for _, claim in participant.world.claims() if claim.held]
+                claims = [claim for _, claim in participant.view.claims() if claim.held]
         except TransientError:
             return Counter()
         return Counter(claim.owner.client_id for claim in claims if claim.owner is not None)

@@ -18,7 +18,7 @@ from penstock.bench.ingest_sides import source_options_of_tuning
 from penstock.bench.memory import PeakMemory
 from penstock.embedded.sample_events import export_job, type_names, type_schema
 from penstock.engine.delta_spark import open_delta_spark
-from penstock.engine.events import Silence
+from penstock.engine.events import NullListener
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.session import open_spark
@@ -38,7 +38,7 @@ def penstock(spark: SparkSession, bootstrap: str, topic: str, types: int, folder
     job_path = folder / "job.yaml"
     job_path.write_text(export_job(bootstrap, topic, str(folder / "root"), types, more=_FLUSH))
     job = load_job(job_path)
-    Loop(lambda: ExportPipeline(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=Silence()).run()
+    Loop(lambda: ExportPipeline(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
 
 
 def baseline(spark: SparkSession, bootstrap: str, topic: str, types: int, folder: Path) -> None:

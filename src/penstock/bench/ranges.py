@@ -17,10 +17,10 @@ import polars as pl
 
 from penstock.bench.cpu import Meter, Spent
 from penstock.bench.result import BenchResult, median
-from penstock.claims.admin import pause, resume
-from penstock.claims.agent import Agent, CoordinationOptions
-from penstock.claims.membership import MemberOptions
-from penstock.claims.reading import CoordinatedGroup
+from penstock.claims.admin.commands import pause, resume
+from penstock.claims.admin.log_reader import CoordinatedGroup
+from penstock.claims.member.agent import Agent, CoordinationOptions
+from penstock.claims.member.membership import MemberOptions
 from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, produce_sample

@@ -1,12 +1,12 @@
 """Claims: the exclusive right of a process to a partition."""
 
-from penstock.claims.acks import DoneTwiceError, LostClaimError, UnknownWorkError
-from penstock.claims.agent import CoordinationOptions
-from penstock.claims.beginnings import PositionOutOfRangeError
-from penstock.claims.member import Member
-from penstock.claims.membership import DuplicateClientError, MemberOptions, ReplacedError
+from penstock.claims.consumer.acks import DoneTwiceError, LostClaimError, UnknownWorkError
+from penstock.claims.consumer.member import Member
+from penstock.claims.consumer.start_offsets import PositionOutOfRangeError
+from penstock.claims.consumer.streams import Work
+from penstock.claims.member.agent import CoordinationOptions
+from penstock.claims.member.membership import DuplicateClientError, MemberOptions, ReplacedError
 from penstock.claims.static import Claims, StaticClaims
-from penstock.claims.streams import Work
 
 __all__ = [
     "Claims",

@@ -1,26 +1,26 @@
-"""The claims of a job with many processes: what the engine asks, answered by the agent."""
+"""The claims of a job with several processes: the engine's port, implemented with an agent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from penstock.claims.agent import Agent, CoordinationOptions, default_client_id
-from penstock.claims.health import Health, HealthPolicy, Situation, check
-from penstock.claims.membership import MemberOptions
-from penstock.claims.records import ClaimingMessages, Seeking
-from penstock.claims.session import Tell
+from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
+from penstock.claims.member.health import Health, HealthPolicy, Situation, check
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.session import Tell
+from penstock.claims.protocol.records import ClaimingMessages, Seeking
 from penstock.errors import TransientError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.log.offsets import Partition
 
 
 class GroupClaims:
-    """Shares the partitions of a job with every other process of its group."""
+    """Divides the partitions of a job among the processes of its group."""
 
     shared = True
 
     def __init__(self, agent: Agent, release_if_behind: bool = False) -> None:
-        """`release_if_behind` lets go of a partition that grows faster than we work, if somebody else can take it."""
+        """`release_if_behind` releases a partition that grows faster than we work, if another member can take it."""
         self.agent = agent
         self._policy = HealthPolicy(release_if_behind, agent.member.unit == "topic")
         self._healths: dict[Partition, Health] = {}
@@ -47,7 +47,7 @@ class GroupClaims:
 
     def announced(self, partition: Partition) -> int | None:
         with self.agent.looking() as participant:
-            return participant.world.claim(partition).claimed
+            return participant.view.claim(partition).claimed
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         for partition, position in positions.items():
@@ -58,7 +58,7 @@ class GroupClaims:
             self._sample(positions, lags)
 
     def _sample(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
-        """Let go of one partition that this process cannot keep up with: the others may be no more than it can do."""
+        """Release one partition that this process cannot keep up with: it may be able to handle the others."""
         with self.agent.looking() as participant:
             takers = participant.takers(self.agent.now())
         checked = {
@@ -70,19 +70,19 @@ class GroupClaims:
             for each, position in positions.items()
         }
         self._healths = {each: result.health for each, result in checked.items()}
-        behind = [each for each, result in checked.items() if result.release is not None]
-        if behind:
-            worst = max(behind, key=lambda each: lags.get(each, 0))
+        lagging = [each for each, result in checked.items() if result.release is not None]
+        if lagging:
+            worst = max(lagging, key=lambda each: lags.get(each, 0))
             self.agent.shed(worst, checked[worst].release or "")
             del self._healths[worst]
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         with self.agent.looking() as participant:
-            shown = participant.world.claim(partition).position
+            shown = participant.view.claim(partition).position
         if shown is None or shown <= position:
             return None
         said = self.agent.say(
-            Seeking, partition, if_token=token, position=position, reason="the table is behind what was shown"
+            Seeking, partition, if_token=token, position=position, reason="the position shown is ahead of the table"
         )
         if said.refusal is not None:
             raise TransientError(f"{partition} has another owner: {said.refusal}")
@@ -107,5 +107,5 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
     coordination = CoordinationOptions(claims.topic, claims.partitions, claims.lost_history == "restart")
     agent = Agent(spec, member, coordination, tell)
     agent.start()
-    # With ranges, others help where the partition is; without, it has to move.
+    # With ranges other members help with the partition; without them it has to move.
     return GroupClaims(agent, release_if_behind=not claims.ranges)

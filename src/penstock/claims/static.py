@@ -1,4 +1,4 @@
-"""What the engine asks of claims, and the claims of a job with one process: it holds everything."""
+"""The engine's port for claims, and the claims of a job with a single process, which holds everything."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class Claims(Protocol):
     def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         """The held partitions with their tokens; `table_tokens` is the floor under each (RULES M1).
 
-        Asked at the beginning of a round: no work is under way on what is not in the answer.
+        Called at the start of a round: no work is in progress on partitions that are not returned.
         """
         ...
 
     def keeps(self, partition: Partition, token: int) -> bool:
-        """Whether the claim under this token is still ours, asked before a commit."""
+        """Whether the claim under this token is still ours; called before a commit."""
         ...
 
     def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
-        """Claim the messages below these offsets for processing at most once; those partitions where it was granted."""
+        """Claim the messages below these offsets for processing at most once; returns where it was granted."""
         ...
 
     def announced(self, partition: Partition) -> int | None:
-        """The offset up to which somebody has claimed messages for processing at most once."""
+        """The offset up to which messages were claimed for processing at most once."""
         ...
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
-        """Tell others how far this process is."""
+        """Report to other processes how far this one is."""
         ...
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
-        """Set the shown position to the table's where it is ahead of it (RULES M2); what it was, if it was."""
+        """Lower the shown position to the table's if it is ahead of it (RULES M2); returns the old one if so."""
         ...
 
     def renounce(self, partition: Partition) -> None:
-        """The table has a newer token than this claim: let go, and claim again above it (RULES M1)."""
+        """The table has a newer token than this claim: release, and claim again above it (RULES M1)."""
         ...
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         ...
 
 
@@ -69,13 +69,13 @@ class StaticClaims:
         return None
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
-        """Nobody else listens."""
+        """There is no other process."""
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         return None
 
     def renounce(self, partition: Partition) -> None:
-        """The next round begins with the table's token."""
+        """The next round starts with the table's token."""
 
     def close(self) -> None:
-        """There is nothing to let go of."""
+        """There is nothing to release."""

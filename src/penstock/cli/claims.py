@@ -1,4 +1,4 @@
-"""`penstock claims`: who holds which partition, how it came so, and the administrator's hand."""
+"""`penstock claims`: who holds which partition, how ownership changed, and an administrator's commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.claims.admin import (
+from penstock.claims.admin.commands import (
     HISTORY_LINES,
     HISTORY_RECORDS_MAX,
     find_claim,
@@ -21,9 +21,9 @@ from penstock.claims.admin import (
     release,
     resume,
 )
-from penstock.claims.listing import ListedClaim
-from penstock.claims.reading import CoordinatedGroup
-from penstock.claims.topics import DEFAULT_TOPIC
+from penstock.claims.admin.listing import ListedClaim
+from penstock.claims.admin.log_reader import CoordinatedGroup
+from penstock.claims.member.topics import DEFAULT_TOPIC
 from penstock.cli.claims_text import (
     claim_json,
     claim_text,
@@ -31,8 +31,8 @@ from penstock.cli.claims_text import (
     instant,
     line_json,
     listing_json,
+    print_history,
     print_listing,
-    print_story,
 )
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
@@ -40,7 +40,8 @@ from penstock.job.quantities import QuantityError, parse_duration
 from penstock.job.spec import ClaimsSpec, JobSpec, KafkaLogSpec
 
 app = typer.Typer(
-    help="Who holds which partition of a group, how it came so; pause a group, free a claim.", no_args_is_help=True
+    help="Show who holds which partition of a group and how ownership changed; pause a group, free a claim.",
+    no_args_is_help=True,
 )
 
 Job = Annotated[Path | None, typer.Option("--job", help="A job file: its cluster, group and coordination topic.")]
@@ -86,15 +87,15 @@ def history_(
     ] = HISTORY_RECORDS_MAX,
     json: Json = False,
 ) -> None:
-    """Tell the log as a story: who owned what, from when to when, at which positions, and why it changed."""
+    """Show who owned what, from when to when, at which positions, and why ownership changed."""
     of = _group(job, bootstrap, group, topic, None)
-    story = history(of, partition, limit, records)
+    found = history(of, partition, limit, records)
     if json:
-        beginnings = [{"place": each.place, "offset": each.offset} for each in story.beginnings]
-        head = {"group": of.group, "topic": of.topic, "records": story.records, "beginnings": beginnings}
-        typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in story.lines]}))
+        beginnings = [{"place": each.place, "offset": each.offset} for each in found.starts]
+        head = {"group": of.group, "topic": of.topic, "records": found.records, "beginnings": beginnings}
+        typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in found.lines]}))
     else:
-        print_story(story, of.topic, Console(highlight=False))
+        print_history(found, of.topic, Console(highlight=False))
 
 
 @app.command("pause")
@@ -107,14 +108,14 @@ def pause_(
     duration: Annotated[
         str | None, typer.Option("--for", help="Members resume by themselves after this time, as 30m.")
     ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="For those who read `list` and `history`.")] = "",
+    reason: Annotated[str, typer.Option("--reason", help="Shown by `list` and `history`.")] = "",
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for the last claim to be released.")] = WAIT,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once the pause is in the log.")] = False,
     json: Json = False,
 ) -> None:
-    """Pause a group: its members finish what they do, release every claim and take none until it is resumed.
+    """Pause a group: its members finish their current work, release every claim and take none until resumed.
 
-    Exit code 75 if somebody still held a claim when the wait was over; the pause holds all the same.
+    Exit code 75 if a claim was still held when the wait was over; the group is paused nevertheless.
     """
     of = _group(job, bootstrap, group, topic, heartbeat)
     seconds = 0.0 if no_wait else _seconds("--wait", wait)
@@ -168,9 +169,9 @@ def release_(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: Json = False,
 ) -> None:
-    """Free the claim of somebody who is gone or stuck: its token rises, so that owner holds it no longer.
+    """Free the claim of a process that is gone or stuck: a higher token fences it.
 
-    A member that is alive may claim it again; stop it first if it shall not.
+    A live member may claim it again; stop it first to prevent that.
     """
     of = _group(job, bootstrap, group, topic, heartbeat)
     before = find_claim(of, partition)
@@ -193,7 +194,7 @@ def release_(
 def _group(
     job: Path | None, bootstrap: str | None, group: str | None, topic: str | None, heartbeat: str | None
 ) -> CoordinatedGroup:
-    """The group that the options name: of a job file, or of a cluster and a name."""
+    """The group that the options name: by a job file, or by a cluster and a name."""
     if (job is None) == (bootstrap is None):
         raise UserError("name the cluster by --job or by --bootstrap, and not by both")
     if job is not None:
@@ -217,14 +218,14 @@ def _seconds(option: str, text: str) -> float:
     try:
         return parse_duration(text)
     except QuantityError as error:
-        raise UserError(f"{option} {text} is no duration", hint=str(error)) from None
+        raise UserError(f"{option} {text} is not a duration", hint=str(error)) from None
 
 
 def _waiting(holders: tuple[ListedClaim, ...]) -> None:
-    """Say how many claims are still held, whenever that changes."""
+    """Print how many claims are still held, whenever that changes."""
     if holders:
         typer.echo(f"waiting for {len(holders)} claims: {holder_text(holders[0])}", err=True)
 
 
 def _silent(holders: tuple[ListedClaim, ...]) -> None:
-    """Nobody watches."""
+    """No progress is shown."""

@@ -1,4 +1,4 @@
-"""Claims in words and in JSON: listings, and the lines of their story."""
+"""Claims as text and as JSON: listings, and the lines of their history."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.claims.listing import ClaimsListing, ListedClaim, ListedLease
-from penstock.claims.story import Change, Line, Span, Story
-from penstock.claims.world import Freshness
+from penstock.claims.admin.history import Change, History, Line, Span
+from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedLease
+from penstock.claims.protocol.group_view import Freshness
 from penstock.cli.status import duration
 
 LEFT = "left"
@@ -89,7 +89,7 @@ def claim_json(claim: ListedClaim) -> dict[str, Any]:
 
 
 def line_json(line: Line) -> dict[str, Any]:
-    """What the line tells; what it does not tell is left out."""
+    """The fields of a line, without those that do not apply."""
     told: dict[str, Any] = {}
     for each in fields(line):
         content = getattr(line, each.name)
@@ -204,16 +204,16 @@ def claim_text(claim: ListedClaim) -> str:
 def holder_text(claim: ListedClaim) -> str:
     """Who holds a claim, and how long it has been silent about it."""
     state = "" if claim.freshness is None else f" ({claim.freshness.value})"
-    age = "" if claim.age_seconds is None else f", heard of {duration(claim.age_seconds)} ago"
+    age = "" if claim.age_seconds is None else f", last heard from {duration(claim.age_seconds)} ago"
     return f"{claim.partition} by {claim.owner}{state}{age}"
 
 
-def print_story(story: Story, topic: str, console: Console) -> None:
+def print_history(history: History, topic: str, console: Console) -> None:
     """One line per change, oldest first."""
-    for each in story.beginnings:
-        text = f"! partition {each.place} of {topic} is told from offset {each.offset} on: what came before is inferred"
+    for each in history.starts:
+        text = f"! partition {each.place} of {topic} is read from offset {each.offset} on: what came before is inferred"
         console.print(Text(text, style="yellow"), soft_wrap=True)
-    for line in story.lines:
+    for line in history.lines:
         console.print(Text(f"{instant(line.at)}  {line_text(line)}"), soft_wrap=True)
 
 
@@ -235,7 +235,7 @@ def _what(line: Line) -> str:
         case Change.LEFT:
             return f"{line.who} left"
         case Change.FORGOTTEN:
-            return f"{line.before} was silent for long and is forgotten (said {line.who})"
+            return f"{line.before} was silent for a long time and is forgotten (sent by {line.who})"
         case Change.HELD_BEFORE | Change.CLAIMED | Change.TAKEN_OVER | Change.RESTARTED:
             return f"{_claimed(line)}{_given_up(line)}{_tenure(line)}"
         case Change.RELEASED:
@@ -266,7 +266,7 @@ def _what(line: Line) -> str:
         case Change.RANGE_GIVEN_UP:
             return f"{line.who} gave{_of_range(line)} up for good{_silent(line)}"
         case Change.FOREIGN:
-            return f"no record of Penstock: {line.reason}"
+            return f"not a record of Penstock: {line.reason}"
         case _:
             assert_never(line.change)
 

@@ -43,21 +43,21 @@ class Sample:
 
 def web_requests(sample: Sample) -> Iterator[bytes]:
     """The values, in order."""
-    chance = random.Random(sample.seed)
+    rng = random.Random(sample.seed)
     step = timedelta(days=sample.days) / max(sample.records, 1)
     for number in range(sample.records):
         if sample.bad_every and (number + 1) % sample.bad_every == 0:
             yield BAD_VALUES[(number // sample.bad_every) % len(BAD_VALUES)][1]
         else:
-            yield _request(chance, _FIRST_DAY + number * step)
+            yield _request(rng, _FIRST_DAY + number * step)
 
 
-def _request(chance: random.Random, at: datetime) -> bytes:
-    session, unique = (uuid.UUID(int=chance.getrandbits(128), version=4) for _ in range(2))
+def _request(rng: random.Random, at: datetime) -> bytes:
+    session, unique = (uuid.UUID(int=rng.getrandbits(128), version=4) for _ in range(2))
     return (
         f'{{"meta": {{"producer": {{"timestamp": "{at.isoformat(timespec="microseconds")}"}}}}, '
-        f'"method": "{chance.choice(_METHODS)}", "session_id": "{session}", "status": {chance.choice(_STATUSES)}, '
-        f'"url": "https://shop.example/{chance.choice(_PATHS)}", "uuid": "{unique}"}}'
+        f'"method": "{rng.choice(_METHODS)}", "session_id": "{session}", "status": {rng.choice(_STATUSES)}, '
+        f'"url": "https://shop.example/{rng.choice(_PATHS)}", "uuid": "{unique}"}}'
     ).encode()
 
 

@@ -42,24 +42,24 @@ def type_schema(name: str) -> dict[str, str]:
 
 def events(sample: EventSample) -> Iterator[bytes]:
     """The values, in order."""
-    chance = random.Random(sample.seed)
+    rng = random.Random(sample.seed)
     names = type_names(sample.types)
     step = timedelta(days=sample.days) / max(sample.records, 1)
     for number in range(sample.records):
-        late = timedelta(hours=chance.randrange(6)) if chance.randrange(10) == 0 else timedelta()
+        late = timedelta(hours=rng.randrange(6)) if rng.randrange(10) == 0 else timedelta()
         at = max(_FIRST_DAY, _FIRST_DAY + number * step - late)
-        name = names[chance.randrange(len(names))]
-        yield _event(chance, name, at)
+        name = names[rng.randrange(len(names))]
+        yield _event(rng, name, at)
 
 
-def _event(chance: random.Random, name: str, at: datetime) -> bytes:
+def _event(rng: random.Random, name: str, at: datetime) -> bytes:
     return (
         f'{{"type": "{name}", "at": "{at.isoformat(timespec="milliseconds")}", '
-        f'"host": "worker-{chance.randrange(400)}", '
-        f'"user": "{chance.choice(_USERS)}", "application": "application_1557_{chance.randrange(100000):06}", '
-        f'"pid": {chance.randrange(65536)}, "{name}_count": {chance.randrange(10**9)}, '
-        f'"{name}_ratio": {chance.random():.6f}, "{name}_state": "state-{chance.randrange(8)}", '
-        f'"{name}_ok": {"true" if chance.random() < 0.9 else "false"}}}'
+        f'"host": "worker-{rng.randrange(400)}", '
+        f'"user": "{rng.choice(_USERS)}", "application": "application_1557_{rng.randrange(100000):06}", '
+        f'"pid": {rng.randrange(65536)}, "{name}_count": {rng.randrange(10**9)}, '
+        f'"{name}_ratio": {rng.random():.6f}, "{name}_state": "state-{rng.randrange(8)}", '
+        f'"{name}_ok": {"true" if rng.random() < 0.9 else "false"}}}'
     ).encode()
 
 

@@ -11,7 +11,7 @@ class Listener(Protocol):
     def event(self, name: str, **fields: object) -> None: ...
 
 
-class Silence:
+class NullListener:
     """Nobody listens."""
 
     def event(self, name: str, **fields: object) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
 from penstock.engine.failing import FailingTypes
-from penstock.engine.rounds import JobRounds, Surroundings, answering_log
+from penstock.engine.rounds import Context, JobRounds, answering_log
 from penstock.engine.starting import StartedTable
 from penstock.engine.waiting import WaitingRecords
 from penstock.errors import InvariantError, TransientError
@@ -49,19 +49,19 @@ class CatchUpBatch(Batch):
 class ExportPipeline(JobRounds[WrittenShares]):
     """The five steps of a routed job."""
 
-    def __init__(self, job: JobSpec, spark: SparkSession, around: Surroundings | None = None) -> None:
-        around = around or Surroundings()
+    def __init__(self, job: JobSpec, spark: SparkSession, context: Context | None = None) -> None:
+        context = context or Context()
         if job.export is None:
             raise InvariantError(f"{job.name} is no routed job")
         self.export = job.export
         self.spark = spark
         refuse_unshared(job, spark.sparkContext.master)
-        with answering_log(job, around) as log:
-            self.table = open_export(job, job.export, around.environment)
-            refuse_earlier_life(job, self.table.life, open_quarantine(job, around.environment))
+        with answering_log(job, context) as log:
+            self.table = open_export(job, job.export, context.environment)
+            refuse_earlier_life(job, self.table.life, open_quarantine(job, context.environment))
             self.table.agree_on_types()
-            super().__init__(job, around, log)
-            self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, around.failpoint)
+            super().__init__(job, context, log)
+            self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, context.failpoint)
             life = self.table.life
             assert life is not None
             self.quarantine = QuarantineTable(job, self.environment, life)

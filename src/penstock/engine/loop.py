@@ -50,10 +50,10 @@ class Stop:
 
 @dataclass(slots=True)
 class Retries:
-    """How many transient errors in a row a loop bears, with growing pauses that chance spreads."""
+    """How many transient errors in a row a loop bears, with growing, randomly spread pauses."""
 
     failures_max: int
-    chance: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
     failures: int = 0
 
     def pause_seconds(self, error: PenstockError) -> float:
@@ -64,7 +64,7 @@ class Retries:
         if self.failures > bound:
             raise error
         longest = min(_RETRY_SECONDS_MAX, _RETRY_SECONDS * 2**self.failures)
-        return self.chance.uniform(_RETRY_SECONDS, longest)
+        return self.rng.uniform(_RETRY_SECONDS, longest)
 
     def succeed(self) -> None:
         self.failures = 0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import SparkSession
 
 from penstock.claims import Claims, StaticClaims
-from penstock.engine.events import Listener, Silence
+from penstock.engine.events import Listener, NullListener
 from penstock.engine.reports import Written
-from penstock.engine.rounds import JobRounds, Surroundings, answering_log
+from penstock.engine.rounds import Context, JobRounds, answering_log
 from penstock.engine.spark_failures import spark_errors
 from penstock.engine.starting import StartedTable
 from penstock.engine.writing import BatchWriter
@@ -42,14 +42,19 @@ class Pipeline(JobRounds[Written]):
         stopping: Callable[[], bool] = lambda: False,
         open_log: Callable[[KafkaLogSpec], KafkaLog] = KafkaLog,
     ) -> None:
-        around = Surroundings(
-            environment or Environment(), listener or Silence(), claims or StaticClaims(), failpoint, stopping, open_log
+        context = Context(
+            environment or Environment(),
+            listener or NullListener(),
+            claims or StaticClaims(),
+            failpoint,
+            stopping,
+            open_log,
         )
         refuse_unshared(job, spark.sparkContext.master)
         self.spark = spark
-        with answering_log(job, around) as log:
-            self.table = _open_table(job, spark, around.environment)
-            super().__init__(job, around, log)
+        with answering_log(job, context) as log:
+            self.table = _open_table(job, spark, context.environment)
+            super().__init__(job, context, log)
             self.writer = BatchWriter(job, spark, self.table, self.log, self.listener, failpoint, stopping)
             self.quarantine = Quarantine(job, self.table, self.environment)
             self.quarantine.finish_replay(TableRuns(self.table))

@@ -17,11 +17,11 @@ from penstock.engine.export import ExportPipeline
 from penstock.engine.gateway import jvm_exit_code
 from penstock.engine.loop import Loop, Retries, Rounds, Stop
 from penstock.engine.pipeline import Pipeline
-from penstock.engine.rounds import Surroundings
+from penstock.engine.rounds import Context
 from penstock.engine.session import SharedSession, open_spark
 from penstock.engine.spark_failures import SparkGoneError
 from penstock.errors import PenstockError
-from penstock.failpoints import Failpoint, nowhere
+from penstock.failpoints import Failpoint, noop
 from penstock.job.spark_checks import merged_spark
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
@@ -75,21 +75,23 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
             raise each.error[0]
 
 
-def open_rounds(job: JobSpec, spark: SparkSession, around: Surroundings) -> Rounds:
+def open_rounds(job: JobSpec, spark: SparkSession, context: Context) -> Rounds:
     """The rounds of a job, by the kind of its table."""
     if job.export is not None:
-        return ExportPipeline(job, spark, around)
-    return Pipeline(job, spark, around.environment, around.listener, around.failpoint, around.claims, around.stopping)
+        return ExportPipeline(job, spark, context)
+    return Pipeline(
+        job, spark, context.environment, context.listener, context.failpoint, context.claims, context.stopping
+    )
 
 
 def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
-    reach = options.failpoint.reach if options.failpoint else nowhere
+    reach = options.failpoint.reach if options.failpoint else noop
     claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
 
     def pipeline() -> Rounds:
         environment = Environment(reach=reach)
         return open_rounds(
-            job, spark.current(), Surroundings(environment, listener, claims, options.failpoint, lambda: bool(stop))
+            job, spark.current(), Context(environment, listener, claims, options.failpoint, lambda: bool(stop))
         )
 
     loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)

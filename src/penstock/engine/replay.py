@@ -18,14 +18,14 @@ from typing import Generic
 
 from pyspark.sql import SparkSession
 
-from penstock.engine.events import Listener, Silence
+from penstock.engine.events import Listener, NullListener
 from penstock.engine.export import ExportPipeline
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.replay_chunks import Chunk, ReplayOptions, chunks_of
 from penstock.engine.replay_export import ExportTarget
 from penstock.engine.replay_table import TableTarget
 from penstock.engine.replay_target import F, OvertakenError, Target
-from penstock.engine.rounds import Surroundings
+from penstock.engine.rounds import Context
 from penstock.engine.session import open_spark
 from penstock.errors import TransientError
 from penstock.flow.manifest import Counts
@@ -80,8 +80,8 @@ def replay(
                 return _Replay(TableTarget(pipeline), options or ReplayOptions()).run()
             finally:
                 pipeline.close()
-        around = Surroundings(environment or Environment(), listener or Silence())
-        exporting = ExportPipeline(job, session, around)
+        context = Context(environment or Environment(), listener or NullListener())
+        exporting = ExportPipeline(job, session, context)
         try:
             return _Replay(ExportTarget(exporting), options or ReplayOptions()).run()
         finally:
@@ -165,4 +165,4 @@ class _Replay(Generic[F]):
 
     def _pause(self) -> None:
         environment = self._target.environment
-        environment.sleep(environment.chance.uniform(0, _PAUSE_SECONDS_MAX))
+        environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))

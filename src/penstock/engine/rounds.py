@@ -13,8 +13,8 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
-from penstock.engine.events import Listener, Silence
-from penstock.engine.sharing import Hands, RangeWork
+from penstock.engine.events import Listener, NullListener
+from penstock.engine.range_work import RangeCallbacks, RangeWork
 from penstock.engine.starting import StartedTable, Starter
 from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.failpoints import Failpoint
@@ -36,11 +36,11 @@ RECORD_BYTES_ASSUMED = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Context:
     """What a process gives to the rounds of its jobs."""
 
     environment: Environment = field(default_factory=Environment)
-    listener: Listener = field(default_factory=Silence)
+    listener: Listener = field(default_factory=NullListener)
     claims: Claims = field(default_factory=StaticClaims)
     failpoint: Failpoint | None = None
     stopping: Callable[[], bool] = lambda: False
@@ -48,9 +48,9 @@ class Surroundings:
 
 
 @contextmanager
-def answering_log(job: JobSpec, around: Surroundings) -> Iterator[KafkaLog]:
+def answering_log(job: JobSpec, context: Context) -> Iterator[KafkaLog]:
     """A log that has answered once: for one that cannot be read no table is made. Closed if the block fails."""
-    log = around.open_log(job.log)
+    log = context.open_log(job.log)
     try:
         log.partitions()
         yield log
@@ -106,12 +106,12 @@ class LandedPart(Protocol):
 class JobRounds(ABC, Generic[W]):
     """The five steps of one job over its log and a table of some kind."""
 
-    def __init__(self, job: JobSpec, surroundings: Surroundings, log: KafkaLog) -> None:
+    def __init__(self, job: JobSpec, context: Context, log: KafkaLog) -> None:
         self.job = job
         self.log = log
-        self.environment = surroundings.environment
-        self.listener = surroundings.listener
-        self.claims = surroundings.claims
+        self.environment = context.environment
+        self.listener = context.listener
+        self.claims = context.claims
         self.seen = Seen()
         self.starter = Starter(job, self.log, self.stateful, self.claims, self.listener, self.reach)
         self.ranges = self._range_work()
@@ -371,8 +371,8 @@ class JobRounds(ABC, Generic[W]):
             return None
         if self.job.delivery is Delivery.AT_MOST_ONCE:
             return None
-        hands = Hands(self.write, self.settle, self.land, self.reach)
-        return RangeWork(claims, self.log, self.stateful, self.job, hands, self.listener)
+        callbacks = RangeCallbacks(self.write, self.settle, self.land, self.reach)
+        return RangeWork(claims, self.log, self.stateful, self.job, callbacks, self.listener)
 
     def reach(self, step: str) -> None:
         self.environment.reach(step)

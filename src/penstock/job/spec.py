@@ -124,7 +124,7 @@ class ClaimsSpec:
     """How the processes of a job share its partitions through the coordination topic."""
 
     client_id: str | None = None
-    """A stable id takes its claims back after a restart; None: one made by chance."""
+    """A stable id takes its claims back after a restart; None: randomly generated."""
     heartbeat_seconds: float = 10.0
     topic: str = "__penstock"
     partitions: int = 8

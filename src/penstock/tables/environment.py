@@ -1,4 +1,4 @@
-"""What a table needs from outside: clock, chance, failpoints and fresh ids, so that tests can hold them."""
+"""What a table needs from outside: clock, random numbers, failpoints and fresh ids, so that tests control them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.failpoints import Reach, nowhere
+from penstock.failpoints import Reach, noop
 
 
 @dataclass(slots=True)
 class Environment:
-    """Clock, chance and failpoints of a process."""
+    """Clock, random numbers and failpoints of a process."""
 
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
-    chance: random.Random = field(default_factory=random.Random)
-    reach: Reach = nowhere
+    rng: random.Random = field(default_factory=random.Random)
+    reach: Reach = noop
 
 
 def new_batch_id() -> str:

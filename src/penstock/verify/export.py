@@ -42,12 +42,12 @@ def prove_export(job: JobSpec, export: ExportSpec, depth: Depth, open_log: OpenL
     facts.table.refuse_other_names(job.log.topics)
     landed = find_landed(job, export, facts)
     with closing(open_log(job)) as log:
-        log_facts = with_epochs(read_log(log, facts.lives), facts.state.partitions, log)
+        log_facts = with_epochs(read_log(log, facts.incarnations), facts.state.partitions, log)
         sweep = swept(job, facts, landed, depth, log, log_facts.bounds)
         asked = depth.asked(_subject(facts, landed), log, log_facts.bounds)
         checks = [
             *own_checks(facts, landed, sweep),
-            check_log(facts.state.partitions, facts.lives.fingerprints, log_facts),
+            check_log(facts.state.partitions, facts.incarnations.fingerprints, log_facts),
             *([sweep.check_records()] if depth.deep else []),
             *([] if asked is None else [check_export_values(job, export, facts, landed, asked)]),
         ]
@@ -123,10 +123,10 @@ def own_checks(facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check,
 
 def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     partitions = facts.state.partitions
-    others = {**facts.lives.others, **landed.others}
+    others = {**facts.incarnations.others, **landed.others}
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
-        lives=replace(facts.lives, others=others),
+        incarnations=replace(facts.incarnations, others=others),
         leaves={each: Leave(twice_below=_twice_below(facts, each), owed=_owed(facts, each)) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )

@@ -25,10 +25,10 @@ from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.facts import life_faults, quarantine_files
 from penstock.verify.files import Examined, examine
 from penstock.verify.findings import Check
-from penstock.verify.lives import Lives
 from penstock.verify.owners import QUARANTINE_COLUMNS
 from penstock.verify.proved import Proved, read_proved
 from penstock.verify.table_offsets import DataFile
+from penstock.verify.topic_incarnations import TopicIncarnations
 
 ENTRIES_AT_ONCE = 16
 ENTRIES_PER_READ = 512
@@ -46,7 +46,7 @@ class LedgerFacts:
     """The files of the quarantine table with rows of the job."""
     pending: Examined
     """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
-    lives: Lives
+    incarnations: TopicIncarnations
     life_faults: tuple[str, ...] = ()
     """Set where the quarantine belongs to an earlier ledger."""
     last: Entry | None = None
@@ -107,7 +107,7 @@ def read_ledger(
         pending=examine(
             open_storage(job.table.quarantine_path, job.table.storage_options), reading.pending, QUARANTINE_COLUMNS
         ),
-        lives=_lives(state),
+        incarnations=_incarnations(state),
         life_faults=life_faults(quarantine, job.name, table.life),
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
@@ -212,9 +212,9 @@ def _broken(table: ExportTable, error: InvariantError) -> Check:
     return chain.check(max(numbers, default=0))
 
 
-def _lives(state: LedgerState) -> Lives:
+def _incarnations(state: LedgerState) -> TopicIncarnations:
     current = sorted(partition for partition, _ in state.current())
-    return Lives(
+    return TopicIncarnations(
         current=tuple(current),
         retired=tuple(sorted(state.partitions.keys() - set(current))),
         fingerprints={topic: known for topic, known in state.fingerprints.items() if known is not None},

@@ -27,10 +27,10 @@ from penstock.tables.parquet.unknown_files import WHAT_TO_DO, files_beyond
 from penstock.tables.replayed import run_number
 from penstock.verify.chain import Chain, TypeDay
 from penstock.verify.files import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
-from penstock.verify.lives import find_lives
 from penstock.verify.owners import OriginColumns
 from penstock.verify.sources import TypeFiles
 from penstock.verify.table_offsets import DataFile, GoneError, active_files
+from penstock.verify.topic_incarnations import find_incarnations
 
 _OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
 
@@ -148,14 +148,14 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
         staged = examine(own.storage(), _untaken_files(name, own, state), columns)
         faults += [f"type {name}: {each}" for each in (*seen.faults, *staged.faults)]
         waiting += staged.files
-        lives = find_lives(own.transactions(), table.job.name)
+        incarnations = find_incarnations(own.transactions(), table.job.name)
         mine = state_of(own.version, own.transaction, table.job.name, state.partitions).partitions.values()
-        of_others = lives.rows_written - sum(each.totals.written + each.totals.replayed for each in mine)
+        of_others = incarnations.rows_written - sum(each.totals.written + each.totals.replayed for each in mine)
         rows[name] = seen.rows + staged.rows - of_others
         ends = {each: end for each in state.partitions if (end := state.position_of(each, name)) is not None}
         files = [replace(each, path=f"{name}/{each.path}") for each in (*seen.files, *staged.files)]
         types[name] = TypeFiles(files, ends)
-        for job, ids in lives.others.items():
+        for job, ids in incarnations.others.items():
             others[job] = others.get(job, frozenset()) | ids
     return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), per_type=False, others=others)
 
@@ -240,7 +240,7 @@ class _Owned:
         for each in state.partitions:
             self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
         self._ids: dict[str, list[str]] = {}
-        """Of each topic its lives, in the order in which the ledger met them."""
+        """Of each topic its incarnations, in the order in which the ledger met them."""
         for each in state.partitions:
             known = self._ids.setdefault(each.topic, [])
             if each.topic_id not in known:

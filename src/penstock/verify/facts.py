@@ -17,9 +17,9 @@ from penstock.tables.quarantine import open_quarantine
 from penstock.tables.quarantine_rows import count_rows, own_files
 from penstock.tables.state import PartitionState
 from penstock.verify.laws import LogFacts, States
-from penstock.verify.lives import Committed, Lives, find_lives, read_history
 from penstock.verify.log_port import LogAnswers, ReadableLog
 from penstock.verify.table_offsets import DataFile, active_files
+from penstock.verify.topic_incarnations import Committed, TopicIncarnations, find_incarnations, read_history
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class TableFacts:
 
     table: Table
     quarantine: Table | None
-    lives: Lives
+    incarnations: TopicIncarnations
     states: Mapping[Partition, PartitionState]
     committed: Committed
     history: tuple[Mapping[str, Any], ...]
@@ -55,14 +55,14 @@ def read_table(job: JobSpec) -> TableFacts | None:
     with library_errors(job.table.path):
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
         committed = read_history(history, job.name)
-        lives = find_lives(table.transactions(), job.name, committed.partitions)
-        states = state_of(table.version, table.transaction, job.name, lives.partitions).partitions
+        incarnations = find_incarnations(table.transactions(), job.name, committed.partitions)
+        states = state_of(table.version, table.transaction, job.name, incarnations.partitions).partitions
     key = replay_key(job.name)
     replayed = (quarantine.transaction(key) if quarantine else None) or 0
     return TableFacts(
         table=table,
         quarantine=quarantine,
-        lives=lives,
+        incarnations=incarnations,
         states=states,
         committed=committed,
         history=history,
@@ -71,13 +71,15 @@ def read_table(job: JobSpec) -> TableFacts | None:
     )
 
 
-def read_log(log: LogAnswers, lives: Lives) -> LogFacts:
+def read_log(log: LogAnswers, incarnations: TopicIncarnations) -> LogFacts:
     """Ask the log about the partitions of topics that are still the ones which the table has read."""
-    ids = log.topic_ids(lives.fingerprints)
-    known = set(lives.current)
-    same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == lives.fingerprints[topic]}
-    new = [each for each in log.partitions() if each not in known] if len(same) == len(lives.fingerprints) else []
-    return LogFacts(ids, log.bounds(each for each in lives.current if each.topic in same), tuple(new))
+    ids = log.topic_ids(incarnations.fingerprints)
+    known = set(incarnations.current)
+    same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == incarnations.fingerprints[topic]}
+    new = (
+        [each for each in log.partitions() if each not in known] if len(same) == len(incarnations.fingerprints) else []
+    )
+    return LogFacts(ids, log.bounds(each for each in incarnations.current if each.topic in same), tuple(new))
 
 
 def with_epochs(facts: LogFacts, states: States, log: ReadableLog) -> LogFacts:

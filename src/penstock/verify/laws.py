@@ -202,7 +202,7 @@ def spans(partition: Partition, state: PartitionWord, slices: Sequence[Committed
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """How many rows there are, and how many Penstock put there, over all jobs and lives of topics."""
+    """How many rows there are, and how many Penstock put there, over all jobs and incarnations of topics."""
 
     table: int
     written: int

@@ -12,9 +12,9 @@ import pyarrow as pa
 from penstock.log.offsets import Partition
 from penstock.storage import Storage
 from penstock.verify.findings import Offence, OffenceKind
-from penstock.verify.lives import UNKNOWN_TOPIC
 from penstock.verify.owners import OriginColumns, Owners
 from penstock.verify.table_offsets import DataFile, origin_frames
+from penstock.verify.topic_incarnations import UNKNOWN_TOPIC
 from penstock.verify.windows import Pass, Window
 
 PoolKey = tuple[str | None, int]

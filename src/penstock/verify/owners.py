@@ -12,7 +12,7 @@ from penstock.flow.fitting import folded
 from penstock.flow.names import parse_staged_name
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import JobSpec
-from penstock.verify.lives import UNKNOWN_TOPIC, Lives
+from penstock.verify.topic_incarnations import UNKNOWN_TOPIC, TopicIncarnations
 
 _PASSED_ON = re.compile(r"`?(?P<name>\w+)`?(?:\s+(?:as\s+)?`?(?P<alias>\w+)`?)?", re.IGNORECASE)
 
@@ -84,16 +84,16 @@ class Owners:
     job: str | None = None
     """Rows that name another job are not looked at."""
     has_forgotten: bool = False
-    """Whether there are lives of topics whose names are forgotten: any topic may have had one."""
+    """Whether there are incarnations of topics whose names are forgotten: any topic may have had one."""
 
     @staticmethod
-    def of(lives: Lives, job: str | None = None) -> Owners:
+    def of(incarnations: TopicIncarnations, job: str | None = None) -> Owners:
         ids: dict[str, set[str]] = {}
-        for each in lives.partitions:
+        for each in incarnations.partitions:
             ids.setdefault(each.topic, set()).add(each.topic_id)
         return Owners(
             ids_of={topic: frozenset(found) for topic, found in ids.items()},
-            other_ids=frozenset(topic_id for found in lives.others.values() for topic_id in found),
+            other_ids=frozenset(topic_id for found in incarnations.others.values() for topic_id in found),
             job=job,
             has_forgotten=UNKNOWN_TOPIC in ids,
         )
@@ -101,7 +101,7 @@ class Owners:
     def owner(self, path: str, topic: str | None, topic_id: str | None) -> str | None:
         """The topic id of a row in the file at `path`, `STRANGER`, or None where nothing tells.
 
-        Only staged files have the id in their names: compaction mixes the lives of a recreated topic.
+        Only staged files have the id in their names: compaction mixes the incarnations of a recreated topic.
         """
         if topic_id is not None:
             return topic_id

@@ -1,7 +1,7 @@
-"""Rows of which nothing tells the life of their topic: as many of each offset as all lives together must have. Pure.
+"""Rows of which nothing tells the life of their topic: each offset as often as all of them have it. Pure.
 
-Compaction mixes the lives of a recreated topic. What can be said then: how often each offset is there, over all
-lives. What cannot: that a row of one life does not stand where a row of another should.
+Compaction mixes the incarnations of a recreated topic. What can be said then: how often each offset is there, over all
+incarnations. What cannot: that a row of one life does not stand where a row of another should.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from penstock.log.offsets import Bounds, Partition
 from penstock.storage import Storage
 from penstock.verify.judge import Leave
 from penstock.verify.laws import Span
-from penstock.verify.lives import Lives
 from penstock.verify.log_port import ReadableLog
 from penstock.verify.owners import OriginColumns
 from penstock.verify.table_offsets import DataFile
+from penstock.verify.topic_incarnations import TopicIncarnations
 from penstock.verify.windows import OFFSETS_PER_PASS_MAX
 
 SAMPLE_RECORDS = 10_000
@@ -76,7 +76,7 @@ class Subject:
     """What is judged: the offsets that must be there, whose rows are among them, and which may be there twice."""
 
     spans: Mapping[Partition, tuple[Span, ...]]
-    lives: Lives
+    incarnations: TopicIncarnations
     leaves: Mapping[Partition, Leave] = field(default_factory=dict)
     replayed: frozenset[Partition] = frozenset()
     """Partitions of which records were taken out of quarantine again."""

@@ -78,7 +78,7 @@ class Sweep:
                     placed.setdefault(key, {})[partition] = Placed(tally.spans, _all([held.table, bad]))
             for key, members in placed.items():
                 window = wanted[next(iter(members))]
-                with_others = bool(self._subject.lives.others)
+                with_others = bool(self._subject.incarnations.others)
                 self._pool_offences += reconcile_pool(window, members, pooled[key], with_others)
                 self._pooled[key] = self._pooled.get(key, 0) + len(pooled[key])
 
@@ -166,7 +166,7 @@ class Sweep:
     def _open_scans(self) -> tuple[list[OffsetScan], OffsetScan]:
         """The quarantine always tells where its rows came from, the table only if the job keeps it."""
         sources, columns = self._sources, self._sources.columns
-        owners = Owners.of(self._subject.lives, self._job.name)
+        owners = Owners.of(self._subject.incarnations, self._job.name)
         types = [
             OffsetScan(sources.storage, each.files, columns, owners, self._pools, each.ends)
             for each in (sources.types if columns is not None else ())
@@ -176,7 +176,7 @@ class Sweep:
         return types, bad
 
     def _scan(self, scan: OffsetScan, wanted: Pass) -> Scanned:
-        others = frozenset(topic_id for ids in self._subject.lives.others.values() for topic_id in ids)
+        others = frozenset(topic_id for ids in self._subject.incarnations.others.values() for topic_id in ids)
         mine = frozenset(each.topic_id for each in self._tallies)
         scanned = scan.read(wanted, others - mine)
         if scanned.stranger is not None:
@@ -185,7 +185,7 @@ class Sweep:
 
     def _placed(self) -> list[tuple[Partition, Tally]]:
         """The partitions whose rows can be told from those of other jobs."""
-        shared = self._subject.lives.shared_topic_ids
+        shared = self._subject.incarnations.shared_topic_ids
         return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
 
     def _can_tell(self, partition: Partition, offence: Offence) -> bool:
@@ -208,10 +208,10 @@ class Sweep:
             if tally.lacking and tally.lacking <= without:
                 found.append(unproven.rows_without_place(each, tally.lacking, without))
         found += [unproven.mixed_lives(count, self._pools.members(key)) for key, count in self._pooled.items()]
-        lives = self._subject.lives
-        if lives.shared_topic_ids:
-            mine = [each for each in self._tallies if each.topic_id in lives.shared_topic_ids]
-            found.append(unproven.shared_topics(sorted(lives.others), mine))
+        incarnations = self._subject.incarnations
+        if incarnations.shared_topic_ids:
+            mine = [each for each in self._tallies if each.topic_id in incarnations.shared_topic_ids]
+            found.append(unproven.shared_topics(sorted(incarnations.others), mine))
         return found
 
     def _gone(self) -> int:

@@ -52,7 +52,7 @@ class TableFiles:
     def counts(self, facts: TableFacts) -> RowCounts:
         return RowCounts(
             table=self.data.rows,
-            written=facts.lives.rows_written,
+            written=facts.incarnations.rows_written,
             quarantine=self.quarantine.rows,
             quarantined=sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values()),
             pending=self.pending.rows,

@@ -119,7 +119,7 @@ def _compare_places(
     sample: Sample,
     compared: Compared,
 ) -> None:
-    owners = Owners.of(sources.asked.subject.lives, sources.job)
+    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
     values = PlacedValues(
         ValueSide(sources.files, columns, owners),
         _quarantine_side(sources),
@@ -171,7 +171,7 @@ def _compare_slices(
         for each, spans in sources.asked.subject.spans.items()
         if spans and spans[0].lo < spans[-1].hi
     )
-    if cut.rest_is_mixed and (not whole or sources.asked.subject.lives.others):
+    if cut.rest_is_mixed and (not whole or sources.asked.subject.incarnations.others):
         return [unproven.values_of_mixed_files(len(cut.rest.files))]
     values.compare(cut.rest, compared)
     return []
@@ -199,7 +199,7 @@ def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, i
 
 
 def _quarantine_side(sources: ValueSources) -> ValueSide:
-    owners = Owners.of(sources.asked.subject.lives, sources.job)
+    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
     return ValueSide(_quarantine_values(sources), QUARANTINE_COLUMNS, owners)
 
 

@@ -77,7 +77,7 @@ def _prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return NO_TABLE
     files = TableFiles.of(job, facts)
     with closing(open_log(job)) as log:
-        log_facts = with_epochs(read_log(log, facts.lives), facts.states, log)
+        log_facts = with_epochs(read_log(log, facts.incarnations), facts.states, log)
         subject = _subject(facts)
         sweep = Sweep(job, subject, _sources(files, log, log_facts, depth.deep), depth.progress)
         sweep.run(depth.offsets_per_pass_max)
@@ -89,7 +89,7 @@ def _prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
             check_slices(facts.states, facts.committed.slices),
             check_rows(files.counts(facts), files.faults(facts)),
             sweep.check_offsets(by_values and all(each.ok for each in values)),
-            check_log(facts.states, facts.lives.fingerprints, log_facts),
+            check_log(facts.states, facts.incarnations.fingerprints, log_facts),
             *([sweep.check_records()] if depth.deep else []),
             *values,
         ]
@@ -99,7 +99,7 @@ def _prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
 def _subject(facts: TableFacts) -> Subject:
     return Subject(
         spans={each: spans(each, state, facts.committed.slices.get(each, ())) for each, state in facts.states.items()},
-        lives=facts.lives,
+        incarnations=facts.incarnations,
         leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
         replayed=frozenset(each for each, state in facts.states.items() if state.totals.replayed),
     )

@@ -21,7 +21,7 @@ from penstock.tables.parquet.entry import Entry
 from penstock.tables.parquet.opening import open_export
 from penstock.tables.parquet.rules import Measured, Rule, breaches, failed_percent, gap_records, measure
 from penstock.tables.parquet.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
-from penstock.verify.lives import Lives
+from penstock.verify.topic_incarnations import TopicIncarnations
 from penstock.watch.day_answers import DayAnswer, answer, instant, last_complete_day
 from penstock.watch.log_side import alerts, read_log_view
 from penstock.watch.standing import (
@@ -158,8 +158,8 @@ def export_status(job: JobSpec, export: ExportSpec, now: Callable[[], float]) ->
         return ExportStatus(job.name, shown_path(job), None, limits=export.alerts)
     current = dict(sorted(state.current()))
     fingerprints = {topic: number for topic, number in state.fingerprints.items() if number is not None}
-    lives = Lives(current=tuple(current), fingerprints=fingerprints)
-    view = read_log_view(job, lives, {each: here.position for each, here in current.items()}, now)
+    incarnations = TopicIncarnations(current=tuple(current), fingerprints=fingerprints)
+    view = read_log_view(job, incarnations, {each: here.position for each, here in current.items()}, now)
     partitions = tuple(_partition(each, here, state, view) for each, here in current.items())
     entries = table.ledger.last(ENTRIES_SEARCHED)
     totals = [here.totals for here in state.partitions.values()]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 
-from penstock.claims.admin import owners
-from penstock.claims.reading import CoordinatedGroup
+from penstock.claims.admin.commands import owners
+from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
 from penstock.log.kafka import KafkaLog
@@ -14,8 +14,8 @@ from penstock.log.mirror import mirrored
 from penstock.log.offsets import Partition
 from penstock.tables.delta.keys import topic_fingerprint
 from penstock.verify.facts import read_log
-from penstock.verify.lives import Lives
 from penstock.verify.log_offsets import record_times
+from penstock.verify.topic_incarnations import TopicIncarnations
 from penstock.watch.standing import Alert, AlertKind, LogView, PartitionStatus
 
 AGE_SECONDS_MAX = 5.0
@@ -23,12 +23,12 @@ AGE_SECONDS_MAX = 5.0
 
 
 def read_log_view(
-    job: JobSpec, lives: Lives, positions: Mapping[Partition, int | None], now: Callable[[], float]
+    job: JobSpec, incarnations: TopicIncarnations, positions: Mapping[Partition, int | None], now: Callable[[], float]
 ) -> LogView:
     """Ask the log; one that does not answer gives a view with its error."""
     with closing(KafkaLog(job.log)) as log:
         try:
-            found = read_log(log, lives)
+            found = read_log(log, incarnations)
             unread = {
                 each: max(position, bounds.first)
                 for each, bounds in found.bounds.items()

@@ -27,8 +27,8 @@ def status(job: JobSpec, now: Callable[[], float] = time.time) -> JobStatus:
     if facts is None:
         return JobStatus(job.name, path, None)
     positions = {each: state.position for each, state in facts.states.items()}
-    view = read_log_view(job, facts.lives, positions, now)
-    partitions = tuple(_partition_status(each, facts.states[each], view) for each in facts.lives.current)
+    view = read_log_view(job, facts.incarnations, positions, now)
+    partitions = tuple(_partition_status(each, facts.states[each], view) for each in facts.incarnations.current)
     quarantine_rows = sum(state.totals.quarantined - state.totals.replayed for state in facts.states.values())
     return JobStatus(
         job=job.name,
@@ -41,7 +41,7 @@ def status(job: JobSpec, now: Callable[[], float] = time.time) -> JobStatus:
         gaps=tuple(recorded_gaps(facts.history, job.name)),
         given_up_offsets=sum(state.totals.given_up for state in facts.states.values()),
         given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
-        alerts=tuple(alerts(partitions, facts.lives.fingerprints, view, quarantine_rows)),
+        alerts=tuple(alerts(partitions, facts.incarnations.fingerprints, view, quarantine_rows)),
         log_error=view.error.primary if view.error else None,
         exit_code=view.error.exit_code if view.error else 0,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine.events import Silence
+from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.rounds import Round
 from penstock.errors import PenstockError, TransientError, UserError
@@ -57,7 +57,7 @@ class Script:
 
 
 def loop_of(script: Callable[[], Script], stop: Stop, once: bool = True, retries: int = 3) -> Loop:
-    return Loop(script, once, stop, Retries(retries, random.Random(7)), Silence())
+    return Loop(script, once, stop, Retries(retries, random.Random(7)), NullListener())
 
 
 def test_passing_errors_are_tried_again_up_to_the_bound_and_then_raised() -> None:

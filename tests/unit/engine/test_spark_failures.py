@@ -13,7 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.engine.events import Silence
+from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.session import SharedSession, chosen_master, open_spark
 from penstock.engine.spark_failures import (
@@ -98,13 +98,13 @@ def test_what_a_record_may_have_caused_is_searched() -> None:
 def test_a_loop_opens_its_rounds_again_on_another_session() -> None:
     scripts = [Script(SparkStoppedError("stopped")), Script(CAUGHT_UP)]
     opened = list(scripts)
-    Loop(lambda: opened.pop(0), True, Patient(), Retries(3, random.Random(7)), Silence()).run()
+    Loop(lambda: opened.pop(0), True, Patient(), Retries(3, random.Random(7)), NullListener()).run()
     assert [each.closed for each in scripts] == [True, True]
 
 
 def test_a_loop_does_not_try_again_without_a_jvm() -> None:
     with pytest.raises(SparkGoneError):
-        Loop(lambda: Script(SparkGoneError("killed")), True, Stop(), Retries(3), Silence()).run()
+        Loop(lambda: Script(SparkGoneError("killed")), True, Stop(), Retries(3), NullListener()).run()
 
 
 def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None:

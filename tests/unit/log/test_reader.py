@@ -87,12 +87,12 @@ def read(sizes: list[int], chunk: int) -> Iterator[pa.RecordBatch]:
 
 def mixed_sizes(seed: int) -> list[int]:
     """Runs of like records, from 1 B to 10 MB, each run up to 60 MB; few small records may stand before large ones."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     sizes: list[int] = []
     for _ in range(6):
-        largest = 10 ** chance.randint(0, 7)
-        count = chance.randint(1, max(1, min(6_000, 60_000_000 // largest)))
-        sizes += [chance.randint(1, largest) for _ in range(count)]
+        largest = 10 ** rng.randint(0, 7)
+        count = rng.randint(1, max(1, min(6_000, 60_000_000 // largest)))
+        sizes += [rng.randint(1, largest) for _ in range(count)]
     return sizes
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.compact import compact as compact_command
 from penstock.errors import UserError
-from penstock.failpoints import nowhere
+from penstock.failpoints import noop
 from penstock.storage import Entry as Stored
 from penstock.storage import open_storage
 from penstock.tables.environment import Environment
@@ -263,7 +263,7 @@ def test_a_process_that_slept_over_its_rename_brings_no_compacted_file_back(tmp_
     root.write(ZERO, 50, 60, {("click", WEDNESDAY): range(50, 60)})
     assert compact(root.open(much_later), all_days=True).files_removed == 2
     for late in orders:
-        finish(storage, late, nowhere)
+        finish(storage, late, noop)
         assert rows_stored(storage) == root.expected
 
 
@@ -284,7 +284,7 @@ def test_a_file_that_appears_while_compaction_looks_around_is_not_taken_while_it
     storage.watch = commit
     later = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)
     assert compact(root.open(later)).files_removed
-    finish(storage, late[0], nowhere)
+    finish(storage, late[0], noop)
     assert rows_stored(storage) == root.expected
 
 

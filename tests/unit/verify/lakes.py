@@ -37,7 +37,7 @@ class Kind:
 
     @property
     def mixed(self) -> bool:
-        """Rows of two lives that nothing tells apart."""
+        """Rows of two incarnations that nothing tells apart."""
         return self.compacted and self.recreated
 
 

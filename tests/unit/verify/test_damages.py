@@ -209,7 +209,7 @@ CROSSED = [
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_a_healthy_table_is_proved_as_far_as_it_can_be(lakes: dict[Kind, Lake], kind: Kind) -> None:
-    """Without places only rows are counted; two lives in one compacted file cannot be told apart."""
+    """Without places only rows are counted; two incarnations in one compacted file cannot be told apart."""
     plain, values = lakes[kind].verify(), lakes[kind].verify(values=True)
     open_laws = [each.name for each in plain.checks if each.verdict is not Verdict.PROVEN]
     assert open_laws == ([] if kind.places and not kind.mixed else ["offsets"])

@@ -1,4 +1,4 @@
-"""Rows of which nothing tells the life of their topic: each offset as often as all lives together must have it."""
+"""Rows of which nothing tells the life of their topic: each offset as often as all of them have it."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class Table:
 
     def _back_off(self, attempt: int) -> None:
         longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
-        self.environment.sleep(self.environment.chance.uniform(0, longest))
+        self.environment.sleep(self.environment.rng.uniform(0, longest))
 
 
 def open_table(spec: DeltaTableSpec, job: str, environment: Environment | None = None) -> Table:

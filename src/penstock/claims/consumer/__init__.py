@@ -1,0 +1,1 @@
+"""The consumer library: records of the claimed partitions for any Python program, without Spark."""

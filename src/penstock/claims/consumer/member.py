@@ -1,0 +1,215 @@
+"""A member of a group for any Python program: coordination through Kafka alone, records delivered one by one.
+
+See docs/claims-library.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Literal
+
+from penstock.claims.consumer.acks import LostClaimError
+from penstock.claims.consumer.deliveries import Deliveries
+from penstock.claims.consumer.options import (
+    IN_FLIGHT_MAX,
+    Delivery,
+    DeliveryOptions,
+    Start,
+    check_delivery,
+    log_spec,
+)
+from penstock.claims.consumer.start_offsets import OutOfRange
+from penstock.claims.consumer.stream_supervisor import StreamSupervisor
+from penstock.claims.consumer.streams import Reader, Stream, Work
+from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.session import Tell
+from penstock.errors import PenstockError, UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Partition
+
+POLL_COUNT_MAX = 500
+FETCH_SECONDS = 0.1
+"""How long a poll waits for records before it looks for newly claimed partitions."""
+
+logger = logging.getLogger("penstock.claims")
+
+
+def _log(event: str, **fields: object) -> None:
+    """The default `tell` of a member: Python's logging."""
+    logger.info("%s %s", event, fields)
+
+
+class Member:
+    """One process of a group. Every method may be called from any thread; polls run one at a time."""
+
+    def __init__(
+        self,
+        where: str | KafkaLogSpec,
+        *,
+        group: str,
+        topics: Sequence[str] = (),
+        client_id: str | None = None,
+        delivery: Delivery = "at_least_once",
+        start: Start | None = None,
+        heartbeat_seconds: float = 10.0,
+        unit: Literal["partition", "topic"] = "partition",
+        claims_max: int | None = None,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        out_of_range: OutOfRange = "fail",
+        release_if_behind: bool = True,
+        coordination: CoordinationOptions | None = None,
+        tell: Tell = _log,
+    ) -> None:
+        spec = log_spec(where, topics, start)
+        self._options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind)
+        check_delivery(self._options)
+        options = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
+        self._agent = Agent(spec, options, coordination, tell)
+        self._topics = KafkaLog(spec, max(1.0, heartbeat_seconds))
+        self._supervisor = StreamSupervisor(self._agent, self._topics, self._options, tell)
+        self._reader = Reader(spec, group)
+        self._tell = tell
+        self._deliveries = Deliveries(self._agent, self._supervisor, self._options.at_most_once)
+        self._polling = threading.Lock()
+        self._closing = threading.Event()
+        self._closed = False
+        self._started = False
+
+    @property
+    def client_id(self) -> str:
+        return self._agent.member.client_id
+
+    def start(self) -> Member:
+        """Join the group in the background; UserError for a topic that does not exist."""
+        self._open()
+        if not self._started:
+            self._started = True
+            self._supervisor.start()
+            self._agent.start()
+        return self
+
+    def close(self) -> None:
+        """Release everything at the finished positions, so that others continue at once; may be called twice."""
+        self._closing.set()
+        with self._polling:
+            if self._closed:
+                return
+            self._closed = True
+            if self._started:
+                self._supervisor.close()
+                with contextlib.suppress(PenstockError):
+                    # What ended the agent was raised by poll; there is nothing left to report to.
+                    self._supervisor.report()
+                self._agent.close()
+            self._reader.close()
+            self._topics.close()
+
+    # records
+
+    def poll(self, seconds: float = 1.0, count_max: int = POLL_COUNT_MAX) -> list[Work]:
+        """The next records of the held partitions, in order within each; empty if none came in time.
+
+        At most once, they are claimed in the log first, which may take two heartbeat intervals more.
+        Raises what ended the member: after a UserError or FencedError only `close` is left.
+        """
+        deadline = self._agent.now() + seconds
+        with self._polling:
+            self._open()
+            if not self._started:
+                raise UserError("the member was not started", hint="use `with Member(...) as member:`, or start()")
+            while not self._closing.is_set():
+                if self._supervisor.error is not None:
+                    raise self._supervisor.error
+                with self._supervisor.lock:
+                    streams = dict(self._supervisor.streams)
+                    stuck, self._supervisor.stuck = self._supervisor.stuck, False
+                if stuck:
+                    self._tell("consumer replaced", reason="it returned nothing although the log has more")
+                    self._reader.replace_consumer()
+                self._reader.follow(streams)
+                found = self._deliveries.hand_out(count_max)
+                left = deadline - self._agent.now()
+                if found or left <= 0:
+                    return found
+                self._reader.fetch(min(left, FETCH_SECONDS))
+            return []
+
+    def __iter__(self) -> Iterator[Work]:
+        """Record after record until the member is closed, except those of claims lost meanwhile."""
+        while not self._closing.is_set():
+            for work in self.poll():
+                if self._current(work) is not None:
+                    yield work
+
+    def done(self, work: Work) -> None:
+        """Report that the work on a record is finished: in any order, from any thread.
+
+        LostClaimError if another member may be doing it by now; UserError if it was done before or never handed out.
+        """
+        with self._supervisor.lock:
+            stream = self._current(work)
+            if stream is None:
+                raise LostClaimError(work.partition, work.offset, work.token)
+            stream.acks.done(work.offset, work.token)
+
+    # status
+
+    def held(self) -> dict[Partition, int]:
+        """The partitions that are this member's now, each with its token."""
+        return self._agent.held()
+
+    def positions(self) -> dict[Partition, int]:
+        """The offset up to which every record is done, for each partition being read."""
+        with self._supervisor.lock:
+            return {partition: stream.acks.position for partition, stream in self._supervisor.streams.items()}
+
+    def lag(self) -> dict[Partition, int]:
+        """Records from the position to the log's end, as it was at the last heartbeat."""
+        with self._supervisor.lock:
+            return {partition: stream.lag for partition, stream in self._supervisor.streams.items()}
+
+    def oldest_undone_seconds(self) -> dict[Partition, float]:
+        """How long the record that holds each position back has been in flight; a poison record shows here."""
+        now = self._agent.now()
+        with self._supervisor.lock:
+            oldest = {partition: stream.acks.oldest_undone() for partition, stream in self._supervisor.streams.items()}
+        return {partition: now - each.delivered_at for partition, each in oldest.items() if each is not None}
+
+    def losses(self) -> dict[Partition, tuple[tuple[int, int], ...]]:
+        """The group's loss ledger: ranges `[start, end)` that were claimed at most once and never reported as done."""
+        with self._agent.looking() as participant:
+            return {partition: claim.given_up for partition, claim in participant.view.claims() if claim.given_up}
+
+    def __enter__(self) -> Member:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> None:
+        if self._closed:
+            raise UserError("the member is closed")
+
+    def _current(self, work: Work) -> Stream | None:
+        """The stream that a record was handed out by, if its claim still counts."""
+        with self._supervisor.lock:
+            stream = self._supervisor.streams.get(work.partition)
+            if stream is None or stream.token != work.token:
+                return None
+            if self._supervisor.owns(stream):
+                return stream
+            # The caller drops the refused record: if the claim is ours after all, it must be delivered again.
+            stream.stale = True
+            return None

@@ -1,0 +1,160 @@
+"""A thread that keeps a member's streams in step with its claims, and watches whether it keeps up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+
+from penstock.claims.consumer.acks import Acks
+from penstock.claims.consumer.options import DeliveryOptions
+from penstock.claims.consumer.start_offsets import StartOffsets
+from penstock.claims.consumer.streams import Stream
+from penstock.claims.member.agent import Agent
+from penstock.claims.member.health import HealthPolicy, Situation, check
+from penstock.claims.member.session import Tell
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.log.kafka import KafkaLog
+from penstock.log.offsets import Partition
+
+TURN_SECONDS = 0.05
+
+
+class StreamSupervisor:
+    """Starts, samples and ends streams. `lock` guards them; `error` is what ended the thread."""
+
+    def __init__(self, agent: Agent, log: KafkaLog, options: DeliveryOptions, tell: Tell) -> None:
+        self.lock = threading.RLock()
+        self.streams: dict[Partition, Stream] = {}
+        self.error: PenstockError | None = None
+        self.stuck = False
+        """Whether the log has more of a stream than the consumer gives: whoever polls replaces it."""
+        self._agent = agent
+        self._log = log
+        self._options = options
+        self._tell = tell
+        self._start_offsets = StartOffsets(agent, log, options.out_of_range, options.at_most_once)
+        self._interval_seconds = agent.member.heartbeat_seconds
+        self._policy = HealthPolicy(options.release_if_behind, agent.member.unit == "topic")
+        self._sampled_at = float("-inf")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(name=f"streams {agent.member.client_id}", target=self._live, daemon=True)
+
+    def start(self) -> None:
+        """Look at the topics, so that a wrong name fails here, and start the thread."""
+        partitions = self._log.partitions()
+        self._start_offsets.know(frozenset(partitions))
+        self._agent.want(partitions, {})
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread; all its waits are bounded."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def owns(self, stream: Stream) -> bool:
+        """Whether work of this stream may still be reported as done.
+
+        At least once: only while the claim is certainly ours, as another member may be doing it again.
+        At most once: until the claim is known to be lost, as nobody else will do it.
+        """
+        if stream.over:
+            return False
+        if self._agent.confirmed(stream.partition, stream.token):
+            return True
+        return self._options.at_most_once and not self._surely_lost(stream)
+
+    def report(self) -> None:
+        """Report to the agent how far each stream is and where work is in flight, for heartbeats and releases.
+
+        Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position.
+        """
+        with self.lock:
+            try:
+                with self._agent.looking() as participant:
+                    now = self._agent.now()
+                    for partition, stream in self.streams.items():
+                        if participant.confirmed(partition, stream.token, now):
+                            participant.progress(partition, stream.acks.position, stream.lag)
+                    participant.using(partition for partition, stream in self.streams.items() if stream.acks.undone)
+            except TransientError:
+                # Not a member at the moment: nothing to report.
+                return
+
+    def _live(self) -> None:
+        while not self._stopping.wait(TURN_SECONDS):
+            try:
+                self._turn()
+            except (TransientError, OutcomeUnknownError) as error:
+                self._tell("reading interrupted", reason=error.primary, detail=error.detail)
+                self._stopping.wait(min(1.0, self._interval_seconds))
+            except PenstockError as error:
+                self.error = error
+                return
+            except BaseException as error:
+                # The top of a thread: the next poll must see the bug.
+                self.error = PenstockError("the stream supervisor of a member crashed", detail=repr(error))
+                raise
+
+    def _turn(self) -> None:
+        held = self._agent.held()
+        self._end_streams()
+        self.report()
+        new = {partition: token for partition, token in held.items() if partition not in self.streams}
+        if new:
+            self._start_streams(new)
+        now = self._agent.now()
+        if now - self._sampled_at >= self._interval_seconds:
+            self._sampled_at = now
+            self._agent.want(self._log.partitions(), {})
+            if self.streams:
+                self._sample()
+
+    def _end_streams(self) -> None:
+        with self.lock:
+            for partition in [partition for partition, stream in self.streams.items() if not self.owns(stream)]:
+                del self.streams[partition]
+
+    def _start_streams(self, tokens: Mapping[Partition, int]) -> None:
+        starts = self._start_offsets.find(tokens)
+        now = self._agent.now()
+        with self.lock:
+            for partition, offset in starts.items():
+                acks = Acks(partition, tokens[partition], offset, self._options.in_flight_max)
+                self.streams[partition] = Stream(acks, now)
+        for partition, offset in starts.items():
+            self._tell("reading begins", partition=str(partition), token=tokens[partition], offset=offset)
+        self._sampled_at = float("-inf")
+
+    def _sample(self) -> None:
+        """Sample every stream's position and end, and release the worst one that this member cannot keep up with."""
+        bounds = self._log.bounds(self.streams)
+        with self._agent.looking() as participant:
+            takers = participant.takers(self._agent.now())
+        release: dict[Partition, str] = {}
+        now = self._agent.now()
+        with self.lock:
+            for partition, stream in self.streams.items():
+                if partition not in bounds:
+                    continue
+                position = stream.acks.position
+                self.stuck = self.stuck or stream.stuck(bounds[partition].end)
+                health = stream.health.sampled(position, max(position, bounds[partition].end))
+                quiet = (now - stream.moved_at) / self._interval_seconds
+                checked = check(health, self._policy, Situation(quiet, takers))
+                stream.health = checked.health
+                if checked.release is not None:
+                    release[partition] = checked.release
+        if release:
+            # One at a time: this member may be able to handle what is left.
+            worst = max(release, key=lambda each: self.streams[each].lag)
+            self._tell("cannot keep up", partition=str(worst), reason=release[worst])
+            self._agent.shed(worst, release[worst])
+
+    def _surely_lost(self, stream: Stream) -> bool:
+        try:
+            with self._agent.looking() as participant:
+                claim = participant.view.claim(stream.partition)
+                return claim.token != stream.token or not claim.held_by(participant.who)
+        except TransientError:
+            return False

@@ -1,0 +1,255 @@
+"""The held partitions of a member, read through one Kafka consumer that is assigned by hand and joins no group."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.claims.consumer.acks import Acks
+from penstock.claims.member.health import Health, lag_of
+from penstock.errors import PenstockError, UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.log.admin import QuietLog, logger
+from penstock.log.faults import error_of, fault_of
+from penstock.log.offsets import Partition
+from penstock.log.security import librdkafka_settings
+
+FETCH_AT_ONCE_MAX = 500
+UNANSWERED_SECONDS_MAX = 10.0
+"""A consumer that gives nothing for so long although the log has more is replaced: after a restart of its broker
+librdkafka may wait for ever for the answer to a question about leader epochs."""
+
+_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One record, handed out under a claim; `timestamp` is in milliseconds since 1970, as Kafka keeps it."""
+
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int | None
+    token: int
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """One claim that is being read: what is fetched and not delivered, what is delivered and not done.
+
+    The queue belongs to the polling thread; everything else is guarded by the member's lock.
+    """
+
+    acks: Acks
+    moved_at: float
+    """When it started, or last delivered a record."""
+    queue: deque[Message | int] = field(default_factory=deque)
+    """Records in order; a number means that the log holds nothing more below it."""
+    health: Health = field(default_factory=Health)
+    stale: bool = False
+    """It has to start again from the group's position."""
+    out_of_range: bool = False
+    """The log no longer holds what comes next: it starts again once everything before is done."""
+    fetch_from: int = -1
+    """The offset after the last one that was fetched."""
+    unanswered_seconds: float = 0.0
+    """How long the consumer was asked for this stream since it last answered."""
+
+    def __post_init__(self) -> None:
+        if self.fetch_from < 0:
+            self.fetch_from = self.acks.position
+
+    @property
+    def partition(self) -> Partition:
+        return self.acks.partition
+
+    @property
+    def token(self) -> int:
+        return self.acks.token
+
+    @property
+    def over(self) -> bool:
+        return self.stale or (self.out_of_range and not self.queue and not self.acks.tracked)
+
+    def stuck(self, end: int) -> bool:
+        """Whether the consumer should have answered by now: the log ends at `end`, and it was asked for long."""
+        return self.fetch_from < end and self.unanswered_seconds > UNANSWERED_SECONDS_MAX
+
+    @property
+    def lag(self) -> int:
+        """Records up to the log's end as it was at the last sample."""
+        return lag_of(self.acks.position, self.health.ends[-1]) if self.health.ends else 0
+
+    def take(self, each: Message | int, fetch_from: int) -> None:
+        """Queue what the consumer gave; what comes next begins at `fetch_from`."""
+        self.queue.append(each)
+        self.fetch_from = fetch_from
+        self.unanswered_seconds = 0.0
+
+    def next_messages(self, count_max: int) -> list[Message]:
+        """The records that could be delivered now; they stay in the queue until `hand_out` takes them."""
+        while self.queue and isinstance(self.queue[0], int):
+            self.acks.pass_over(self.queue.popleft())  # type: ignore[arg-type]
+        room = min(count_max, self.acks.room)
+        found: list[Message] = []
+        for each in self.queue:
+            if len(found) >= room:
+                break
+            if not isinstance(each, int):
+                found.append(each)
+        return found
+
+    def hand_out(self, count: int, now: float) -> Iterator[Work]:
+        """Take so many records from the queue and track them."""
+        while count > 0:
+            each = self.queue.popleft()
+            if isinstance(each, int):
+                self.acks.pass_over(each)
+                continue
+            work = _work(each, self.partition, self.token)
+            self.acks.deliver(work.offset, now)
+            self.moved_at = now
+            count -= 1
+            yield work
+
+
+class Reader:
+    """The Kafka consumer, used by one thread at a time; what it fetches goes to the streams it follows."""
+
+    def __init__(self, spec: KafkaLogSpec, group: str) -> None:
+        self._bootstrap = spec.bootstrap
+        self._followed: dict[tuple[str, int], Stream] = {}
+        self._paused: set[tuple[str, int]] = set()
+        self._settings = {
+            "fetch.wait.max.ms": 100,
+            "fetch.error.backoff.ms": 100,
+            "reconnect.backoff.ms": 100,
+            "reconnect.backoff.max.ms": 1000,
+            **librdkafka_settings(spec),
+            # Only a name: partitions are assigned by hand, and offsets are never committed to it.
+            "group.id": group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "error",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+        }
+        self._consumer = self._open()
+
+    def _open(self) -> Consumer:
+        try:
+            return Consumer(self._settings, logger=QuietLog(logger))
+        except KafkaException as error:
+            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+    def replace_consumer(self) -> None:
+        """Go on with a new consumer, where the present one stopped: `follow` assigns what is read."""
+        self._consumer.close()
+        self._consumer = self._open()
+        for stream in self._followed.values():
+            stream.unanswered_seconds = 0.0
+        self._followed.clear()
+        self._paused.clear()
+
+    def follow(self, streams: Mapping[Partition, Stream]) -> None:
+        """Read exactly these streams, each from its start; those already being read continue."""
+        wanted = {(each.topic, each.number): stream for each, stream in streams.items()}
+        gone = [key for key, stream in self._followed.items() if wanted.get(key) is not stream]
+        # A paused partition stays paused when it is assigned again.
+        self._resume([key for key in gone if key in self._paused])
+        if gone:
+            self._consumer.incremental_unassign([TopicPartition(*key) for key in gone])
+        for key in gone:
+            del self._followed[key]
+        new = {key: stream for key, stream in wanted.items() if key not in self._followed}
+        if new:
+            places = [TopicPartition(*key, stream.fetch_from) for key, stream in new.items()]
+            self._consumer.incremental_assign(places)
+        self._followed |= new
+
+    def fetch(self, seconds: float) -> None:
+        """Wait for records within the given time, and put them into their streams."""
+        self._hold_back()
+        asked_at = time.monotonic()
+        try:
+            first = self._consumer.poll(seconds)
+            self._count_unanswered(time.monotonic() - asked_at)
+            if first is None:
+                return
+            messages = [first, *self._consumer.consume(FETCH_AT_ONCE_MAX - 1, timeout=0)]
+        except KafkaException as error:
+            raise self._error(error) from None
+        for message in messages:
+            self._take(message)
+
+    def _count_unanswered(self, seconds: float) -> None:
+        for key, stream in self._followed.items():
+            stream.unanswered_seconds = 0.0 if key in self._paused else stream.unanswered_seconds + seconds
+
+    def close(self) -> None:
+        self._followed.clear()
+        self._consumer.close()
+
+    def _hold_back(self) -> None:
+        """Pause full streams: one slow partition must not fill the memory or stop the others."""
+        full = {key for key, stream in self._followed.items() if len(stream.queue) >= stream.acks.room}
+        slack = [key for key in self._paused - full if self._has_slack(self._followed[key])]
+        self._resume(slack)
+        new = full - self._paused
+        if new:
+            self._consumer.pause([TopicPartition(*key) for key in new])
+            self._paused |= new
+
+    @staticmethod
+    def _has_slack(stream: Stream) -> bool:
+        """Whether half of the limit is free: each pause discards what was prefetched, so they should be rare."""
+        return 2 * (len(stream.queue) + stream.acks.tracked) <= stream.acks.in_flight_max
+
+    def _resume(self, keys: list[tuple[str, int]]) -> None:
+        if keys:
+            self._consumer.resume([TopicPartition(*key) for key in keys])
+            self._paused.difference_update(keys)
+
+    def _take(self, message: Message) -> None:
+        stream = self._followed.get((message.topic() or "", message.partition() or 0))
+        event = message.error()
+        if event is None:
+            if stream is not None:
+                stream.take(message, offset_of(message) + 1)
+        elif event.code() == KafkaError._PARTITION_EOF:
+            if stream is not None:
+                stream.take(offset_of(message), offset_of(message))
+        elif event.code() in _OUT_OF_RANGE:
+            if stream is not None:
+                stream.out_of_range = True
+        elif event.code() in _DENIED:
+            raise self._error(event)
+        # Anything else is a broker that is briefly unavailable: librdkafka reconnects.
+
+    def _error(self, error: KafkaError | KafkaException) -> PenstockError:
+        return error_of(fault_of(error), self._bootstrap, "the topics of this member", None)
+
+
+def _work(message: Message, partition: Partition, token: int) -> Work:
+    kind, timestamp = message.timestamp()
+    return Work(
+        partition=partition,
+        offset=message.offset() or 0,
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(cast(list[tuple[str, bytes | None]], message.headers() or ())),
+        timestamp=timestamp if kind else None,
+        token=token,
+    )
+
+
+def offset_of(message: Message) -> int:
+    return message.offset() or 0

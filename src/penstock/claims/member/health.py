@@ -1,0 +1,107 @@
+"""Whether a member keeps up with a partition, from samples of its position and of the log's end. Pure.
+
+A sample is taken once per heartbeat interval; a velocity is in records per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+SAMPLES_MAX = 10
+CHECKS_BEHIND_MAX = 3
+"""After so many consecutive checks that find the member lagging and not catching up, it releases."""
+QUIET_INTERVALS_MAX = 1.0
+"""Longer without a record handed out or finished, a partition that has records counts as stuck."""
+
+STUCK = "nothing was finished for an interval"
+TOO_SLOW = "the log grows faster than this member works"
+
+
+def lag_of(position: int, end: int) -> int:
+    """The number of offsets from a position to the end of the log."""
+    return max(0, end - position)
+
+
+def velocity(samples: Sequence[int]) -> float:
+    """Records per sample over the last samples; 0 until there are two."""
+    last = samples[-SAMPLES_MAX:]
+    if len(last) < 2:
+        return 0.0
+    return (max(last) - min(last)) / (len(last) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The last samples of one claim, and how many consecutive checks found it lagging."""
+
+    positions: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
+    checks_behind: int = 0
+
+    def sampled(self, position: int, end: int) -> Health:
+        return replace(
+            self, positions=(*self.positions, position)[-SAMPLES_MAX:], ends=(*self.ends, end)[-SAMPLES_MAX:]
+        )
+
+    @property
+    def consumed(self) -> float:
+        return velocity(self.positions)
+
+    @property
+    def produced(self) -> float:
+        return velocity(self.ends)
+
+    @property
+    def lag(self) -> int:
+        return lag_of(self.positions[-1], self.ends[-1]) if self.positions else 0
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPolicy:
+    """`release_if_behind` off: nothing is released. Whole topics are not released for being slow."""
+
+    release_if_behind: bool = True
+    whole_topics: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a check needs besides the samples: `takers` says whether another member could take the partition."""
+
+    quiet_intervals: float = 0.0
+    takers: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HealthCheck:
+    """The health after a check, and why the claim should be released (None: keep it)."""
+
+    health: Health
+    release: str | None = None
+
+
+def check(health: Health, policy: HealthPolicy, situation: Situation) -> HealthCheck:
+    """Check one sample. A lagging member releases only if another can take over: slow is better than never.
+
+    Its lag is remembered until then.
+    """
+    if not policy.release_if_behind:
+        return HealthCheck(replace(health, checks_behind=0))
+    if _stuck(health, situation):
+        return HealthCheck(health, STUCK if situation.takers else None)
+    if policy.whole_topics or _keeps_up(health):
+        return HealthCheck(replace(health, checks_behind=0))
+    lagging = replace(health, checks_behind=min(CHECKS_BEHIND_MAX, health.checks_behind + 1))
+    release = lagging.checks_behind == CHECKS_BEHIND_MAX and situation.takers
+    return HealthCheck(lagging, TOO_SLOW if release else None)
+
+
+def _stuck(health: Health, situation: Situation) -> bool:
+    quiet = situation.quiet_intervals > QUIET_INTERVALS_MAX and len(health.positions) > 1
+    return quiet and health.consumed == 0 and health.lag > 0
+
+
+def _keeps_up(health: Health) -> bool:
+    """Caught up, or nearly: at most two samples' work from the end, or faster than the log grows."""
+    return health.lag <= int(2 * health.consumed) or health.produced < health.consumed

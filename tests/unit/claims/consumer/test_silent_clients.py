@@ -1,0 +1,78 @@
+"""Clients of Kafka that stop answering after a restart of their broker: seen, and replaced."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from penstock.claims.consumer.acks import Acks
+from penstock.claims.consumer.streams import UNANSWERED_SECONDS_MAX, Stream
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.participant import Participant
+from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Clock, Session
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import JoiningGroup, Presence
+from penstock.errors import TransientError
+from penstock.log.offsets import Partition
+
+INTERVAL = 1.0
+
+
+class Listening:
+    """A session in which only its participant and its clock count."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        options = MemberOptions("group", "anna", INTERVAL, "partition", None)
+        self.participant = Participant(options, "nonce", GroupView("group", 1, INTERVAL))
+        self.participant.begin(self.now)
+        nothing = cast(Any, None)
+        clock = Clock(lambda: self.now, lambda: self.now)
+        self.session = Session(nothing, nothing, nothing, self.participant, clock, nothing)
+        self.session.check_heard()
+
+    def turns(self, seconds: float) -> None:
+        """The agent turns ten times a second."""
+        for _ in range(round(seconds * 10)):
+            self.now += 0.1
+            self.session.check_heard()
+
+    def hears_itself(self) -> None:
+        outbox = self.participant.outbox
+        joining = outbox.record_of(JoiningGroup, if_last=None, presence=Presence(None, 0))
+        self.participant.read(0, 0, joining, self.now, self.now)
+
+
+def test_a_member_begins_anew_if_nothing_that_it_wrote_comes_back() -> None:
+    member = Listening()
+    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    with pytest.raises(TransientError, match="came back"):
+        member.turns(1.0)
+
+
+def test_a_member_that_hears_itself_goes_on() -> None:
+    member = Listening()
+    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    member.hears_itself()
+    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+
+
+def test_a_process_that_slept_first_reads_what_waits_for_it() -> None:
+    member = Listening()
+    member.turns(1.0)
+    member.now += 1000.0
+    member.turns(UNHEARD_INTERVALS_MAX * INTERVAL - 0.5)
+    with pytest.raises(TransientError):
+        member.turns(1.0)
+
+
+def test_a_stream_is_stuck_if_the_log_has_more_and_the_consumer_gives_nothing_although_it_was_asked() -> None:
+    stream = Stream(Acks(Partition("topic", "id", 0), 1, 5, 10), 0.0)
+    assert stream.fetch_from == 5
+    stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
+    assert stream.stuck(6)
+    assert not stream.stuck(5), "there is nothing to give"
+    stream.take(7, 7)
+    assert (stream.fetch_from, stream.unanswered_seconds) == (7, 0.0)
+    assert not stream.stuck(8), "it was not asked for long"

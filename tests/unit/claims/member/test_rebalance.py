@@ -1,0 +1,344 @@
+"""Who claims and releases what: fair shares, pauses, whole topics, and members that cannot keep up."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from penstock.claims.member.membership import Phase, Send
+from penstock.claims.member.rebalance import ABOVE_SHARE, NOT_WANTED
+from penstock.claims.protocol.records import (
+    ClaimingPartition,
+    Heartbeat,
+    ReleaseGroup,
+    ReleasingPartition,
+    ResumingGroup,
+    Who,
+)
+from tests.coordination import GROUP, web
+from tests.unit.claims.member.room import INTERVAL, Attendant, Room
+
+ADMIN = Who("admin", "x")
+
+
+def pause(room: Room, until_at: float | None = None) -> None:
+    room.say(ReleaseGroup(group=GROUP, who=ADMIN, seq=1, pause_id="p", until_at=until_at, reason="upgrade"))
+
+
+def resume(room: Room) -> None:
+    room.say(ResumingGroup(group=GROUP, who=ADMIN, seq=2, pause_id="p"))
+
+
+# fair shares
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 12, 15])
+def test_members_share_fairly_whatever_their_number(count: int) -> None:
+    room = Room(partitions=12)
+    for number in range(count):
+        room.enter(f"m{number}")
+    room.run(5)
+    held = Counter(owner for owner in room.owners() if owner is not None)
+    assert sum(held.values()) == 12
+    assert max(held.values()) - min(12 // count, *held.values()) <= 1
+    assert len(held) == min(count, 12)
+
+
+def test_a_new_member_gets_its_share_within_two_intervals_and_nobody_else_pauses() -> None:
+    room = Room(partitions=12)
+    first = [room.enter("anna"), room.enter("bert")]
+    room.run(4)
+    held = {each.participant.who.client_id: set(room.held(each)) for each in first}
+    cleo = room.enter("cleo")
+    room.run(2)
+    assert len(room.held(cleo)) == 4
+    for each in first:
+        assert len(room.held(each)) == 4
+        assert set(room.held(each)) < held[each.participant.who.client_id], "what it keeps, it kept"
+    assert len(room.words(ReleasingPartition)) == 4
+
+
+def test_when_a_member_dies_the_others_have_its_share_within_three_intervals() -> None:
+    room = Room(partitions=12)
+    members = [room.enter(name) for name in ("anna", "bert", "cleo")]
+    room.run(5)
+    members[2].gone = True
+    room.run(3)
+    assert Counter(room.owners()) == {"anna": 6, "bert": 6}
+
+
+def test_nothing_moves_when_all_is_fair() -> None:
+    room = Room(partitions=7)
+    for name in ("anna", "bert", "cleo"):
+        room.enter(name)
+    room.run(5)
+    before, claims = room.owners(), len(room.words(ClaimingPartition))
+    room.run(20)
+    assert room.owners() == before
+    assert len(room.words(ClaimingPartition)) == claims
+
+
+def test_a_member_takes_no_more_than_its_bound() -> None:
+    room = Room(partitions=6)
+    room.enter("anna", claims_max=1)
+    room.enter("bert")
+    room.run(5)
+    assert Counter(room.owners()) == {"anna": 1, "bert": 5}
+
+
+def test_a_bounded_member_alone_leaves_the_rest_free() -> None:
+    room = Room(partitions=3)
+    room.enter("anna", claims_max=2)
+    room.run(6)
+    assert Counter(room.owners()) == {"anna": 2, None: 1}
+
+
+def test_partitions_that_are_no_longer_wanted_are_released_and_new_ones_claimed() -> None:
+    room = Room(partitions=2)
+    anna = room.enter("anna")
+    room.run(2)
+    anna.participant.want([web(1), web(2)], {})
+    room.run(2)
+    assert room.held(anna) == [web(1), web(2)]
+    assert [each.reason for each in room.words(ReleasingPartition) if isinstance(each, ReleasingPartition)] == [
+        NOT_WANTED
+    ]
+
+
+def test_m1_a_claim_carries_the_token_of_its_table() -> None:
+    room = Room(partitions=2)
+    anna = room.enter("anna")
+    anna.participant.want(room.partitions, {web(0): 41})
+    room.run(2)
+    assert anna.participant.held(room.now) == {web(0): 42, web(1): 1}
+
+
+def test_a_favourite_that_does_not_come_is_not_waited_for() -> None:
+    room = Room(partitions=8)
+    room.enter("anna")
+    bert = room.enter("bert")
+    room.run(0.2)
+    bert.mute = True
+    room.run(4)
+    assert room.owners() == ["anna"] * 8
+
+
+def test_work_under_way_is_finished_before_a_partition_goes() -> None:
+    room = Room(partitions=2)
+    anna = room.enter("anna")
+    room.run(2)
+    anna.participant.using(room.partitions)
+    room.enter("bert")
+    room.run(0.9)
+    assert room.owners() == ["anna", "anna"]
+    assert len(room.held(anna)) == 1, "no new work begins on what is on its way out"
+    anna.participant.using([])
+    room.run(1)
+    assert Counter(room.owners()) == {"anna": 1, "bert": 1}
+
+
+def test_work_that_does_not_end_holds_a_partition_for_one_interval_only() -> None:
+    room = Room(partitions=2)
+    anna = room.enter("anna")
+    room.run(2)
+    anna.participant.using(room.partitions)
+    room.enter("bert")
+    room.run(2.5)
+    assert Counter(room.owners()) == {"anna": 1, "bert": 1}
+
+
+def test_what_nobody_works_on_goes_first() -> None:
+    room = Room(partitions=4)
+    anna = room.enter("anna")
+    room.run(2)
+    anna.participant.using([web(0), web(3)])
+    room.enter("bert")
+    room.run(2)
+    assert room.held(anna) == [web(0), web(3)]
+    assert {each.reason for each in room.words(ReleasingPartition) if isinstance(each, ReleasingPartition)} == {
+        ABOVE_SHARE
+    }
+
+
+# pauses (RULES M4)
+
+
+def test_m4_in_a_pause_everybody_releases_and_nobody_claims() -> None:
+    room = Room()
+    anna, bert = room.enter("anna"), room.enter("bert")
+    room.run(4)
+    pause(room)
+    room.hear(anna)
+    assert room.held(anna) == [], "work stops at the word"
+    room.run(1)
+    assert room.owners() == [None] * 4
+    claims = len(room.words(ClaimingPartition))
+    room.run(20)
+    assert len(room.words(ClaimingPartition)) == claims
+    assert anna.participant.view.live_members(room.now) and bert.participant.phase is Phase.MEMBER
+
+
+def test_m4_a_paused_group_goes_on_after_the_resume() -> None:
+    room = Room()
+    room.enter("anna"), room.enter("bert")
+    room.run(4)
+    pause(room)
+    room.run(5)
+    resume(room)
+    room.run(2)
+    assert Counter(room.owners()) == {"anna": 2, "bert": 2}
+
+
+def test_m4_after_its_time_any_member_ends_a_pause() -> None:
+    room = Room()
+    room.enter("anna"), room.enter("bert")
+    room.run(4)
+    pause(room, until_at=room.now + 3 * INTERVAL)
+    room.run(2.8)
+    assert room.owners() == [None] * 4
+    assert room.words(ResumingGroup) == []
+    room.run(2)
+    assert Counter(room.owners()) == {"anna": 2, "bert": 2}
+    assert room.attendants[0].participant.view.pauses() == {}
+
+
+def test_m4_a_process_that_comes_during_a_pause_waits_for_its_end() -> None:
+    room = Room()
+    pause(room)
+    anna = room.enter("anna")
+    room.run(5)
+    assert anna.participant.phase is Phase.MEMBER
+    assert room.owners() == [None] * 4
+    resume(room)
+    room.run(2)
+    assert len(room.held(anna)) == 4
+
+
+# members that cannot keep up
+
+
+def test_upstream_47_a_shed_partition_is_not_taken_again_for_two_intervals() -> None:
+    room = Room(partitions=2)
+    anna = room.enter("anna")
+    room.run(2)
+    anna.participant.shed(web(0), "behind", room.now)
+    room.run(1.9)
+    assert room.owners() == [None, "anna"]
+
+
+def test_a_shed_partition_goes_to_somebody_with_room() -> None:
+    room = Room(partitions=4)
+    anna, bert = room.enter("anna"), room.enter("bert")
+    room.run(4)
+    shed = room.held(anna)[0]
+    anna.participant.shed(shed, "behind", room.now)
+    room.run(3)
+    assert shed in room.held(bert)
+    assert Counter(room.owners()) == {"anna": 1, "bert": 3}
+    room.run(10)
+    assert Counter(room.owners()) == {"anna": 1, "bert": 3}, "it is not handed back and forth"
+
+
+def test_somebody_can_take_a_partition_only_if_alive_with_room_and_without_lag() -> None:
+    room = Room(partitions=3)
+    anna = room.enter("anna")
+    room.run(3)
+    assert not anna.participant.takers(room.now), "alone"
+    bert = room.enter("bert", claims_max=1)
+    room.run(3)
+    assert room.owners().count("bert") == 1
+    assert not anna.participant.takers(room.now), "bert is full"
+    cleo = room.enter("cleo")
+    room.run(3)
+    assert anna.participant.takers(room.now)
+    cleo.participant.progress(room.held(cleo)[0], 5, lag=100)
+    room.run(1)
+    assert not anna.participant.takers(room.now), "cleo lags herself"
+    assert bert.error is None
+
+
+# claims that come late (ghosts)
+
+
+def claim_on_its_way(room: Room) -> tuple[Attendant, Send]:
+    """A member whose claim was reported as failed, and is still on its way."""
+    anna = room.enter("anna")
+    room.run(0.1)
+    anna.mute = True
+    room.run(0.1)
+    claim = next(each for each in anna.unheard if isinstance(each.record, ClaimingPartition))
+    for send in anna.unheard:
+        anna.participant.outbox.failed(send.record)
+    return anna, claim
+
+
+def test_a_claim_that_arrives_after_it_was_given_up_is_used() -> None:
+    room = Room(partitions=1)
+    anna, claim = claim_on_its_way(room)
+    room.append([claim])
+    room.hear(anna)
+    assert room.held(anna) == [], "nobody knows when it was sent: it is no lease yet"
+    anna.mute = False
+    room.run(1)
+    assert room.held(anna) == room.partitions, "the next heartbeat makes it one"
+    assert room.claim(web(0)).token == 1
+
+
+def test_a_late_claim_that_nobody_wants_any_more_is_released() -> None:
+    room = Room(partitions=1)
+    anna, claim = claim_on_its_way(room)
+    anna.participant.want([], {})
+    anna.mute = False
+    room.append([claim])
+    room.run(1)
+    assert room.owners() == [None]
+    assert room.claim(web(0)).token == 1
+
+
+def test_p11_a_claim_sent_twice_because_nobody_answered_is_one_claim() -> None:
+    room = Room(partitions=1)
+    anna, claim = claim_on_its_way(room)
+    anna.mute = False
+    room.turn(anna)
+    room.append([claim])
+    room.run(2)
+    assert room.held(anna) == [web(0)]
+    assert room.claim(web(0)).token == 1
+
+
+# what a member tells
+
+
+def test_a_member_tells_what_it_won_lost_and_released() -> None:
+    room = Room(partitions=2)
+    anna = room.enter("anna")
+    room.run(2)
+    assert sorted(anna.participant.events.won) == [(web(0), 1), (web(1), 1)]
+    room.say(
+        ClaimingPartition(
+            group=GROUP,
+            who=Who("bert", "1"),
+            seq=1,
+            partition=web(0),
+            if_token=1,
+            if_last=room.claim(web(0)).last,
+        )
+    )
+    room.run(0.2)
+    assert anna.participant.events.lost == [(web(0), 1)]
+    anna.participant.shed(web(1), "behind", room.now)
+    room.run(0.2)
+    assert anna.participant.events.released == [(web(1), "behind")]
+
+
+def test_heartbeats_go_out_twice_an_interval_and_carry_the_position() -> None:
+    room = Room(partitions=1, places=1)
+    anna = room.enter("anna")
+    room.run(2)
+    anna.participant.progress(web(0), 77, lag=3)
+    before = len(room.words(Heartbeat))
+    room.run(4)
+    assert len(room.words(Heartbeat)) - before == 8
+    assert room.claim(web(0)).position == 77
+    assert room.claim(web(0)).lag == 3

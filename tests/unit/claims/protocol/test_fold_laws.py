@@ -1,0 +1,161 @@
+"""The laws of the fold: they hold whatever anybody says, from whatever view, in whatever order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import get_args
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.claims.protocol.codec import decode, encode
+from penstock.claims.protocol.fold import apply
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import ClaimingPartition, ClaimingRange, Record, ReleaseGroup, Seeking
+from penstock.claims.protocol.state import LogState
+from tests.coordination import GROUP
+from tests.unit.claims.protocol.talk import PARTITIONS, WORDS_MAX, Word, spoken, talk_of, talks
+
+INSTANTS = st.floats(-1e6, 1e6)
+
+
+@given(
+    talks(),
+    st.lists(INSTANTS, min_size=WORDS_MAX, max_size=WORDS_MAX),
+    st.lists(INSTANTS, min_size=WORDS_MAX, max_size=WORDS_MAX),
+)
+def test_every_reader_agrees_at_every_prefix_whatever_its_clock(
+    talk: list[Word], read_at: list[float], appended_at: list[float]
+) -> None:
+    steps = spoken(talk)
+    view = GroupView(GROUP, 1, 10.0)
+    for step in steps:
+        place = step.offset
+        view.read(0, place, step.record, read_at[place], appended_at[place])
+        assert view.folds[0] == step.after
+
+
+@given(talks(), st.integers(0, WORDS_MAX))
+def test_who_begins_in_the_middle_agrees_with_who_read_everything(talk: list[Word], cut: int) -> None:
+    steps = spoken(talk)
+    state = steps[cut].before if cut < len(steps) else LogState()
+    for step in steps[cut:]:
+        state, refusal = apply(state, step.offset, decode(encode(step.record, 1))[0])
+        assert (state, refusal) == (step.after, step.refusal)
+
+
+@given(talks())
+def test_a_refused_record_changes_nothing(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        assert step.after.next_offset == step.offset + 1
+        if step.refusal is not None:
+            assert step.after.groups == step.before.groups
+
+
+@given(talks())
+def test_tokens_only_grow_and_every_new_owner_has_a_new_one(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            before, after = step.claims(partition)
+            assert after.token >= before.token
+            if after.held and (not before.held or after.owner != before.owner):
+                assert after.token > before.token
+
+
+@given(talks())
+def test_a_partition_changes_hands_only_by_a_claim_of_its_new_owner(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            before, after = step.claims(partition)
+            if after.token != before.token or after.owner != before.owner:
+                assert isinstance(step.record, ClaimingPartition)
+                assert step.record.partition == partition
+                assert after.owner == step.record.who
+            if after.held and not before.held:
+                assert isinstance(step.record, ClaimingPartition)
+
+
+@given(talks())
+def test_a_token_has_one_owner_for_ever(talk: list[Word]) -> None:
+    owners: dict[object, object] = {}
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            claim = step.claims(partition)[1]
+            if claim.token:
+                assert owners.setdefault((partition, claim.token), claim.owner) == claim.owner
+
+
+@given(talks())
+def test_a_position_falls_only_by_a_seek(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            before, after = step.claims(partition)
+            if before.position is not None and not isinstance(step.record, Seeking):
+                assert after.position is not None
+                assert after.position >= before.position
+
+
+@given(talks())
+def test_nothing_is_claimed_while_the_group_is_paused(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        if step.before.group(GROUP).pauses and isinstance(step.record, ClaimingPartition | ClaimingRange):
+            assert step.refusal is not None
+
+
+@given(talks())
+def test_leased_ranges_follow_each_other_without_overlap_up_to_the_next(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            ranges = step.claims(partition)[1].ranges
+            if ranges is None:
+                continue
+            assert all(each.start < each.end for each in ranges.leases)
+            assert all(one.end == other.start for one, other in pairwise(ranges.leases))
+            assert not ranges.leases or ranges.leases[-1].end == ranges.next
+            assert not ranges.leases or not ranges.leases[0].done, "a finished prefix is passed by the position"
+
+
+@given(talks())
+def test_a_range_has_one_holder_until_a_claim_takes_it_over(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            before, after = step.claims(partition)
+            if before.token != after.token or before.ranges is None or after.ranges is None:
+                continue
+            for lease in after.leases:
+                held = before.ranges.at(lease.start)
+                if lease.owner is not None and (held is None or held.owner != lease.owner or held.lease != lease.lease):
+                    assert isinstance(step.record, ClaimingRange)
+                    assert step.record.who == lease.owner
+                    assert lease.lease == step.offset
+
+
+@given(talks())
+def test_what_is_given_up_is_listed_once_and_in_order(talk: list[Word]) -> None:
+    for step in spoken(talk):
+        for partition in PARTITIONS:
+            given_up = step.claims(partition)[1].given_up
+            assert all(start < end for start, end in given_up)
+            assert all(one[1] <= other[0] for one, other in pairwise(given_up))
+
+
+@given(talks())
+def test_at_most_once_no_offset_is_leased_to_a_second_member(talk: list[Word]) -> None:
+    leased: Counter[object] = Counter()
+    for step in spoken(talk):
+        record = step.record
+        if isinstance(record, Seeking) and step.refusal is None:
+            leased = Counter({key: count for key, count in leased.items() if key[0] != record.partition})  # type: ignore[index]
+        if isinstance(record, ClaimingRange) and step.refusal is None:
+            ranges = step.claims(record.partition)[1].ranges
+            if ranges is not None and ranges.at_most_once:
+                leased.update((record.partition, offset) for offset in range(record.start, record.end))
+    assert max(leased.values(), default=0) <= 1
+
+
+def test_the_talk_reaches_every_kind_of_record() -> None:
+    """The laws above hold in silence, too: here every kind is seen to be accepted and refused."""
+    heard = Counter((type(step.record), step.refusal is None) for seed in range(300) for step in spoken(talk_of(seed)))
+    assert [kind.__name__ for kind in get_args(Record) if heard[kind, True] < 10] == []
+    assert [kind.__name__ for kind in get_args(Record) if heard[kind, False] < 10 and kind is not ReleaseGroup] == []

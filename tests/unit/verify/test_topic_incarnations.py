@@ -1,0 +1,156 @@
+"""Whose rows a table holds: incarnations of topics, other jobs, and the columns that tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.errors import TransientError
+from penstock.flow.names import compacted_name, staged_name
+from penstock.job.expressions import KafkaField, parse
+from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, SqlSpec
+from penstock.log.offsets import Partition
+from penstock.storage import MemoryStorage
+from penstock.tables.delta.keys import topic_fingerprint
+from penstock.tables.delta.transactions import app_transactions
+from penstock.tables.state import Totals
+from penstock.verify.laws import CommittedSlice
+from penstock.verify.owners import STRANGER, OriginColumns, Owners, kept_columns
+from penstock.verify.topic_incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
+
+UNIQUE = "0" * 32
+NOW = Partition("orders", "new", 0)
+THEN = Partition("orders", "old", 0)
+TRANSACTIONS = {
+    "shop/orders#id": topic_fingerprint("new"),
+    "shop/new/0": 30,
+    "shop/new/0#token": 4,
+    "shop/new/0#written": 25,
+    "shop/new/0#quarantined": 5,
+    "shop/new/0#replayed": 2,
+    "shop/old/0": 9,
+    "shop/old/0#written": 9,
+    "audit/returns#id": topic_fingerprint("other"),
+    "audit/other/3": 7,
+    "audit/other/3#written": 7,
+    "shop#replay": 1,
+}
+
+
+def test_lives_and_rows_are_read_from_the_app_transactions() -> None:
+    incarnations = find_incarnations(TRANSACTIONS, "shop", [THEN])
+    assert incarnations.current == (NOW,)
+    assert incarnations.retired == (THEN,)
+    assert incarnations.others == {"audit": frozenset({"other"})}
+    assert incarnations.rows_written == 25 + 2 + 9 + 7
+
+
+def test_a_retired_life_whose_topic_history_forgot_has_no_name() -> None:
+    assert find_incarnations(TRANSACTIONS, "shop").retired == (Partition(UNKNOWN_TOPIC, "old", 0),)
+
+
+def test_history_gives_the_slices_oldest_first() -> None:
+    place = {"topic": "orders", "topic_id": "new", "partition": 0}
+    records = [
+        {
+            "version": 3,
+            "penstock": {"job": "shop", "slices": [{**place, "start": 4, "end": 9, "read": 5, "written": 5}]},
+        },
+        {"version": 2, "penstock": {"job": "shop", "slices": [{**place, "start": 0, "end": 4, "holes": 4}]}},
+        {"version": 1, "penstock": {"job": "shop", "starts": [{**place, "partition": 1, "offset": 0}]}},
+        {"version": 4, "penstock": {"job": "audit", "slices": [{**place, "start": 0, "end": 9}]}},
+        {"version": 0, "operation": "CREATE TABLE"},
+    ]
+    committed = read_history(records, "shop")
+    assert committed.slices == {
+        NOW: (CommittedSlice(0, 4, Totals(holes=4), 2), CommittedSlice(4, 9, Totals(read=5, written=5), 3))
+    }
+    assert committed.partitions == {NOW, Partition("orders", "new", 1)}
+
+
+def test_a_staged_file_tells_the_life_of_its_rows() -> None:
+    owners = Owners.of(TopicIncarnations((NOW,), (THEN,)))
+    assert owners.owner(staged_name("old", 0, 0, 9, UNIQUE), "orders", None) == "old"
+    assert owners.owner(compacted_name(7, UNIQUE), "orders", None) is None
+
+
+def test_a_file_of_another_writer_is_placed_by_its_columns() -> None:
+    owners = Owners.of(TopicIncarnations((NOW,)))
+    assert owners.owner("part-0.parquet", "orders", None) == "new"
+    assert owners.owner("part-0.parquet", None, None) == "new"
+    assert owners.owner("part-0.parquet", "elsewhere", None) == STRANGER
+
+
+def test_rows_are_not_placed_where_nothing_tells() -> None:
+    two_topics = Owners.of(TopicIncarnations((NOW, Partition("returns", "r", 0))))
+    assert two_topics.owner("part-0.parquet", None, None) is None
+    forgotten = Owners.of(TopicIncarnations((NOW,), (Partition(UNKNOWN_TOPIC, "old", 0),)))
+    assert forgotten.owner("part-0.parquet", "orders", None) is None
+    shared = Owners.of(TopicIncarnations((NOW,), others={"audit": frozenset({"other"})}))
+    assert shared.owner("part-0.parquet", None, None) is None
+    assert shared.owner("part-0.parquet", "returns", None) is None
+
+
+def job(select: tuple[str, ...] | None) -> JobSpec:
+    return JobSpec(
+        name="shop",
+        log=KafkaLogSpec("b:1", topics=("orders",)),
+        decode=DecodeSpec("json"),
+        schema=pa.schema([("id", pa.int64())]),
+        columns={"p": KafkaField("partition"), "o": KafkaField("offset"), "t": parse("lower(id)")},
+        table=DeltaTableSpec("/t"),
+        sql=None if select is None else SqlSpec(select),
+    )
+
+
+@pytest.mark.parametrize(
+    ("select", "kept"),
+    [
+        (None, OriginColumns("p", "o")),
+        ((), OriginColumns("p", "o")),
+        (("*",), OriginColumns("p", "o")),
+        (("id", "`p`", "o AS place"), OriginColumns("p", "place")),
+        (("id", "p", "o + 1 AS o"), None),
+        (("id",), None),
+    ],
+)
+def test_the_columns_of_a_place_are_known_only_if_they_pass_through(
+    select: tuple[str, ...] | None, kept: OriginColumns | None
+) -> None:
+    schema = pa.schema([(name, pa.int64()) for name in ("id", "p", "o", "place")])
+    assert kept_columns(job(select), schema) == kept
+
+
+def entry(storage: MemoryStorage, version: int, numbers: dict[str, int]) -> None:
+    lines = [json.dumps({"txn": {"appId": key, "version": number}}) for key, number in numbers.items()]
+    storage.put(f"_delta_log/{version:020}.json", "\n".join(["{}", *lines]).encode())
+
+
+def checkpoint(storage: MemoryStorage, name: str, numbers: dict[str, int], folder: Path) -> None:
+    txns = [{"appId": key, "version": number} for key, number in numbers.items()]
+    pq.write_table(pa.table({"txn": [*txns, None]}), folder / "checkpoint.parquet")
+    storage.put(f"_delta_log/{name}", (folder / "checkpoint.parquet").read_bytes())
+
+
+def test_app_transactions_are_those_of_the_checkpoint_and_the_entries_behind_it(tmp_path: Path) -> None:
+    storage = MemoryStorage()
+    checkpoint(storage, f"{2:020}.checkpoint.parquet", {"a": 1, "b": 1}, tmp_path)
+    # A checkpoint of two parts of which one is missing does not count.
+    checkpoint(storage, f"{3:020}.checkpoint.{1:010}.{2:010}.parquet", {"a": 99}, tmp_path)
+    entry(storage, 2, {"a": 98})
+    entry(storage, 3, {"a": 2, "c": 1})
+    entry(storage, 4, {"a": 3})
+    entry(storage, 5, {"a": 97})
+    assert app_transactions(storage, 4) == {"a": 3, "b": 1, "c": 1}
+
+
+def test_a_log_with_a_missing_entry_is_not_believed() -> None:
+    storage = MemoryStorage()
+    entry(storage, 0, {"a": 1})
+    entry(storage, 2, {"a": 2})
+    with pytest.raises(TransientError):
+        app_transactions(storage, 2)
