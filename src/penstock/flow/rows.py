@@ -10,6 +10,8 @@ import pyarrow as pa
 from penstock.errors import InvariantError
 from penstock.flow.seen_types import NewFields
 
+_NO_ERRORS = pa.array([], pa.string())
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
@@ -62,6 +64,8 @@ def in_parts(decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch)
 
 def bad_rows(kafka: pa.RecordBatch, errors: Mapping[int, str]) -> BadRows:
     """The rows of `kafka` that `errors` names by their number, in offset order."""
+    if not errors:
+        return BadRows(kafka.slice(0, 0), _NO_ERRORS)
     numbers = sorted(errors)
     return BadRows(take(kafka, numbers), pa.array([errors[number] for number in numbers], pa.string()))
 

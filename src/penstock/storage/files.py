@@ -98,12 +98,22 @@ class LocalWriter(ObjectWriter):
 def make_durable(path: str) -> None:
     """Put a file and its name on the disk."""
     with told_as_ours(path):
-        for each in (path, os.path.dirname(path)):
-            number = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+        _fsync(path)
+        _fsync(os.path.dirname(path))
+
+
+def make_name_durable(path: str) -> None:
+    """Put the name of a file on the disk, whose bytes are there already."""
+    with told_as_ours(path):
+        _fsync(os.path.dirname(path))
+
+
+def _fsync(path: str) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def open_local_writer(path: str) -> LocalWriter:
