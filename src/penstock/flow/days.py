@@ -123,19 +123,9 @@ def split_by_day(rows: pa.RecordBatch, times: pa.Array, offsets: pa.Array) -> It
         return
     order = np.argsort((days - days.min()).astype(np.int32), kind="stable")
     for chosen in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
-        day_rows, mine = _rows_at(rows, chosen), places[chosen]
+        # Not a slice of sorted rows: it would keep the memory of all days alive for as long as one of them waits.
+        day_rows, mine = rows.take(pa.array(chosen)), places[chosen]
         yield DayRows(_day_text(days[chosen[0]]), day_rows, int(mine.min()), int(mine.max()), mine)
-
-
-def _rows_at(rows: pa.RecordBatch, chosen: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """The chosen rows, ascending; without a copy if they are neighbours and most of the rows.
-
-    Fewer are copied: a slice would keep the memory of all days alive for as long as one of them waits.
-    """
-    first, count = int(chosen[0]), len(chosen)
-    if 2 * count >= rows.num_rows and int(chosen[-1]) - first + 1 == count:
-        return rows.slice(first, count)
-    return rows.take(pa.array(chosen))
 
 
 def _day_text(number: np.int64 | npt.NDArray[np.int64]) -> str:

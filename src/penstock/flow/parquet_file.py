@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,7 @@ from penstock.storage import Storage, Writer
 ROW_GROUP_ROWS_MAX = 1_000_000
 DICTIONARY_PAGE_BYTES_MAX = 256 * 1024
 """A column of unique values gives its dictionary up sooner: measured, less CPU and no larger files."""
+_SCHEMAS_KEPT_MAX = 512
 WRITE_BYTES = 256 * 1024
 """Pages are gathered up to this: a small file is one call of its sink instead of fifty."""
 
@@ -86,6 +88,7 @@ class ParquetFile:
             pass
 
 
+@lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
 def dictionary_columns(schema: pa.Schema) -> bool | list[str]:
     """The columns whose values are worth a dictionary; wide numbers mostly differ from row to row.
 

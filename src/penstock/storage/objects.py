@@ -19,6 +19,7 @@ from penstock.storage.files import (
     make_name_durable,
     open_local_writer,
     open_remote_writer,
+    size_on_disk,
 )
 from penstock.storage.port import Entry, NotFoundError, by_folder
 
@@ -84,11 +85,14 @@ class ObjectStorage:
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         wanted = set(paths)
+        if self._is_local:
+            # On a disk asking for each is cheapest.
+            asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
+            return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         found: dict[str, int] = {}
-        if not self._is_local:
-            for folder, inside in by_folder(wanted).items():
-                found |= self._sizes_in(folder, inside)
-        # On a disk asking for each is cheapest; elsewhere this is for names that a listing spells in another way.
+        for folder, inside in by_folder(wanted).items():
+            found |= self._sizes_in(folder, inside)
+        # Names that a listing spells in another way.
         for path in wanted - found.keys():
             with suppress(NotFoundError):
                 found[path] = self.size_bytes(path)
