@@ -293,7 +293,7 @@ def test_what_a_commit_names_is_on_the_disk_before_and_so_is_the_commit(
     assert storage.put_if_absent("ledger/1.json", b"x.pq")
     assert synced[2:] == [f"{tmp_path}/ledger/1.json", f"{tmp_path}/ledger"]
     assert storage.rename_if_absent("staged/x.pq", "day=1/x.parquet")
-    assert synced[4:] == [f"{tmp_path}/day=1/x.parquet", f"{tmp_path}/day=1"]
+    assert synced[4:] == [f"{tmp_path}/day=1"]
 
 
 def test_a_full_disk_is_transient_and_says_so(tmp_path: Path) -> None:

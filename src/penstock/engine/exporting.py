@@ -14,7 +14,7 @@ from penstock.engine.spark_failures import spark_errors
 from penstock.engine.writing import stopping_nothing
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import Source
-from penstock.flow.fanout import fanout_stage
+from penstock.flow.fanout import PART_BYTES_MAX, fanout_stage
 from penstock.flow.fitting import new_paths
 from penstock.flow.manifest import Counts, Marks, PartitionKey, gathered_marks
 from penstock.flow.new_fields import addable, left_out
@@ -95,7 +95,9 @@ class ExportWriter:
         state = self._table.state()
         with spark_errors(self._spark):
             tasks_min = self._spark.sparkContext.defaultParallelism
-            reader = PieceReader.of(self._job.log, batch.slices, tasks_min, self._job.limits.arrow_batch_bytes_max)
+            # As large as the parts that the tasks make of them: to put batches together is to copy them.
+            batch_bytes = max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max)
+            reader = PieceReader.of(self._job.log, batch.slices, tasks_min, batch_bytes)
             flow = self._flow(batch, roles, main, reader, self._routing(state, routing))
             count = len(reader.pieces)
             source = Source(self._spark.range(0, count, 1, max(1, count)), reader, tasks=count)

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from penstock.errors import PenstockError
+from penstock.flow.closing import Closer
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.manifest import PartitionKey, StagedFile
 from penstock.flow.names import owner_tag, replayed_name, staged_name
@@ -84,6 +85,7 @@ class FilePool:
         """Those with a file, the least recently written first."""
         self._waiting_bytes = 0
         self._staged: dict[Owner, Staged] = {}
+        self._closer = Closer[Owner]()
         self._failed: dict[Owner, str] = {}
         self._storages: dict[str, Storage] = {}
         self._leaves: dict[str, tuple[Leaf, ...]] = {}
@@ -141,16 +143,20 @@ class FilePool:
             self._write(max(self._piles, key=lambda each: self._piles[each].waiting_bytes))
 
     def finish(self) -> dict[Owner, Staged]:
-        """Complete every file, one after the other, and tell of all that were staged."""
+        """Complete every file and tell of all that were staged."""
         self._totals = Counter({owner: len(staged.files) for owner, staged in self._staged.items() if staged.files})
         self._totals.update(key.owner for key in self._piles if key.day is not None)
         for key in [*self._open, *(key for key in sorted(self._piles, key=_order) if key not in self._open)]:
             if key in self._piles:
                 self._stage(key)
+        while self._await_closed():
+            pass
+        self._closer.stop()
         return self._staged
 
     def abandon(self) -> None:
         """Let go of every open file after an error."""
+        self._closer.stop()
         for pile in self._open.values():
             if pile.file is not None:
                 pile.file.abandon()
@@ -194,15 +200,30 @@ class FilePool:
         self._waiting_bytes -= pile.waiting_bytes
         pile.waiting_bytes = 0
 
+    def _await_closed(self) -> bool:
+        """Wait for the file that has been closing longest; False if there is none. Its owner fails with it."""
+        closing = self._closer.next()
+        if closing is None:
+            return False
+        owner, closed = closing
+        with self.isolated(owner):
+            closed.result()
+        return True
+
     def _stage(self, key: PileKey) -> None:
         """Complete the pile's file; further rows of its owner and day go to another."""
+        if self._closer.is_full:
+            self._await_closed()
+        if key not in self._piles:
+            # Its owner failed with the file that was awaited.
+            return
         pile = self._piles[key]
         with self.isolated(key.owner):
             self._write_waiting(key, pile)
             assert pile.file is not None
             if key.day is not None:
                 pile.file.note({FOOTER_KEY: json.dumps(self._facts(key, pile, pile.file.path))})
-            footer = pile.file.complete()
+            footer = pile.file.end()
             stats = ""
             if self._has_statistics(key):
                 stats = delta_stats(footer, self._indexed(key, pile), frozenset(pile.with_nan), pile.long_texts)
@@ -215,8 +236,9 @@ class FilePool:
                 stats=stats,
                 last_offset=pile.last,
             )
-            # Only now: a file that failed to complete is still there to be abandoned.
+            # Only now: a file that failed to end is still there to be abandoned.
             del self._piles[key], self._open[key]
+            self._closer.begin(key.owner, pile.file)
             staged = self._staged.setdefault(key.owner, Staged())
             (staged.quarantine_files if key.day is None else staged.files).append(file)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +14,9 @@ from penstock.storage import Storage, Writer
 ROW_GROUP_ROWS_MAX = 1_000_000
 DICTIONARY_PAGE_BYTES_MAX = 256 * 1024
 """A column of unique values gives its dictionary up sooner: measured, less CPU and no larger files."""
+_SCHEMAS_KEPT_MAX = 512
+WRITE_BYTES = 256 * 1024
+"""Pages are gathered up to this: a small file is one call of its sink instead of fifty."""
 
 
 class ParquetFile:
@@ -23,6 +27,7 @@ class ParquetFile:
         self.rows = 0
         self._footers: list[pq.FileMetaData] = []
         self._sink: Writer = storage.open_writer(path)
+        self._stream = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), WRITE_BYTES)
         try:
             self._parquet = self._parquet_writer(schema, compression)
         except BaseException:
@@ -32,7 +37,7 @@ class ParquetFile:
 
     def _parquet_writer(self, schema: pa.Schema, compression: str) -> pq.ParquetWriter:
         return pq.ParquetWriter(
-            self._sink,
+            self._stream,
             schema,
             compression=compression,
             version="2.6",
@@ -47,7 +52,7 @@ class ParquetFile:
 
     @property
     def size_bytes(self) -> int:
-        return self._sink.tell()
+        return int(self._stream.tell())
 
     def write(self, rows: pa.Table, row_group_rows_max: int = ROW_GROUP_ROWS_MAX) -> None:
         """Add the rows as a row group, or as several if they are many."""
@@ -59,9 +64,18 @@ class ParquetFile:
         self._parquet.add_key_value_metadata(dict(facts))
 
     def complete(self) -> pq.FileMetaData:
+        footer = self.end()
+        self.close()
+        return footer
+
+    def end(self) -> pq.FileMetaData:
+        """Write the last bytes; only `close`, which may be called in another thread, makes sure that they stay."""
         self._parquet.close()
-        self._sink.close()
+        self._stream.flush()
         return self._footers[0]
+
+    def close(self) -> None:
+        self._sink.close()
 
     def abandon(self) -> None:
         """Let go of the file after an error; what lies in the folder is vacuum's (RULES C2)."""
@@ -74,6 +88,7 @@ class ParquetFile:
             pass
 
 
+@lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
 def dictionary_columns(schema: pa.Schema) -> bool | list[str]:
     """The columns whose values are worth a dictionary; wide numbers mostly differ from row to row.
 

@@ -13,6 +13,7 @@ from penstock.errors import InvariantError
 from penstock.flow.seen_types import NewFields
 
 RowNumbers = Sequence[int] | npt.NDArray[np.int64]
+_NO_ERRORS = pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ def in_parts(decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch)
 
 def bad_rows(kafka: pa.RecordBatch, errors: Mapping[int, str]) -> BadRows:
     """The rows of `kafka` that `errors` names by their number, in offset order."""
+    if not errors:
+        return BadRows(kafka.slice(0, 0), _NO_ERRORS)
     numbers = sorted(errors)
     return BadRows(take(kafka, numbers), pa.array([errors[number] for number in numbers], pa.string()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import pyarrow as pa
@@ -138,13 +138,23 @@ class FanoutReport:
 
 def encode_fanout(report: FanoutReport) -> str:
     shares = [
-        [topic, number, name, asdict(share)]
+        [topic, number, name, share]
         for (topic, number), named in report.shares.items()
         for name, share in named.items()
     ]
-    reasons = [asdict(each) for each in report.reasons]
-    marks = encode_marks(report.marks)
-    return json.dumps({"v": 1, "shares": shares, "first_error": report.first_error, "reasons": reasons, "marks": marks})
+    body = {
+        "v": 1,
+        "shares": shares,
+        "first_error": report.first_error,
+        "reasons": report.reasons,
+        "marks": encode_marks(report.marks),
+    }
+    return json.dumps(body, default=_members)
+
+
+def _members(value: Any) -> dict[str, Any]:
+    """A dataclass for JSON; `asdict` copies all that is below it too, which takes ten times as long."""
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def decode_fanout(text: str) -> FanoutReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
@@ -98,18 +99,40 @@ class LocalWriter(ObjectWriter):
 def make_durable(path: str) -> None:
     """Put a file and its name on the disk."""
     with told_as_ours(path):
-        for each in (path, os.path.dirname(path)):
-            number = os.open(each, os.O_RDONLY)
-            try:
-                os.fsync(number)
-            finally:
-                os.close(number)
+        _fsync(path)
+        _fsync(os.path.dirname(path))
+
+
+def size_on_disk(path: str) -> int | None:
+    """The size of a file; None if there is none of that name."""
+    with told_as_ours(path):
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def make_name_durable(path: str) -> None:
+    """Put the name of a file on the disk, whose bytes are there already."""
+    with told_as_ours(path):
+        _fsync(os.path.dirname(path))
+
+
+def _fsync(path: str) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
 
 
 def open_local_writer(path: str) -> LocalWriter:
     """Write in place: what a crash leaves has the staged name, so that vacuum can see it."""
     with told_as_ours(path):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        folder = os.path.dirname(path)
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
         return LocalWriter(open(path, "wb", buffering=0), path)
 
 

@@ -12,7 +12,15 @@ from obstore.store import LocalStore, MemoryStore
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.storage.failures import failure_of, told_as_ours
-from penstock.storage.files import ObjectWriter, RangeReader, make_durable, open_local_writer, open_remote_writer
+from penstock.storage.files import (
+    ObjectWriter,
+    RangeReader,
+    make_durable,
+    make_name_durable,
+    open_local_writer,
+    open_remote_writer,
+    size_on_disk,
+)
 from penstock.storage.port import Entry, NotFoundError, by_folder
 
 if TYPE_CHECKING:
@@ -77,11 +85,14 @@ class ObjectStorage:
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         wanted = set(paths)
+        if self._is_local:
+            # On a disk asking for each is cheapest.
+            asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
+            return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         found: dict[str, int] = {}
-        if not self._is_local:
-            for folder, inside in by_folder(wanted).items():
-                found |= self._sizes_in(folder, inside)
-        # On a disk asking for each is cheapest; elsewhere this is for names that a listing spells in another way.
+        for folder, inside in by_folder(wanted).items():
+            found |= self._sizes_in(folder, inside)
+        # Names that a listing spells in another way.
         for path in wanted - found.keys():
             with suppress(NotFoundError):
                 found[path] = self.size_bytes(path)
@@ -116,7 +127,9 @@ class ObjectStorage:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
             raise self._conditional_failure(error, path) from error
-        self._put_on_disk(path)
+        # What was created on a condition has happened for good: nobody who lost power may find the name free.
+        if self._is_local:
+            make_durable("/" + self._key(path))
         return True
 
     def rename_if_absent(self, source: str, target: str) -> bool:
@@ -127,13 +140,10 @@ class ObjectStorage:
             return False
         except (store_errors.BaseError, OSError, ValueError) as error:
             raise self._conditional_failure(error, source) from error
-        self._put_on_disk(target)
-        return True
-
-    def _put_on_disk(self, path: str) -> None:
-        """What was created on a condition has happened for good: nobody who lost power may find the name free."""
+        # The bytes are on the disk since their writer closed.
         if self._is_local:
-            make_durable("/" + self._key(path))
+            make_name_durable("/" + self._key(target))
+        return True
 
     def delete(self, path: str) -> None:
         try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -206,3 +208,38 @@ def test_an_abandoned_pool_stages_nothing_and_deletes_nothing(tmp_path: Path) ->
     pool.abandon()
     assert pool.finish() == {}
     assert len(files_in(tmp_path)) == 1
+
+
+def test_a_file_that_cannot_be_closed_fails_its_type_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync = os.fsync
+
+    def fsync_or_fail(number: int) -> None:
+        if "/a/" in os.readlink(f"/proc/self/fd/{number}"):
+            raise OSError(errno.ENOSPC, "no space")
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", fsync_or_fail)
+    pool = pool_of(tmp_path)
+    add(pool, A, "2026-01-01", 1)
+    add(pool, B, "2026-01-01", 2)
+    staged = pool.finish()
+    assert set(staged) == {B}
+    assert "no space left" in (pool.failure(A) or "")
+
+
+def test_every_file_of_a_report_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: set[str] = set()
+    fsync = os.fsync
+
+    def note(number: int) -> None:
+        fsync(number)
+        synced.add(os.readlink(f"/proc/self/fd/{number}"))
+
+    monkeypatch.setattr(os, "fsync", note)
+    pool = pool_of(tmp_path, open_writers_max=2, row_group_bytes_max=1)
+    for day in range(1, 29):
+        add(pool, A, f"2026-01-{day:02}", day)
+    files = pool.finish()[A].files
+    assert len(files) == 28
+    assert {str(tmp_path / "root" / file.path) for file in files} <= synced
+    assert all((tmp_path / "root" / file.path).stat().st_size == file.size_bytes for file in files)

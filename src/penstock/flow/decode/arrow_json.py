@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.flow.decode.convert import Mark, fit, has_infinite, read_type, wide_type
+from penstock.flow.decode.convert import Mark, fit, has_infinite, may_be_infinite, read_type, wide_type
 from penstock.flow.decode.new_types import known_fields, new_in_array, note_array
 from penstock.flow.seen_types import NewFields, SeenTypes
 from penstock.job.spec import NewColumnPolicy
@@ -40,6 +40,7 @@ class ArrowReader:
         self._schema = schema
         self._new_column = new_column
         self._known = known_fields(schema)
+        self._floating = [index for index, kind in enumerate(schema.types) if may_be_infinite(kind)]
         self._read_schema = pa.schema([(each.name, read_type(each.type)) for each in schema])
         self._wide_schema = pa.schema([(each.name, wide_type(each.type)) for each in schema])
 
@@ -105,7 +106,7 @@ class ArrowReader:
         for each in self._schema:
             mark = None if misfits is None else _mark(misfits, each.name)
             columns.append(fit(_whole(table.column(each.name)), each.type, mark))
-        if any(map(has_infinite, columns)):
+        if any(has_infinite(columns[index]) for index in self._floating):
             # Written so, or a number too large for its column: only the exact path can tell.
             raise pa.ArrowInvalid("an infinite number")
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

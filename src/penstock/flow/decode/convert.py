@@ -87,6 +87,13 @@ def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> p
     return pa.string() if kind in _AS_TEXT else kind
 
 
+def may_be_infinite(kind: pa.DataType) -> bool:
+    """Whether a value of the type has a number that can be infinite, at any depth."""
+    if pa.types.is_struct(kind):
+        return any(may_be_infinite(kind.field(index).type) for index in range(kind.num_fields))
+    return pa.types.is_floating(kind) or (pa.types.is_list(kind) and may_be_infinite(kind.value_type))
+
+
 def has_infinite(array: pa.Array) -> bool:
     """Whether a number is infinite, at any depth."""
     if pa.types.is_floating(array.type):

@@ -76,9 +76,11 @@ def texts_of(records: pa.Array) -> pa.Array:
     if not _in_braces(texts) and not _in_braces(pc.utf8_trim(texts, _BLANKS)):
         raise pa.ArrowInvalid("not an object")
     # Where Arrow's reader infers types it descends by recursion: 50,000 open brackets end the process.
-    long = texts.filter(pc.greater(pc.binary_length(texts), 2 * DEPTH_MAX))
-    if any(too_deep(bytes(text.as_buffer())) for text in long):
-        raise pa.ArrowInvalid(f"nested deeper than {DEPTH_MAX}")
+    lengths = pc.binary_length(texts)
+    if (pc.max(lengths).as_py() or 0) > 2 * DEPTH_MAX:
+        long = texts.filter(pc.greater(lengths, 2 * DEPTH_MAX))
+        if any(too_deep(bytes(text.as_buffer())) for text in long):
+            raise pa.ArrowInvalid(f"nested deeper than {DEPTH_MAX}")
     return texts
 
 
