@@ -84,4 +84,9 @@ def take(batch: pa.RecordBatch, rows: RowNumbers) -> pa.RecordBatch:
         return batch
     if not len(rows):
         return batch.slice(0, 0)
+    if isinstance(rows, np.ndarray) and 2 * len(rows) > batch.num_rows:
+        # Where most are kept, a filter copies whole stretches at once.
+        kept = np.zeros(batch.num_rows, np.bool_)
+        kept[rows] = True
+        return batch.filter(pa.array(kept))
     return batch.take(pa.array(rows, pa.int64()))

@@ -80,11 +80,13 @@ class ArrowReader:
         columns = self._columns(table, misfits)
         if not misfits:
             return Parsed(columns, self._new_fields(table)), {}
-        kept = pa.array(np.delete(np.arange(len(texts)), list(misfits)))
+        kept = np.ones(len(texts), np.bool_)
+        kept[list(misfits)] = False
+        fitting = pa.array(kept)
         if table.num_columns > len(self._schema):
             # What the others hold besides must not count for the types of new fields.
-            table = self._table(texts.take(kept), self._wide_schema, unexpected)
-        return Parsed(columns.take(kept), self._new_fields(table)), misfits
+            table = self._table(texts.filter(fitting), self._wide_schema, unexpected)
+        return Parsed(columns.filter(fitting), self._new_fields(table)), misfits
 
     def _table(self, texts: pa.Array, schema: pa.Schema, unexpected: str) -> pa.Table:
         lines = _lines(texts)

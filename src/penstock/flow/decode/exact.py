@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
@@ -20,6 +20,9 @@ from penstock.flow.decode.misfit import MisfitError, expected, kind_of
 from penstock.job.schema import job_type_name
 
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
+_TEXTS_KEPT_MAX = 256
+_TEXT_BYTES_KEPT_MAX = 64
+"""Of values that are remembered, for each field."""
 _CUT_OFF = "Input data was truncated"
 _FOUND = {
     f"Expected `object`, got `{kind}`": found
@@ -82,9 +85,21 @@ class _Field:
             found = self._cut_out(record)
             for _ in self._names:
                 found = found.inner
-            value = parse_member(bytes(found))
+            text = bytes(found)
         except ValueError:
             # It is not there, or has a name that this parser cannot look for.
+            return None
+        return self._known(text) if len(text) <= _TEXT_BYTES_KEPT_MAX else self._judge(text)
+
+    @cached_property
+    def _known(self) -> Callable[[bytes], MisfitError | None]:
+        """A producer's mistake often gives the same value again: it is judged once."""
+        return lru_cache(maxsize=_TEXTS_KEPT_MAX)(self._judge)
+
+    def _judge(self, text: bytes) -> MisfitError | None:
+        try:
+            value = parse_member(text)
+        except ValueError:
             return None
         try:
             if value is not None:

@@ -8,11 +8,13 @@ that a name is given twice; for that there is a second look.
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
 from functools import lru_cache
+from operator import length_hint
 from typing import Annotated, Any
 
 import msgspec
@@ -114,21 +116,35 @@ def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
 
     Where such a name also stands nested or quoted it may be there twice by right.
     """
-    doubts: dict[int, str | None] = {}
-    for number, record in enumerate(piece.each()):
-        try:
-            look(record)
-        except msgspec.ValidationError as error:
-            doubts[number] = _path_in(str(error))
-        except _REFUSALS:
+    doubts = _refused(piece.each(), look)
+    for number in _longer_than(piece.records, DEPTH_MAX):
+        if number not in doubts and too_deep(piece.records[number].as_py()):
             doubts[number] = WHOLE
-        else:
-            if len(record) > DEPTH_MAX and too_deep(record):
-                doubts[number] = WHOLE
     for name in twice:
         for number in _holding_twice(piece.records, json.dumps(name, ensure_ascii=False).encode()):
             doubts.setdefault(number, None)
     return doubts
+
+
+def _refused(records: list[bytes], look: Look) -> dict[int, str | None]:
+    """The records that the look refuses; between two of them there is no step in Python."""
+    doubts: dict[int, str | None] = {}
+    rest = iter(records)
+    looks = map(look, rest)
+    while True:
+        try:
+            deque(looks, maxlen=0)
+            return doubts
+        except msgspec.ValidationError as error:
+            doubt: str | None = _path_in(str(error))
+        except _REFUSALS:
+            doubt = WHOLE
+        doubts[len(records) - length_hint(rest) - 1] = doubt
+
+
+def _longer_than(records: pa.Array, length_max: int) -> list[int]:
+    found: list[int] = pc.indices_nonzero(pc.greater(pc.binary_length(records), length_max)).to_pylist()
+    return found
 
 
 def _holding_twice(records: pa.Array, quoted: bytes) -> list[int]:
