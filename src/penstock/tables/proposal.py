@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import assert_never
 
 from penstock.flow.manifest import Counts, StagedFile
@@ -66,6 +67,8 @@ class Proposal:
     job: str
     batch_id: str
     parts: tuple[Part, ...]
+    extra: Mapping[str, int] = field(default_factory=dict)
+    """Further numbers that the table keeps with the commit, by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,18 @@ the table of each type to take its files, and whoever finishes the entry commits
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach
 from penstock.flow.fitting import respelled
 from penstock.flow.manifest import Counts, StagedFile
 from penstock.flow.shares import Share
 from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
 from penstock.log.offsets import Partition, Slice
+from penstock.tables.delta.keys import fingerprint, flow_key
 from penstock.tables.delta.library import MissingTableError
 from penstock.tables.delta.schema import missing_columns
 from penstock.tables.delta.table import SchemaMovedError, Table, open_or_create, open_table
@@ -139,10 +141,20 @@ class DeltaTypes(ExportTable):
         try:
             table = self._table(name)
             own = table.state([partition]).of(partition).position if table is not None else None
+            known = table.transaction(flow_key(self.job.name)) if table is not None else None
         except PenstockError:
             # A table that cannot be read cannot be written either: the commit will say why.
-            own = None
-        return start if own is None else max(start, own)
+            return start
+        if own is None or own <= start:
+            return start
+        if known is not None and known != self._flow(name):
+            raise UserError(
+                f"the job file was changed after a process died in the middle of a commit to type {name}",
+                detail=f"its table has rows of {partition} up to offset {own}, the ledger knows those below {start}; "
+                "with another job file other records may fit, and would be lost or written twice",
+                hint="run the job once with the job file as it was then, and change it afterwards",
+            )
+        return own
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Delta says itself whether it takes a commit, before anything else moves."""
@@ -160,7 +172,8 @@ class DeltaTypes(ExportTable):
             self._start(table, mine)
             state = table.state([part.partition for part in mine])
             slices = [self._slice(part, part.written[name], state.of(part.partition).position or 0) for part in mine]
-            outcome = table.commit(Proposal(self.job.name, batch_id, tuple(slices)))
+            extra = {flow_key(self.job.name): self._flow(name)}
+            outcome = table.commit(Proposal(self.job.name, batch_id, tuple(slices), extra))
         except PenstockError as error:
             return {part.partition: error.primary for part in mine}
         return {refusal.partition: refusal.reason for refusal in outcome.refused}
@@ -199,6 +212,13 @@ class DeltaTypes(ExportTable):
         taken_from = part.taken_from.get(name, part.piece.start)
         start = own if own <= taken_from else part.piece.start
         return SlicePart(Slice(part.partition, start, part.piece.end, start), part.token, counts, files)
+
+    def _flow(self, name: str) -> int:
+        """Stands for all of the job file that decides which records become rows of a type."""
+        job, on = self.job, self.job.on
+        policies = (on.bad_record, on.tombstone, on.new_column, on.mixed_types)
+        kind = replace(self.export.all_types[name], rotation=None, start=None)
+        return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
 
     def _start(self, table: Table, parts: list[RoutedPart]) -> None:
         state = table.state([part.partition for part in parts])

@@ -36,7 +36,7 @@ class Effect:
 
 def effect(proposal: Proposal, accepted: tuple[Part, ...], state: TableState) -> Effect:
     """Work out the commit of the accepted parts on top of a state."""
-    transactions: dict[str, int] = {}
+    transactions = dict(proposal.extra)
     after: dict[Partition, PartitionState] = {}
     fingerprints: dict[str, int] = {}
     for part in accepted:

@@ -55,6 +55,11 @@ def replay_key(job: str) -> str:
     return f"{job}#replay"
 
 
+def flow_key(job: str) -> str:
+    """In the table of a type: what of the job file decided which records became rows of the last batch (RULES L8)."""
+    return f"{job}#flow"
+
+
 def table_key(job: str) -> str:
     """In a quarantine: the fingerprint of the table whose commits listed the job's rows and moved its positions."""
     return f"{job}#table"
