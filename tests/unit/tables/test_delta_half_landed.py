@@ -1,4 +1,4 @@
-"""A process that dies between the tables of its types and the ledger, and a job file that is changed before the next."""
+"""A process that dies between the tables of its types and the ledger, and a job file changed before the next start."""
 
 from __future__ import annotations
 
