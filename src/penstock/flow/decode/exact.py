@@ -127,9 +127,8 @@ def refuse_malformed(record: bytes) -> None:
         if found := _FOUND.get(str(error)):
             raise MisfitError(f"expected an object, found {found}") from None
     except msgspec.DecodeError as error:
-        # It says so too of half a surrogate pair, which is written with an escape.
-        if record and b"\\" not in record and str(error) == _CUT_OFF:
-            raise MisfitError(f"not JSON at character {_parsed(record, len)}: the record ends too early") from None
+        if _says_cut_off(record, error):
+            raise _cut_off(_parsed(record, str)) from None
     except (ValueError, RecursionError):
         pass
     _skimmed(record)
@@ -165,9 +164,28 @@ def _parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
     except UnicodeDecodeError as error:
         raise MisfitError(f"value is not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
+        if _is_cut_off(record):
+            raise _cut_off(record.decode()) from None
         if error.msg == "Extra data":
             raise MisfitError(f"more than one value in the record, the second at character {error.pos}") from None
         raise MisfitError(f"not JSON at character {error.pos}: {error.msg}") from None
+
+
+def _is_cut_off(record: bytes) -> bool:
+    try:
+        _OBJECT.decode(record)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _says_cut_off(record, error)
+    return False
+
+
+def _says_cut_off(record: bytes, error: Exception) -> bool:
+    # It says so too of half a surrogate pair, which is written with an escape.
+    return bool(record) and b"\\" not in record and str(error) == _CUT_OFF
+
+
+def _cut_off(text: str) -> MisfitError:
+    return MisfitError(f"not JSON at character {len(text)}: the record ends too early")
 
 
 def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]) -> Iterator[_Field]:
