@@ -30,6 +30,8 @@ _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 _DECIMAL_DIGITS_MAX = 38
 _DECIMAL_READ_DIGITS = 76
 """Decimals are first read this wide: Arrow's JSON reader does not look at the precision after scaling."""
+_FLOAT_DIGITS = 18
+"""Beyond the point: as many as programs write that have floating numbers where decimals are wanted."""
 Mark = Callable[[npt.NDArray[np.int64]], None]
 """Takes the numbers of rows."""
 
@@ -73,7 +75,14 @@ def wide_type(kind: pa.DataType) -> pa.DataType:
     Not with as many as there is room for: the reader does not see every overflow when it scales a number up. At this
     scale a number that it lets through in spite of one is still larger than any that fits.
     """
-    return _with_leaves(kind, lambda leaf: (_DECIMAL_READ_DIGITS - leaf.precision + leaf.scale) // 2)
+    return _with_leaves(kind, _wide_scale)
+
+
+def _wide_scale(kind: pa.DataType) -> int:
+    """Of short decimals no more than 128 bits can hold of those that fit: their division takes half the time."""
+    before_point: int = kind.precision - kind.scale
+    short = _DECIMAL_DIGITS_MAX - before_point
+    return short if short - kind.scale >= _FLOAT_DIGITS else (_DECIMAL_READ_DIGITS - before_point) // 2
 
 
 def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> pa.DataType:
@@ -135,6 +144,7 @@ def _mark_lists(array: pa.Array, mark: Mark | None) -> Mark | None:
 
 def _fit_decimals(array: pa.Array, kind: pa.DataType, mark: Mark) -> pa.Array:
     # One division for each value is what costs time here. The digits that it cuts off at either end are missed below.
+    array = _narrowed(array)
     cut = array.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, kind.scale), safe=False)
     largest = Decimal((0, (9,) * kind.precision, -kind.scale))
     in_range = pc.and_(
@@ -143,6 +153,17 @@ def _fit_decimals(array: pa.Array, kind: pa.DataType, mark: Mark) -> pa.Array:
     fits = pc.and_(pc.equal(cut.cast(array.type, safe=False), array), in_range)
     mark(pc.indices_nonzero(pc.invert(fits)).to_numpy().astype(np.int64))
     return pc.if_else(fits, cut, pa.scalar(None, cut.type)).cast(kind)
+
+
+def _narrowed(array: pa.Array) -> pa.Array:
+    """The decimals in half as many bits, if none of them needs more."""
+    scale = array.type.scale
+    extremes = pc.min_max(array).as_py().values()
+    if scale > _DECIMAL_DIGITS_MAX or any(
+        abs(each) >= 10 ** (_DECIMAL_DIGITS_MAX - scale) for each in extremes if each
+    ):
+        return array
+    return array.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, scale), safe=False)
 
 
 def _null_mask(array: pa.Array) -> pa.Array | None:

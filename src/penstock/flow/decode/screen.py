@@ -29,6 +29,7 @@ _BLANKS = " \t\r\n"
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _SCREENS_KEPT_MAX = 512
 WHOLE = ""
+_LOOK_AT_ONCE = 500
 _PATH_FOLLOWS = " - at `$."
 _REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Its own, and those of the Python types that it makes: text that is not UTF-8, numbers of endless digits."""
@@ -116,7 +117,11 @@ def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
 
     Where such a name also stands nested or quoted it may be there twice by right.
     """
-    doubts = _refused(piece.each(), look)
+    doubts: dict[int, str | None] = {}
+    for start in range(0, len(piece), _LOOK_AT_ONCE):
+        # A part at a time: what one part took of memory is there for the next, and new memory is slow.
+        few = Piece(piece.records[start : start + _LOOK_AT_ONCE], piece.rows[start : start + _LOOK_AT_ONCE])
+        doubts.update((start + number, doubt) for number, doubt in _refused(few.each(), look).items())
     for number in _longer_than(piece.records, DEPTH_MAX):
         if number not in doubts and too_deep(piece.records[number].as_py()):
             doubts[number] = WHOLE
