@@ -22,8 +22,8 @@ from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.topics import CoordinationTopic, find_topic
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
-from penstock.log.admin import BoundedAdmin
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.log import Partition
 
 HEARTBEAT_SECONDS = 1.0
 LATE_SECONDS = 30.0

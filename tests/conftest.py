@@ -13,9 +13,9 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
-from penstock.engine.delta_spark import DELTA_SETTINGS
-from penstock.engine.jars import JarSet
-from penstock.engine.session import open_spark
+from penstock.engine.spark.delta_spark import DELTA_SETTINGS
+from penstock.engine.spark.jars import JarSet
+from penstock.engine.spark.session import open_spark
 from penstock.job.spec import SparkSpec
 from tests import class_archive
 from tests.exports import ExportPipe

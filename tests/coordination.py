@@ -14,7 +14,7 @@ from penstock.claims.protocol.records import (
     Who,
 )
 from penstock.claims.protocol.state import Claim, Group, Lease, LogState
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 GROUP = "shop"
 ANNA = Who("anna", "a1")

@@ -16,21 +16,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import replayed_name, staged_name
-from penstock.flow.ranges import ranges_of
-from penstock.flow.shares import Share
+from penstock.flow.route.type_counts import Share
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.names import replayed_name, staged_name
+from penstock.flow.write.offset_ranges import ranges_of
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Partition, Slice
-from penstock.storage import Storage
-from penstock.storage.objects import MemoryStorage
-from penstock.tables.delta.by_type import DeltaTypes
+from penstock.lake.storage import Storage
+from penstock.lake.storage.objects import MemoryStorage
+from penstock.logs.log import Partition, Slice
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.names import day_folder
-from penstock.tables.parquet.proposal import RoutedPart
-from penstock.tables.parquet.state import Cause, LedgerState
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.delta_types import DeltaTypes
+from penstock.tables.export.ledger.names import day_folder
+from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.table import ExportTable
 from penstock.tables.proposal import StartPart
 
 JOB = """\

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from penstock.claims import StaticClaims
 from penstock.engine.export import ExportPipeline
-from penstock.engine.exporting import WrittenShares
 from penstock.engine.rounds import Context, Landed
+from penstock.engine.write.export_writer import WrittenShares
 from penstock.failpoints import Reach
-from penstock.log.offsets import Batch, Bounds, Partition
+from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan import Wait
 from penstock.tables.environment import Environment
 from penstock.tables.state import TableWord, Totals

@@ -22,9 +22,9 @@ from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.opening import open_export
-from penstock.tables.parquet.state import LedgerState
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.opening import open_export
+from penstock.tables.export.table import ExportTable
 from tests.pipes import Clock, Recorder
 
 FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)

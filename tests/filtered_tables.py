@@ -19,11 +19,11 @@ import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
-from penstock.flow.manifest import StagedFile
-from penstock.flow.names import staged_name
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import staged_name
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
-from penstock.tables.delta.active import active_files
+from penstock.lake.delta.active_files import active_files
 from penstock.tables.delta.compact import compact
 from penstock.tables.delta.table import Table, open_or_create
 

@@ -14,12 +14,12 @@ import boto3
 import polars as pl
 import pyarrow as pa
 
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import owner_tag, staged_name
-from penstock.flow.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.names import owner_tag, staged_name
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
-from penstock.log.offsets import Partition, Slice
+from penstock.logs.log import Partition, Slice
 from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.proposal import Outcome, Part, Proposal, SlicePart, StartPart

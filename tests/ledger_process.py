@@ -11,10 +11,10 @@ import sys
 
 from penstock.errors import FencedError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
-from penstock.log.offsets import Partition
-from penstock.storage import open_storage
+from penstock.lake.storage import open_storage
+from penstock.logs.log import Partition
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.table import ExportTable
 from penstock.tables.proposal import FencePart, StartPart
 from tests.routed_parts import EVENTS, Event, Reader, land, open_table, staged_in
 

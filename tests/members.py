@@ -13,8 +13,8 @@ from penstock.claims import CoordinationOptions, Member, Work
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.protocol.state import Claim
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Partition
 
 COORDINATION = CoordinationOptions(topic="members-of-tests", partitions=4)
 HEARTBEAT_SECONDS = 1.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import polars as pl
 import pyarrow as pa
 
-from penstock.log.epochs import LostTail
-from penstock.log.offsets import Bounds, EpochMark, Partition
-from penstock.log.reader import SCHEMA
-from penstock.log.source import SliceShrankError
+from penstock.logs.kafka.epochs import LostTail
+from penstock.logs.kafka.reader import SCHEMA
+from penstock.logs.kafka.spark_source import SliceShrankError
+from penstock.logs.log import Bounds, EpochMark, Partition
 from penstock.verify.log_port import Told
 
 BATCH_RECORDS = 4

@@ -15,7 +15,7 @@ from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
 from penstock.tables.delta.table import Table, open_table
 from penstock.tables.environment import Environment
-from penstock.tables.quarantine import quarantine_spec
+from penstock.tables.quarantine.table import quarantine_spec
 from penstock.tables.state import Totals
 
 GOOD = '{"id": 1}'

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.shares import UNROUTED, Share
+from penstock.flow.route.type_counts import UNROUTED, Share
+from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import (
     DaysSpec,
@@ -24,13 +24,13 @@ from penstock.job.spec import (
     TypeSpec,
     TypeStart,
 )
-from penstock.log.offsets import Partition, Slice
-from penstock.storage import Storage
+from penstock.lake.storage import Storage
+from penstock.logs.log import Partition, Slice
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.names import Places
-from penstock.tables.parquet.proposal import LedgerPart, RoutedPart
-from penstock.tables.parquet.state import Cause, LedgerState
-from penstock.tables.parquet.table import ExportTable, LedgerOutcome
+from penstock.tables.export.ledger.names import Places
+from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart
+from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.table import ExportTable, LedgerOutcome
 from penstock.tables.proposal import StartPart
 
 EVENTS = Partition("events", "life-1", 0)

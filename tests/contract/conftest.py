@@ -9,7 +9,7 @@ import boto3
 import pytest
 from moto.server import ThreadedMotoServer
 
-from penstock.storage import MemoryStorage, Storage, open_storage
+from penstock.lake.storage import MemoryStorage, Storage, open_storage
 from tests.hdfs import HdfsCluster
 
 BUCKET = "lake"

@@ -10,16 +10,16 @@ import pytest
 
 from penstock.errors import InvariantError, TransientError
 from penstock.failpoints import Failpoint
-from penstock.log.offsets import Partition
-from penstock.storage import Storage
+from penstock.lake.storage import Storage
+from penstock.logs.log import Partition
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.codec import decode_entry, encode_entry
-from penstock.tables.parquet.entry import Entry, EntryKind, FenceRecord
-from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.ledger import SNAPSHOT_EVERY
-from penstock.tables.parquet.names import Places
-from penstock.tables.parquet.state import LedgerState
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
+from penstock.tables.export.ledger.codec import decode_entry, encode_entry
+from penstock.tables.export.ledger.entry import Entry, EntryKind, FenceRecord
+from penstock.tables.export.ledger.fold import apply
+from penstock.tables.export.ledger.names import Places
+from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.table import ExportTable
 from penstock.tables.proposal import FencePart
 from tests.routed_parts import (
     EVENTS,

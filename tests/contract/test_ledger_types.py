@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.log.offsets import Partition
-from penstock.storage import Storage, open_storage
-from penstock.tables.parquet.names import Places
-from penstock.tables.parquet.schemas import schema_of
-from penstock.tables.parquet.state import Cause
-from penstock.tables.parquet.table import ExportTable
+from penstock.lake.storage import Storage, open_storage
+from penstock.logs.log import Partition
+from penstock.tables.export.ledger.names import Places
+from penstock.tables.export.ledger.schemas import schema_of
+from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.table import ExportTable
 from penstock.tables.proposal import FencePart
 from tests.routed_parts import (
     EVENTS,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tables.parquet.compact import compact
+from penstock.tables.export.compact import compact
 from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.jobs import KILLED
 from tests.processes import command_json, penstock

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.errors import FencedError
 from penstock.failpoints import ENVIRONMENT_NAME
-from penstock.storage import open_storage
-from penstock.tables.parquet.state import LedgerState
+from penstock.lake.storage import open_storage
+from penstock.tables.export.ledger.state import LedgerState
 from tests.jobs import KILLED
 from tests.ledger_process import KINDS, made_up_log
 from tests.routed_parts import EVENTS, expected, open_table, visible

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.engine.replay import replay
+from penstock.engine.replay.replaying import replay
 from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log.kafka import KafkaLog
+from penstock.logs.kafka.log import KafkaLog
 from tests.lake import BUCKET, Lake, s3_server
 
 

@@ -20,7 +20,7 @@ from penstock.claims.protocol.group_view import Freshness, coordination_partitio
 from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS
 from penstock.cli.app import app
 from penstock.errors import FencedError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.claimants import (
     HEARTBEAT_SECONDS,
     PLACES,

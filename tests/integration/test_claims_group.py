@@ -8,7 +8,7 @@ import pytest
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.health import TOO_SLOW
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.claimants import Crew, eventually, hits_up_to
 
 

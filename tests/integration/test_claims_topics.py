@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from penstock.claims.member.agent import Agent
 from penstock.claims.protocol.codec import UnknownVersionError
 from penstock.errors import UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
 from tests.kafka import Produce, Topics
 

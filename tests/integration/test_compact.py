@@ -17,10 +17,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from penstock.errors import TransientError, UserError
-from penstock.flow.names import parse_compacted_name
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
-from penstock.tables.delta.active import active_files, active_paths
+from penstock.lake.delta.active_files import active_files, active_paths
+from penstock.lake.delta.keys import token_key
 from penstock.tables.delta.compact import (
     VERSIONS_TO_LAND_MAX,
     CompactReport,
@@ -29,7 +30,6 @@ from penstock.tables.delta.compact import (
     group_files,
     merge_group,
 )
-from penstock.tables.delta.keys import token_key
 from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets

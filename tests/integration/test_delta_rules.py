@@ -14,11 +14,11 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
 from penstock.errors import TransientError, UserError
-from penstock.flow.manifest import Counts
+from penstock.flow.write.manifest import Counts
 from penstock.job.spec import DeltaTableSpec
-from penstock.log.offsets import Slice
-from penstock.tables.delta.keys import position_key
-from penstock.tables.delta.library import ConflictError, MissingTableError
+from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.library import ConflictError, MissingTableError
+from penstock.logs.log import Slice
 from penstock.tables.delta.reading import read_state
 from penstock.tables.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
 from penstock.tables.environment import Environment, new_batch_id

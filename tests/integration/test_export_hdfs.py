@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from hdfs_native import Client
 from pyspark.sql import SparkSession
 
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.state import Cause
-from penstock.tables.parquet.vacuum import vacuum
+from penstock.tables.export.compact import compact
+from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.vacuum import vacuum
 from penstock.verify import verify
 from tests.export_story import Story
 from tests.exports import ExportPipe, event, export_job, type_of

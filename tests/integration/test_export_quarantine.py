@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
-from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.engine.replay.replaying import ReplayOptions, ReplayReport, replay
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.vacuum import vacuum
+from penstock.tables.export.compact import compact
+from penstock.tables.export.vacuum import vacuum
 from penstock.verify import verify
 from penstock.verify.sources import Sample
 from tests.exports import ExportPipe, event, type_of

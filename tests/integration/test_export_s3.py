@@ -18,9 +18,9 @@ from penstock.failpoints import Reach, noop
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.table import ExportTable
-from penstock.tables.parquet.vacuum import vacuum
+from penstock.tables.export.compact import compact
+from penstock.tables.export.table import ExportTable
+from penstock.tables.export.vacuum import vacuum
 from penstock.verify import verify
 from tests.exports import event, export_job
 from tests.kafka import Produce, Topics

@@ -25,12 +25,12 @@ from penstock.cli.status import status as status_command
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.log.kafka import KafkaLog
-from penstock.log.mirror import mirror
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import mirror
+from penstock.logs.log import Partition
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.state import Cause
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.table import ExportTable
 from penstock.watch.export_status import ExportPartitionStatus, ExportStatus, TypeStatus
 from penstock.watch.standing import AlertKind
 from penstock.watch.status import status

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.tables.parquet.state import Cause
+from penstock.tables.export.ledger.state import Cause
 from tests.export_story import Story, after, owner
 from tests.exports import ExportPipe, type_of
 from tests.kafka import Produce, Topics

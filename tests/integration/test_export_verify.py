@@ -11,8 +11,8 @@ import typer
 
 from penstock.cli.verify import verify as verify_command
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.compact import compact
+from penstock.tables.export.table import ExportTable
 from penstock.verify import Check, Offence, OffenceKind, Sample, VerifyReport, verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec, StartAt
-from penstock.log.admin import CALL_SECONDS_MAX
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Bounds, Partition
-from penstock.log.retention import expiring_offsets
+from penstock.logs.kafka.admin import CALL_SECONDS_MAX
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.retention import expiring_offsets
+from penstock.logs.log import Bounds, Partition
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 

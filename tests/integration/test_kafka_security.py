@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
-from penstock.log.admin import CALL_SECONDS_MAX
-from penstock.log.kafka import KafkaLog
-from penstock.log.mirror import mirror
-from penstock.log.offsets import Slice
-from penstock.log.source import read_batch, source_error
+from penstock.logs.kafka.admin import CALL_SECONDS_MAX
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import mirror
+from penstock.logs.kafka.spark_source import read_batch, source_error
+from penstock.logs.log import Slice
 from tests.kafka import Produce, Topics
 
 SECONDS_MAX = 120

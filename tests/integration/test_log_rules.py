@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.engine.starting import TopicRecreatedError
+from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
 from penstock.plan import BeyondEndError
 from penstock.tables.environment import new_batch_id

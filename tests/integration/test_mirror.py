@@ -13,9 +13,9 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.kafka import KafkaLog
-from penstock.log.mirror import MirrorReport, mirror, mirrored
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import MirrorReport, mirror, mirrored
+from penstock.logs.log import Partition
 from tests.kafka import Produce, Topics
 
 TWO_PARTITIONS = 2

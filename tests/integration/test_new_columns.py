@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from penstock.engine.replay import replay
+from penstock.engine.replay.replaying import replay
 from penstock.errors import UserError
 from penstock.tables.delta.compact import compact
 from penstock.tables.delta.table import open_table

@@ -13,13 +13,13 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
-from penstock.engine.bad_share import BadShareError
-from penstock.engine.replay import ReplayReport, replay
+from penstock.engine.replay.replaying import ReplayReport, replay
+from penstock.engine.write.bad_share import BadShareError
 from penstock.errors import UserError
-from penstock.flow.manifest import Counts
+from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec
-from penstock.tables.quarantine import EarlierLifeError
-from penstock.tables.quarantine_rows import list_rows
+from penstock.tables.quarantine.rows import list_rows
+from penstock.tables.quarantine.table import EarlierLifeError
 from penstock.tables.state import Totals
 from penstock.verify import verify
 from tests.kafka import Produce, Topics

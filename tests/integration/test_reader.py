@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.batches import mark_of
-from penstock.log.offsets import Partition, Slice
-from penstock.log.reader import UNREADABLE_HEADERS, PieceReader
-from penstock.log.source import read_batch
+from penstock.logs.kafka.batches import mark_of
+from penstock.logs.kafka.reader import UNREADABLE_HEADERS, PieceReader
+from penstock.logs.kafka.spark_source import read_batch
+from penstock.logs.log import Partition, Slice
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
 from tests.raw_records import RawRecord, append_raw, limit_consumers

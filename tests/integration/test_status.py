@@ -18,8 +18,8 @@ from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.errors import TransientError
 from penstock.job.spec import JobSpec, Secret
-from penstock.log.kafka import KafkaLog
-from penstock.log.mirror import mirror
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import mirror
 from penstock.watch.status import AlertKind, JobStatus, status
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until

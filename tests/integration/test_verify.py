@@ -19,9 +19,9 @@ from rich.console import Console
 from penstock.cli.verify import print_report
 from penstock.cli.verify import verify as verify_command
 from penstock.errors import TransientError
-from penstock.flow.manifest import Counts
+from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec, KafkaLogSpec
-from penstock.log.kafka import KafkaLog
+from penstock.logs.kafka.log import KafkaLog
 from penstock.tables.delta.compact import compact
 from penstock.verify import Check, Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.kafka import Produce, Topics

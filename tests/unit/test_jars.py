@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.filelock import exclusive
-from penstock.engine.ivy import Coordinate, Request
-from penstock.engine.jars import ATTEMPTS_MAX, MANIFEST_NAME, JarSet, Spark, request_for, resolve_with
-from penstock.engine.java import parse_major
+from penstock.engine.spark.file_lock import exclusive
+from penstock.engine.spark.ivy import Coordinate, Request
+from penstock.engine.spark.jars import ATTEMPTS_MAX, MANIFEST_NAME, JarSet, Spark, request_for, resolve_with
+from penstock.engine.spark.java import parse_major
 from penstock.errors import TransientError, UserError
 
 REQUEST = Request("pumps", (Coordinate("org.example", "pump", "1.2"),), ())

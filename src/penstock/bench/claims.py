@@ -33,7 +33,7 @@ from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 GROUP = "bench"
 STARTS = 5

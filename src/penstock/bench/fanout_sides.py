@@ -17,11 +17,11 @@ from penstock.bench.cpu import Meter
 from penstock.bench.ingest_sides import source_options_of_tuning
 from penstock.bench.memory import PeakMemory
 from penstock.embedded.sample_events import export_job, type_names, type_schema
-from penstock.engine.delta_spark import open_delta_spark
 from penstock.engine.events import NullListener
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.session import open_spark
+from penstock.engine.spark.delta_spark import open_delta_spark
+from penstock.engine.spark.session import open_spark
 from penstock.job.loader import load_job
 from penstock.job.spec import SparkSpec
 

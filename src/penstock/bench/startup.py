@@ -17,11 +17,11 @@ import pyarrow as pa
 from penstock.bench.cpu import Meter, Spent
 from penstock.bench.result import BenchResult, median
 from penstock.errors import TransientError
-from penstock.flow.manifest import Counts
-from penstock.flow.names import staged_name
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import Counts
+from penstock.flow.write.names import staged_name
 from penstock.job.spec import DeltaTableSpec, FlushPolicy, GapPolicy, NewColumnPolicy
-from penstock.log.offsets import Bounds, Partition, Slice
+from penstock.logs.log import Bounds, Partition, Slice
 from penstock.plan import Lane, Terms, plan
 from penstock.tables.delta.compact import compact
 from penstock.tables.delta.table import Table, open_or_create, open_table

@@ -11,7 +11,7 @@ from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import ClaimingMessages, Seeking
 from penstock.errors import TransientError
 from penstock.job.spec import ClaimsSpec, KafkaLogSpec
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 class GroupClaims:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 class Claims(Protocol):

@@ -6,13 +6,14 @@ import sys
 
 import typer
 
-from penstock.cli import bench, broker, claims, quarantine
+from penstock.cli import bench, broker, quarantine
 from penstock.cli.check import check
-from penstock.cli.compact import compact
+from penstock.cli.claims import commands as claims
 from penstock.cli.demo import demo
+from penstock.cli.maintenance.compact import compact
+from penstock.cli.maintenance.vacuum import vacuum
 from penstock.cli.run import run
 from penstock.cli.status import status
-from penstock.cli.vacuum import vacuum
 from penstock.cli.verify import verify
 from penstock.errors import PenstockError
 

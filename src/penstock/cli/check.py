@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from penstock.job.faults import JobFileError, shown
-from penstock.job.several import CheckedFile, check_jobs
+from penstock.job.job_set import CheckedFile, check_jobs
 from penstock.job.spec import JobSpec, Secret
 
 

@@ -14,7 +14,7 @@ import typer
 from penstock.engine.events import Listener
 from penstock.engine.process import RunOptions, run_jobs
 from penstock.failpoints import ENVIRONMENT_NAME, armed
-from penstock.job.several import load_jobs
+from penstock.job.job_set import load_jobs
 from penstock.job.spec import JobSpec
 from penstock.watch.lines import JsonLines
 from penstock.watch.listeners import AlertChanges, Listeners

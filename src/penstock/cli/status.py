@@ -16,7 +16,7 @@ from rich.text import Text
 from penstock.errors import UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.tables.parquet.rules import Rule, limit_of
+from penstock.tables.export.alerts import Rule, limit_of
 from penstock.watch.day_answers import DayAnswer, instant
 from penstock.watch.export_status import ExportPartitionStatus, ExportStatus, TypeStatus, day_answers
 from penstock.watch.standing import JobStatus, PartitionStatus

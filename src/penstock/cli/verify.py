@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.rebuild import rebuild as rebuild_ledger
+from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
 from penstock.errors import UserError
 from penstock.job.loader import load_job
 from penstock.verify import Check, Sample, Verdict, VerifyReport

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.embedded.layout import Broker, Layout, Security, log4j_properties, server_properties
-from penstock.engine.jars import JarSet, resolve
-from penstock.engine.java import java_command
+from penstock.engine.spark.jars import JarSet, resolve
+from penstock.engine.spark.java import java_command
 from penstock.errors import TransientError
 
 HEAP_MIB_MAX = 512

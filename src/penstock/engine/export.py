@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from penstock.engine.exporting import ExportWriter, Roles, WrittenShares
 from penstock.engine.failing import FailingTypes
+from penstock.engine.ownership import StartedTable
 from penstock.engine.rounds import Context, JobRounds, answering_log
-from penstock.engine.starting import StartedTable
 from penstock.engine.waiting import WaitingRecords
+from penstock.engine.write.export_writer import ExportWriter, Roles, WrittenShares
 from penstock.errors import InvariantError, TransientError
-from penstock.flow.manifest import Counts
-from penstock.job.spark_checks import refuse_unshared
+from penstock.flow.write.manifest import Counts
+from penstock.job.checks.spark import refuse_unshared
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.plan import Wait
 from penstock.plan.planner import records_per_batch_max
 from penstock.tables.environment import new_batch_id
-from penstock.tables.parquet.behind import CatchUpTerms, catch_up, check_residue
-from penstock.tables.parquet.days import MILLIS_PER_SECOND, closable, next_boundary_ms
-from penstock.tables.parquet.entry import EntryKind
-from penstock.tables.parquet.opening import open_export
-from penstock.tables.parquet.proposal import RoutedPart
-from penstock.tables.parquet.replaying import LedgerRuns
-from penstock.tables.parquet.rules import RULES_EVENT, rule_fields
-from penstock.tables.parquet.state import Cause, LedgerState
-from penstock.tables.parquet.table import Draft, LedgerOutcome
-from penstock.tables.quarantine import Listed, QuarantineTable, open_quarantine, refuse_earlier_life
+from penstock.tables.export.alerts import RULES_EVENT, rule_fields
+from penstock.tables.export.catch_up import CatchUpTerms, catch_up, check_residue
+from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, next_boundary_ms
+from penstock.tables.export.ledger.entry import EntryKind
+from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.opening import open_export
+from penstock.tables.export.replays import LedgerRuns
+from penstock.tables.export.table import Draft, LedgerOutcome
+from penstock.tables.quarantine.table import Listed, QuarantineTable, open_quarantine, refuse_earlier_life
 from penstock.tables.state import TableWord
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from penstock.engine.events import Listener
 from penstock.engine.rounds import Round
-from penstock.engine.spark_failures import SparkGoneError, SparkStoppedError
+from penstock.engine.spark.failures import SparkGoneError, SparkStoppedError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.plan import LogCutError
 
 POLL_SECONDS = 0.5

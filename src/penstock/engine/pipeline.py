@@ -8,23 +8,23 @@ from pyspark.sql import SparkSession
 
 from penstock.claims import Claims, StaticClaims
 from penstock.engine.events import Listener, NullListener
-from penstock.engine.reports import Written
+from penstock.engine.ownership import StartedTable
 from penstock.engine.rounds import Context, JobRounds, answering_log
-from penstock.engine.spark_failures import spark_errors
-from penstock.engine.starting import StartedTable
-from penstock.engine.writing import BatchWriter
+from penstock.engine.spark.failures import spark_errors
+from penstock.engine.write.batch_writer import BatchWriter
+from penstock.engine.write.reports import Written
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
-from penstock.job.spark_checks import refuse_unshared
+from penstock.job.checks.spark import refuse_unshared
 from penstock.job.spec import JobSpec, KafkaLogSpec, NewColumnPolicy
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Batch, Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Batch, Partition
 from penstock.tables.delta.table import Table, open_or_create
 from penstock.tables.environment import Environment
 from penstock.tables.proposal import Outcome, Proposal, SlicePart
-from penstock.tables.quarantine import Quarantine, refuse_earlier_table
-from penstock.tables.replayed import TableRuns
+from penstock.tables.quarantine.replayed import TableRuns
+from penstock.tables.quarantine.table import Quarantine, refuse_earlier_table
 from penstock.tables.state import TableWord
 
 

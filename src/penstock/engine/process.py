@@ -14,15 +14,15 @@ from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
 from penstock.engine.events import Listener
 from penstock.engine.export import ExportPipeline
-from penstock.engine.gateway import jvm_exit_code
 from penstock.engine.loop import Loop, Retries, Rounds, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.rounds import Context
-from penstock.engine.session import SharedSession, open_spark
-from penstock.engine.spark_failures import SparkGoneError
+from penstock.engine.spark.failures import SparkGoneError
+from penstock.engine.spark.gateway import jvm_exit_code
+from penstock.engine.spark.session import SharedSession, open_spark
 from penstock.errors import PenstockError
 from penstock.failpoints import Failpoint, noop
-from penstock.job.spark_checks import merged_spark
+from penstock.job.checks.spark import merged_spark
 from penstock.job.spec import JobSpec
 from penstock.tables.environment import Environment
 

@@ -14,16 +14,16 @@ from typing import Generic, Protocol, TypeVar
 from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
 from penstock.engine.events import Listener, NullListener
-from penstock.engine.range_work import RangeCallbacks, RangeWork
-from penstock.engine.starting import StartedTable, Starter
+from penstock.engine.ownership import StartedTable, Starter
+from penstock.engine.ranges import RangeCallbacks, RangeWork
 from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.failpoints import Failpoint
-from penstock.flow.manifest import Marks
+from penstock.flow.write.manifest import Marks
 from penstock.job.spec import Delivery, JobSpec, KafkaLogSpec
-from penstock.log.epochs import lost_tails
-from penstock.log.kafka import KafkaLog
-from penstock.log.mirror import mirror
-from penstock.log.offsets import Batch, Bounds, EpochMark, Partition
+from penstock.logs.kafka.epochs import lost_tails
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import mirror
+from penstock.logs.log import Batch, Bounds, EpochMark, Partition
 from penstock.plan import BeyondEndError, Lane, LostTailError, Terms, Wait, plan
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.proposal import Outcome, Refusal

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from penstock.engine.events import Listener
 from penstock.errors import PenstockError
 from penstock.job.spec import GapPolicy
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Bounds, Partition
-from penstock.log.retention import expiring_offsets
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.retention import expiring_offsets
+from penstock.logs.log import Bounds, Partition
 from penstock.plan import GapError
-from penstock.tables.parquet.behind import lost_lanes
-from penstock.tables.parquet.state import LedgerState
+from penstock.tables.export.catch_up import lost_lanes
+from penstock.tables.export.ledger.state import LedgerState
 
 LOOK_SECONDS = 60.0
 """How often the log is asked which records have grown old."""

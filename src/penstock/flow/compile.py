@@ -10,13 +10,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.errors import TransientError
-from penstock.flow.columns import output_type
-from penstock.flow.manifest import TaskReport, decode_report
+from penstock.flow.columns.computed import output_type
 from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
 from penstock.flow.task import REPORT_SCHEMA, Flow, Stage, fused_stage
-from penstock.flow.write import WriteOptions
+from penstock.flow.write.files import WriteOptions
+from penstock.flow.write.manifest import TaskReport, decode_report
 from penstock.job.spec import JobSpec, SqlSpec
-from penstock.storage import open_storage
+from penstock.lake.storage import open_storage
 
 
 def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import InvariantError
-from penstock.flow.seen_types import NewFields
+from penstock.flow.columns.seen_types import NewFields
 
 RowNumbers = Sequence[int] | npt.NDArray[np.int64]
 _NO_ERRORS = pa.array([], pa.string())

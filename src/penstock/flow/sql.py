@@ -19,11 +19,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.columns.seen_types import from_json, to_json
 from penstock.flow.decode import decoder_for
-from penstock.flow.fitting import fit_columns
-from penstock.flow.manifest import PartitionKey
 from penstock.flow.rows import BadRows
-from penstock.flow.seen_types import from_json, to_json
 from penstock.flow.task import (
     Batches,
     Flow,
@@ -34,10 +33,11 @@ from penstock.flow.task import (
     report_batch,
     without_poison,
 )
+from penstock.flow.write.manifest import PartitionKey
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
-from penstock.log.batches import gathered, mark_of
-from penstock.log.offsets import EpochMark
+from penstock.logs.kafka.batches import gathered, mark_of
+from penstock.logs.log import EpochMark
 
 
 class RowState(IntEnum):

@@ -15,10 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.failpoints import Failpoint
-from penstock.flow.columns import compute
+from penstock.flow.columns.computed import compute
+from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.columns.partition_values import partition_faults
+from penstock.flow.columns.seen_types import NewFields, add_fields, to_json
 from penstock.flow.decode import Decoder, decoder_for
-from penstock.flow.fitting import fit_columns
-from penstock.flow.manifest import (
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, in_parts, rows_without, take
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import (
     Counts,
     Marks,
     PartitionKey,
@@ -28,18 +32,14 @@ from penstock.flow.manifest import (
     encode_report,
     gathered_marks,
 )
-from penstock.flow.names import owner_tag, replayed_name, staged_name
-from penstock.flow.partition_values import partition_faults
-from penstock.flow.quarantine import quarantine_rows
-from penstock.flow.ranges import ranges_of
-from penstock.flow.reasons import merged_reasons, reasons_of
-from penstock.flow.rows import BadRows, DecodedRows, bad_rows, in_parts, rows_without, take
-from penstock.flow.seen_types import NewFields, add_fields, to_json
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.write.names import owner_tag, replayed_name, staged_name
+from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.quarantine import quarantine_rows
+from penstock.flow.write.reasons import merged_reasons, reasons_of
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
-from penstock.log.batches import mark_of
-from penstock.log.offsets import EpochMark
+from penstock.logs.kafka.batches import mark_of
+from penstock.logs.log import EpochMark
 
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Iterable[pa.RecordBatch]], Batches]

@@ -10,7 +10,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.job.border import (
+from penstock.job.checks.claims import claims_findings, with_claims
+from penstock.job.checks.columns import Output, columns_before_sql, read_columns, read_sql
+from penstock.job.checks.decode import read_decode, read_schema
+from penstock.job.checks.kafka import kafka_findings, start_offsets
+from penstock.job.checks.spark import spark_findings, unshared_findings
+from penstock.job.checks.table import (
+    delta_findings,
+    is_routed,
+    quarantine_path,
+    table_findings,
+    table_path,
+)
+from penstock.job.document import Document, DocumentError, read_document
+from penstock.job.export.build import ExportParts, build_export, read_export
+from penstock.job.export.checks import stray_findings
+from penstock.job.expressions import Expression
+from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
+from penstock.job.models import (
     ClaimsSection,
     FlushSection,
     JobFile,
@@ -19,17 +36,7 @@ from penstock.job.border import (
     TableSection,
     read_border,
 )
-from penstock.job.claims_checks import claims_findings, with_claims
-from penstock.job.column_checks import Output, columns_before_sql, read_columns, read_sql
-from penstock.job.decode_checks import read_decode, read_schema
-from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.export_build import ExportParts, build_export, read_export
-from penstock.job.export_checks import stray_findings
-from penstock.job.expressions import Expression
-from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
-from penstock.job.kafka_checks import kafka_findings, start_offsets
 from penstock.job.section import stated
-from penstock.job.spark_checks import spark_findings, unshared_findings
 from penstock.job.spec import (
     ClaimsSpec,
     DecodeSpec,
@@ -44,13 +51,6 @@ from penstock.job.spec import (
     Secret,
     SparkSpec,
     SqlSpec,
-)
-from penstock.job.table_checks import (
-    delta_findings,
-    is_routed,
-    quarantine_path,
-    table_findings,
-    table_path,
 )
 
 FILE_BYTES_MAX = 1024 * 1024

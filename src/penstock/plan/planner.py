@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.errors import UserError
 from penstock.job.spec import FlushPolicy, GapPolicy
-from penstock.log.offsets import Batch, Bounds, EpochMark, Partition, Slice
+from penstock.logs.log import Batch, Bounds, EpochMark, Partition, Slice
 
 
 class GapError(UserError):

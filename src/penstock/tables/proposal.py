@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.log.offsets import EpochMark, Partition, Slice
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.state import TableState
 
 

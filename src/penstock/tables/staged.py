@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from penstock.errors import TransientError
-from penstock.flow.manifest import StagedFile
+from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import DeltaTableSpec
-from penstock.storage import Storage, open_storage
+from penstock.lake.storage import Storage, open_storage
 
 
 class StagedFileGoneError(TransientError):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Protocol
 
-from penstock.flow.manifest import Counts
-from penstock.log.offsets import EpochMark, Partition, Slice
+from penstock.flow.write.manifest import Counts
+from penstock.logs.log import EpochMark, Partition, Slice
 
 
 @dataclass(frozen=True, slots=True)

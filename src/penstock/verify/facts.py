@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import replay_key, topic_fingerprint
-from penstock.tables.delta.library import MissingTableError, library_errors
-from penstock.tables.delta.life import appended_up_to, belongs_to, life_of
+from penstock.lake.delta.keys import replay_key, topic_fingerprint
+from penstock.lake.delta.library import MissingTableError, library_errors
+from penstock.logs.log import Partition
 from penstock.tables.delta.reading import state_of
 from penstock.tables.delta.table import Table, open_table
-from penstock.tables.quarantine import open_quarantine
-from penstock.tables.quarantine_rows import count_rows, own_files
+from penstock.tables.quarantine.life import appended_up_to, belongs_to, life_of
+from penstock.tables.quarantine.rows import count_rows, own_files
+from penstock.tables.quarantine.table import open_quarantine
 from penstock.tables.state import PartitionState
-from penstock.verify.laws import LogFacts, States
+from penstock.verify.invariants import LogFacts, States
 from penstock.verify.log_port import LogAnswers, ReadableLog
-from penstock.verify.table_offsets import DataFile, active_files
-from penstock.verify.topic_incarnations import Committed, TopicIncarnations, find_incarnations, read_history
+from penstock.verify.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
+from penstock.verify.offsets.table import DataFile, active_files
 
 
 @dataclass(frozen=True, slots=True)

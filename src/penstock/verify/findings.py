@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.tables.state import Totals
 
 

@@ -11,11 +11,11 @@ import pyarrow as pa
 from confluent_kafka import Consumer
 
 from penstock.job.spec import JobSpec
-from penstock.log.epochs import LostTail, lost_tails
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Bounds, EpochMark, Partition, Slice
-from penstock.log.reader import PieceReader
-from penstock.verify.log_offsets import open_consumer, record_offsets
+from penstock.logs.kafka.epochs import LostTail, lost_tails
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.reader import PieceReader
+from penstock.logs.log import Bounds, EpochMark, Partition, Slice
+from penstock.verify.offsets.log import open_consumer, record_offsets
 
 LOST_TAIL_ASKED_AGAIN = 2
 LOST_TAIL_PAUSE_SECONDS = 0.5

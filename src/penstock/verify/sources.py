@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.log.offsets import Bounds, Partition
-from penstock.storage import Storage
-from penstock.verify.judge import Leave
-from penstock.verify.laws import Span
+from penstock.lake.storage import Storage
+from penstock.logs.log import Bounds, Partition
+from penstock.verify.invariants import Span
 from penstock.verify.log_port import ReadableLog
-from penstock.verify.owners import OriginColumns
-from penstock.verify.table_offsets import DataFile
-from penstock.verify.topic_incarnations import TopicIncarnations
-from penstock.verify.windows import OFFSETS_PER_PASS_MAX
+from penstock.verify.offsets.incarnations import TopicIncarnations
+from penstock.verify.offsets.owners import OriginColumns
+from penstock.verify.offsets.scan_passes import OFFSETS_PER_PASS_MAX
+from penstock.verify.offsets.table import DataFile
+from penstock.verify.offsets.verdicts import Leave
 
 SAMPLE_RECORDS = 10_000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.verify.findings import Unproven
 
 KEEP_PLACES = "keep `columns: {partition: kafka.partition, offset: kafka.offset}`"

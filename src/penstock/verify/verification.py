@@ -10,11 +10,11 @@ from collections.abc import Callable
 from contextlib import closing
 
 from penstock.job.spec import JobSpec, Secret
-from penstock.verify.export import prove_export
+from penstock.verify.export.verification import prove_export
 from penstock.verify.facts import TableFacts, read_log, read_table, with_epochs
+from penstock.verify.files.table import TableFiles
 from penstock.verify.findings import NO_TABLE, Proof, VerifyReport
-from penstock.verify.judge import Leave
-from penstock.verify.laws import (
+from penstock.verify.invariants import (
     LogFacts,
     check_log,
     check_rows,
@@ -24,12 +24,12 @@ from penstock.verify.laws import (
     spans,
 )
 from penstock.verify.log_port import KafkaRecords, OpenLog, ReadableLog
+from penstock.verify.offsets.reconcile import Sweep
+from penstock.verify.offsets.scan_passes import OFFSETS_PER_PASS_MAX
+from penstock.verify.offsets.table import GoneError
+from penstock.verify.offsets.verdicts import Leave
 from penstock.verify.sources import Depth, Progress, Sample, Sources, Subject, TypeFiles
-from penstock.verify.sweep import Sweep
-from penstock.verify.table_files import TableFiles
-from penstock.verify.table_offsets import GoneError
-from penstock.verify.table_values import check_table_values
-from penstock.verify.windows import OFFSETS_PER_PASS_MAX
+from penstock.verify.values.table import check_table_values
 
 ATTEMPTS_MAX = 5
 """How often a verification begins anew because files were compacted and vacuumed meanwhile."""

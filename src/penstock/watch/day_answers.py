@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from penstock.log.offsets import Partition
-from penstock.tables.parquet.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
-from penstock.tables.parquet.state import Cause, Day, LedgerState
+from penstock.logs.log import Partition
+from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
+from penstock.tables.export.ledger.state import Cause, Day, LedgerState
 
 
 class DayState(StrEnum):

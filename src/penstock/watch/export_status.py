@@ -12,16 +12,16 @@ from typing import Any
 
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import AlertLimits, ExportSpec, JobSpec
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Partition
-from penstock.log.retention import expiring_offsets
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.retention import expiring_offsets
+from penstock.logs.log import Partition
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.days import watermark_of
-from penstock.tables.parquet.entry import Entry
-from penstock.tables.parquet.opening import open_export
-from penstock.tables.parquet.rules import Measured, Rule, breaches, failed_percent, gap_records, measure
-from penstock.tables.parquet.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
-from penstock.verify.topic_incarnations import TopicIncarnations
+from penstock.tables.export.alerts import Measured, Rule, breaches, failed_percent, gap_records, measure
+from penstock.tables.export.days.days import watermark_of
+from penstock.tables.export.ledger.entry import Entry
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.opening import open_export
+from penstock.verify.offsets.incarnations import TopicIncarnations
 from penstock.watch.day_answers import DayAnswer, answer, instant, last_complete_day
 from penstock.watch.log_side import alerts, read_log_view
 from penstock.watch.standing import (

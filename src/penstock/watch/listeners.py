@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.engine.events import Listener
-from penstock.tables.parquet.rules import RULES_EVENT
+from penstock.tables.export.alerts import RULES_EVENT
 
 
 class Listeners:

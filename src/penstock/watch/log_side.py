@@ -9,13 +9,13 @@ from penstock.claims.admin.commands import owners
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
-from penstock.log.kafka import KafkaLog
-from penstock.log.mirror import mirrored
-from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import topic_fingerprint
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import mirrored
+from penstock.logs.log import Partition
 from penstock.verify.facts import read_log
-from penstock.verify.log_offsets import record_times
-from penstock.verify.topic_incarnations import TopicIncarnations
+from penstock.verify.offsets.incarnations import TopicIncarnations
+from penstock.verify.offsets.log import record_times
 from penstock.watch.standing import Alert, AlertKind, LogView, PartitionStatus
 
 AGE_SECONDS_MAX = 5.0

@@ -10,9 +10,9 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec, Secret
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.tables.state import Totals
-from penstock.verify.laws import LogFacts
+from penstock.verify.invariants import LogFacts
 
 COMMITS_SHOWN = 5
 HIDDEN = "******"

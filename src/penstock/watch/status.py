@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.tables.state import PartitionState
 from penstock.verify.facts import read_table
 from penstock.watch.export_status import export_status

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.isolate import (
+from penstock.engine.write.isolate import (
     ALONE_FAILURES_MIN,
     POISON_PER_BATCH_MAX,
     Poison,
@@ -17,7 +17,7 @@ from penstock.engine.isolate import (
     find_poison,
 )
 from penstock.errors import TransientError, UserError
-from penstock.log.offsets import Partition, Slice
+from penstock.logs.log import Partition, Slice
 
 PARTITIONS = [Partition("web", "id", number) for number in range(3)]
 Place = tuple[int, int]

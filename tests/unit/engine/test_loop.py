@@ -11,7 +11,7 @@ from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.rounds import Round
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.plan import Wait
 
 AWAY = TransientError("Kafka does not answer")

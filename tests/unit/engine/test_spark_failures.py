@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.session import SharedSession, chosen_master, open_spark
-from penstock.engine.spark_failures import (
+from penstock.engine.spark.failures import (
     BatchFailedError,
     SparkGoneError,
     SparkStoppedError,
     spark_errors,
     spark_failure,
 )
+from penstock.engine.spark.session import SharedSession, chosen_master, open_spark
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import SparkSpec
 from tests.unit.engine.test_loop import CAUGHT_UP, Patient, Script

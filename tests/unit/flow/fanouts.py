@@ -11,9 +11,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.flow.fanout import fanout_stage
-from penstock.flow.manifest import StagedFile
-from penstock.flow.shares import UNROUTED, FanoutFlow, FanoutReport, RoutedSlice, Share, TypeFlow, decode_fanout
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.type_counts import (
+    UNROUTED,
+    FanoutFlow,
+    FanoutReport,
+    RoutedSlice,
+    Share,
+    TypeFlow,
+    decode_fanout,
+)
+from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import parse
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import DaysSpec, DecodeSpec, Policies, RouteSpec

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from penstock.flow.columns.seen_types import NewFields, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.rows import Decoded
-from penstock.flow.seen_types import NewFields, column_types
 from penstock.job.spec import DecodeSpec, MixedTypesPolicy, NewColumnPolicy, Payload, Policies, TombstonePolicy
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.flow.columns import Computed, compute, output_type
+from penstock.flow.columns.computed import Computed, compute, output_type
 from penstock.flow.rows import DecodedRows
 from penstock.job.expressions import parse
 from tests.unit.flow.kafka_batches import kafka_batch

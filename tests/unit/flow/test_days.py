@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.days import DayBounds, event_times, split_by_day
+from penstock.flow.columns.days import DayBounds, event_times, split_by_day
 from penstock.flow.rows import DecodedRows
 from penstock.job.expressions import parse
 from penstock.job.spec import DaysSpec

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode import decoder_for
-from penstock.flow.decode.arrow_json import ArrowReader
-from penstock.flow.decode.exact import members_of
-from penstock.flow.decode.new_types import known_fields, note_members
-from penstock.flow.seen_types import NewFields
+from penstock.flow.decode.json.arrow_json import ArrowReader
+from penstock.flow.decode.json.exact import members_of
+from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from tests.unit.flow.hostile_records import HOSTILE, NESTED, hostile_records
 from tests.unit.flow.json_oracle import comparable, oracle

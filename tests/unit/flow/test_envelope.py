@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.decode.envelope import FRAME_BYTES, markers, open_envelopes
+from penstock.flow.decode.garmadon.envelope import FRAME_BYTES, markers, open_envelopes
 from tests.garmadon_descriptors import event
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

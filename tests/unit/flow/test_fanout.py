@@ -13,12 +13,12 @@ import pytest
 
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
-from penstock.flow.fanout import fanout_stage, in_large_parts
-from penstock.flow.manifest import Counts
-from penstock.flow.names import owner_tag
-from penstock.flow.seen_types import from_json
-from penstock.flow.shares import UNROUTED, RoutedSlice, Share, TypeFlow
-from penstock.flow.type_reader import SHOWS_NOTHING
+from penstock.flow.columns.seen_types import from_json
+from penstock.flow.route.fanout import fanout_stage, in_large_parts
+from penstock.flow.route.type_counts import UNROUTED, RoutedSlice, Share, TypeFlow
+from penstock.flow.route.type_reader import SHOWS_NOTHING
+from penstock.flow.write.manifest import Counts
+from penstock.flow.write.names import owner_tag
 from penstock.job.expressions import parse
 from penstock.job.spec import (
     DaysSpec,

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.flow.fanout import fanout_stage
-from penstock.flow.fanout_write import REPLAYED
-from penstock.flow.names import parse_replayed_name
-from penstock.flow.shares import UNROUTED, RoutedSlice, decode_fanout
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_write import REPLAYED
+from penstock.flow.route.type_counts import UNROUTED, RoutedSlice, decode_fanout
+from penstock.flow.write.names import parse_replayed_name
 from penstock.job.spec import RouteSpec, UnknownTypePolicy
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, raw_flow, type_flow
 

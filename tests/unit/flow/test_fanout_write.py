@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.flow.fanout_write import FilePool, Owner
-from penstock.flow.names import parse_staged_name
-from penstock.flow.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.shares import UNROUTED, RoutedSlice
+from penstock.flow.route.fanout_write import FilePool, Owner
+from penstock.flow.route.type_counts import UNROUTED, RoutedSlice
+from penstock.flow.write.names import parse_staged_name
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import InvariantError, UserError
-from penstock.flow.fitting import by_folded_name, conflict, fit_array, fit_columns, grown, new_paths, respelled
+from penstock.flow.columns.fitting import by_folded_name, conflict, fit_array, fit_columns, grown, new_paths, respelled
 
 INNER = pa.struct([("a", pa.int64()), ("b", pa.string())])
 

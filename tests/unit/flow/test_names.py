@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.names import (
+from penstock.flow.write.names import (
     CompactedName,
     ReplayedName,
     StagedName,

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import UserError
-from penstock.flow.partition_values import (
+from penstock.flow.columns.partition_values import (
     check_partition_type,
     partition_faults,
     partition_folder,

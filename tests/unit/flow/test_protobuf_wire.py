@@ -11,9 +11,9 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.flow.decode.protobuf_columns import column_readers, read_columns
-from penstock.flow.decode.protobuf_reader import MessageReader
-from penstock.flow.decode.protobuf_wire import NotPlainError, wire_reader
+from penstock.flow.decode.protobuf.columns import column_readers, read_columns
+from penstock.flow.decode.protobuf.reader import MessageReader
+from penstock.flow.decode.protobuf.wire import NotPlainError, wire_reader
 from penstock.job.messages import find_message, message_schema
 from penstock.job.spec import MessageName
 from tests.garmadon_descriptors import add_field, add_message, descriptor_set

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.flow.columns import output_type
-from penstock.flow.read_fields import Shown, with_read_fields
+from penstock.flow.columns.computed import output_type
+from penstock.flow.columns.read_fields import Shown, with_read_fields
 from penstock.job.expressions import parse
 
 TEXT, WHOLE, REAL, TRUTH = pa.string(), pa.int64(), pa.float64(), pa.bool_()

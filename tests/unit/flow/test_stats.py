@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.stats import TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
+from penstock.flow.write.stats import TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
 
 
 def text_of(table: pa.Table, *, indexed_columns_max: int = 32, row_group_rows: int = 1000) -> str:

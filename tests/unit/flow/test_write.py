@@ -22,9 +22,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import TransientError, UserError
-from penstock.flow.manifest import StagedFile
-from penstock.flow.names import parse_staged_name, staged_name
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import parse_staged_name, staged_name
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
 DAY = date(2026, 1, 2)

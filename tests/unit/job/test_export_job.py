@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.expressions import Call, Field, KafkaField
-from penstock.job.several import check_jobs
+from penstock.job.job_set import check_jobs
 from penstock.job.spec import (
     AlertLimits,
     DaysSpec,

@@ -5,9 +5,9 @@ from typing import get_args
 
 import pytest
 
-from penstock.job.border import JobFile
+from penstock.job.checks.kafka import CLIENT_NUMBERS, CLIENT_WORDS
 from penstock.job.expressions import KAFKA_NAMES
-from penstock.job.kafka_checks import CLIENT_NUMBERS, CLIENT_WORDS
+from penstock.job.models import JobFile
 from penstock.job.section import Section
 from tests.unit.job.conftest import Load
 from tests.unit.job.descriptors import TEXT, descriptor_set

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
+from penstock.job.checks.spark import is_local, merged_spark, refuse_unshared
 from penstock.job.faults import JobFileError
-from penstock.job.several import check_jobs
-from penstock.job.spark_checks import is_local, merged_spark, refuse_unshared
+from penstock.job.job_set import check_jobs
 from penstock.job.spec import JobSpec
 from tests.unit.job.conftest import Load
 

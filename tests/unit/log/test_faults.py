@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from penstock.errors import TransientError, UserError
-from penstock.log.faults import Fault, error_of, fault_of, refused_for_good, unknown_topic
+from penstock.logs.kafka.faults import Fault, error_of, fault_of, refused_for_good, unknown_topic
 
 TIMED_OUT = Fault(KafkaError._TIMED_OUT, "_TIMED_OUT", "Failed while waiting for controller: Local: Timed out")
 REFUSED = Fault(KafkaError._TRANSPORT, "_TRANSPORT", "k1:9092/bootstrap: Connect failed: Connection refused")

@@ -11,11 +11,11 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Mess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.manifest import TaskReport, decode_report, encode_report
-from penstock.flow.shares import FanoutReport, decode_fanout, encode_fanout
-from penstock.log.batches import ROWS_MAX, gathered, mark_batch, mark_of
-from penstock.log.offsets import EpochMark, Partition, Slice
-from penstock.log.reader import CHUNK_RECORDS, SCHEMA, Piece, arrow_batches, pieces_of
+from penstock.flow.route.type_counts import FanoutReport, decode_fanout, encode_fanout
+from penstock.flow.write.manifest import TaskReport, decode_report, encode_report
+from penstock.logs.kafka.batches import ROWS_MAX, gathered, mark_batch, mark_of
+from penstock.logs.kafka.reader import CHUNK_RECORDS, SCHEMA, Piece, arrow_batches, pieces_of
+from penstock.logs.log import EpochMark, Partition, Slice
 
 MIB = 1024 * 1024
 BATCH_BYTES = 16 * MIB

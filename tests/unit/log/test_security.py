@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
-from penstock.log.security import java_settings, librdkafka_settings
+from penstock.logs.kafka.security import java_settings, librdkafka_settings
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 CHAIN = "-----BEGIN CERTIFICATE-----\nMIIC\n-----END CERTIFICATE-----\n"

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.offsets import Partition, Slice
-from penstock.log.source import SliceShrankError, source_error, source_options
+from penstock.logs.kafka.spark_source import SliceShrankError, source_error, source_options
+from penstock.logs.log import Partition, Slice
 
 SPEC = KafkaLogSpec("k1:9092", topics=("orders", "users"), group="shop")
 SLICES = [

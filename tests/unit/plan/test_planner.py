@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.job.spec import FlushPolicy, GapPolicy
-from penstock.log.offsets import Batch, Bounds, Partition, Slice
+from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.plan import (
     BeyondEndError,
     GapError,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from penstock.flow.manifest import StagedFile
+from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import EpochMark, Partition
-from penstock.tables.parquet.entry import (
+from penstock.logs.log import EpochMark, Partition
+from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     Entry,
     EntryKind,
@@ -19,7 +19,7 @@ from penstock.tables.parquet.entry import (
     TypeRecord,
     WrittenRecord,
 )
-from penstock.tables.parquet.state import (
+from penstock.tables.export.ledger.state import (
     Cause,
     Lane,
     LedgerState,

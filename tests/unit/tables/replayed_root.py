@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.flow.ranges import ranges_of
+from penstock.flow.write.offset_ranges import ranges_of
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.replaying import LedgerRuns, land_replay
-from penstock.tables.parquet.table import ExportTable
-from penstock.tables.quarantine import QuarantineTable, open_quarantine
-from penstock.tables.quarantine_rows import count_rows
-from penstock.tables.replayed import ReplayRun, remove_run
+from penstock.tables.export.replays import LedgerRuns, land_replay
+from penstock.tables.export.table import ExportTable
+from penstock.tables.quarantine.replayed import ReplayRun, remove_run
+from penstock.tables.quarantine.rows import count_rows
+from penstock.tables.quarantine.table import QuarantineTable, open_quarantine
 from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file
 from tests.pipes import crash_at
 from tests.unit.verify.damaged import append_bad, write_with_bad

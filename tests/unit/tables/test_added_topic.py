@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.export_table import existing_export, export_table
+from penstock.cli.maintenance.export_table import existing_export, export_table
 from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.log.offsets import Bounds, Partition
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.rebuild import rebuild
+from penstock.logs.log import Bounds, Partition
+from penstock.tables.export.compact import compact
+from penstock.tables.export.rebuild.rebuild import rebuild
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.unit.verify.damaged import failed, judged
 

@@ -16,13 +16,13 @@ from penstock.job.spec import (
     TypeStart,
     UnknownTypePolicy,
 )
-from penstock.log.offsets import Bounds, Slice
-from penstock.tables.parquet.behind import CatchUp, CatchUpTerms, catch_up, check_residue, lost_lanes
-from penstock.tables.parquet.entry import Entry, EntryKind, StartRecord, TypeRecord
-from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.proposal import RoutedPart, slice_record
-from penstock.tables.parquet.routing import Routing, parse_routing
-from penstock.tables.parquet.state import Cause, Lane, LedgerState, RoutedFrom, RoutedPartition
+from penstock.logs.log import Bounds, Slice
+from penstock.tables.export.catch_up import CatchUp, CatchUpTerms, catch_up, check_residue, lost_lanes
+from penstock.tables.export.ledger.entry import Entry, EntryKind, StartRecord, TypeRecord
+from penstock.tables.export.ledger.fold import apply
+from penstock.tables.export.ledger.proposal import RoutedPart, slice_record
+from penstock.tables.export.ledger.routing import Routing, parse_routing
+from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, RoutedFrom, RoutedPartition
 from tests.routed_parts import EVENTS, Event, Reader
 
 WHOLE = Bounds(0, 1_000)

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.tables.delta.by_type import DeltaTypes
 from penstock.tables.environment import Environment
+from penstock.tables.export.delta_types import DeltaTypes
 from tests.export_root import MONDAY, ZERO, ExportRoot, filled
 from tests.pipes import CrashError, once_at
 

@@ -13,13 +13,13 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.errors import TransientError
-from penstock.tables.delta.by_type import DeltaTypes, type_tables
 from penstock.tables.delta.compact import compact
 from penstock.tables.delta.vacuum import Dead, vacuum
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.lost_files import drop_lost_files
-from penstock.tables.parquet.replaying import LedgerRuns, raise_run
-from penstock.tables.quarantine_discard import discard
+from penstock.tables.export.delta_types import DeltaTypes, type_tables
+from penstock.tables.export.files.lost_files import drop_lost_files
+from penstock.tables.export.replays import LedgerRuns, raise_run
+from penstock.tables.quarantine.discard import discard
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.pipes import CrashError, once_at
 from tests.unit.tables.replayed_root import in_quarantine, replay, restart, with_bad, with_later_type

@@ -16,16 +16,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.compact import compact as compact_command
+from penstock.cli.maintenance.compact import compact as compact_command
 from penstock.errors import UserError
 from penstock.failpoints import noop
-from penstock.storage import Entry as Stored
-from penstock.storage import open_storage
+from penstock.lake.storage import Entry as Stored
+from penstock.lake.storage import open_storage
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.acts import finish
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.entry import EntryKind
-from penstock.tables.parquet.state import Unfinished
+from penstock.tables.export.compact import compact
+from penstock.tables.export.files.operations import finish
+from penstock.tables.export.ledger.entry import EntryKind
+from penstock.tables.export.ledger.state import Unfinished
 from tests.export_root import (
     COLUMNS,
     MONDAY,

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 import pytest
 
 from penstock.job.spec import DaysSpec
-from penstock.log.offsets import Partition
-from penstock.storage import MemoryStorage
-from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.parquet.days import closable, end_ms, is_complete, next_boundary_ms, reopened_by, watermark_of
-from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord, StartRecord, TypeRecord, WrittenRecord
-from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.state import Cause, Lane, LedgerState, Rename, RoutedPartition
-from penstock.tables.parquet.table import Draft, ExportTable
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.storage import MemoryStorage
+from penstock.logs.log import Partition
+from penstock.tables.export.days.days import closable, end_ms, is_complete, next_boundary_ms, reopened_by, watermark_of
+from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TypeRecord, WrittenRecord
+from penstock.tables.export.ledger.fold import apply
+from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.state import Totals
 from tests.routed_parts import EVENTS, Event, Reader, begun, landed, open_table, run_of, staged_in
 

@@ -10,10 +10,10 @@ import pytest
 
 from penstock.errors import TransientError, UserError
 from penstock.failpoints import Failpoint
-from penstock.storage import open_storage
+from penstock.lake.storage import open_storage
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.compact import compact
+from penstock.tables.export.table import ExportTable
 from penstock.watch.day_answers import DayState
 from penstock.watch.export_status import day_answers
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in

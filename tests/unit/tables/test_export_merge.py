@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import InvariantError
-from penstock.storage import open_storage
-from penstock.tables.parquet.merge import MergeOptions, merge_files, unified
+from penstock.lake.storage import open_storage
+from penstock.tables.export.files.merge import MergeOptions, merge_files, unified
 
 
 def test_files_with_other_fields_and_spellings_become_one_file_and_lose_no_value(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import StartAt
-from penstock.log.offsets import Bounds, Partition
-from penstock.tables.parquet.behind import CatchUpTerms, catch_up
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.entry import EntryKind
-from penstock.tables.parquet.rebuild import RebuildReport, rebuild
-from penstock.tables.parquet.schemas import schema_of
-from penstock.tables.parquet.state import Cause
-from penstock.tables.parquet.vacuum import vacuum
-from penstock.tables.quarantine import Listed, open_quarantine, refuse_earlier_life
+from penstock.logs.log import Bounds, Partition
+from penstock.tables.export.catch_up import CatchUpTerms, catch_up
+from penstock.tables.export.compact import compact
+from penstock.tables.export.ledger.entry import EntryKind
+from penstock.tables.export.ledger.schemas import schema_of
+from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
+from penstock.tables.export.vacuum import vacuum
+from penstock.tables.quarantine.table import Listed, open_quarantine, refuse_earlier_life
 from tests.export_root import (
     COLUMNS,
     MONDAY,

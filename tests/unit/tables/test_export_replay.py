@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvariantError
-from penstock.log.offsets import Bounds
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.entry import Entry, EntryKind, ReplayRecord
-from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.rebuild import RebuildReport, rebuild
-from penstock.tables.parquet.replaying import LedgerRuns, left_to_log
-from penstock.tables.parquet.vacuum import vacuum
-from penstock.tables.quarantine import open_quarantine
-from penstock.tables.quarantine_rows import repeated_rows
-from penstock.tables.replayed import finish_replay
+from penstock.logs.log import Bounds
+from penstock.tables.export.compact import compact
+from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord
+from penstock.tables.export.ledger.fold import apply
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
+from penstock.tables.export.replays import LedgerRuns, left_to_log
+from penstock.tables.export.vacuum import vacuum
+from penstock.tables.quarantine.replayed import finish_replay
+from penstock.tables.quarantine.rows import repeated_rows
+from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.pipes import CrashError
 from tests.unit.tables.replayed_root import BAD, in_quarantine, replay, restart, with_bad, with_later_type

@@ -14,21 +14,21 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.vacuum import vacuum as vacuum_command
+from penstock.cli.maintenance.vacuum import vacuum as vacuum_command
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import compacted_name, owner_tag, staged_name
-from penstock.flow.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.shares import UNROUTED, Share
-from penstock.flow.write import StagedWriter, WriteOptions
-from penstock.log.offsets import Partition, Slice
+from penstock.flow.route.type_counts import UNROUTED, Share
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.names import compacted_name, owner_tag, staged_name
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.logs.log import Partition, Slice
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.lost_files import drop_lost_files
-from penstock.tables.parquet.proposal import RoutedPart
-from penstock.tables.parquet.vacuum import vacuum
-from penstock.tables.quarantine import Listed, QuarantineTable
+from penstock.tables.export.compact import compact
+from penstock.tables.export.files.lost_files import drop_lost_files
+from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.vacuum import vacuum
+from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import (
     MONDAY,
     TOKEN,

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.manifest import StagedFile
+from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
-from penstock.tables.parquet.codec import (
+from penstock.logs.log import Partition
+from penstock.tables.export.ledger.codec import (
     UnreadableLedgerError,
     decode_entry,
     decode_state,
     encode_entry,
     encode_state,
 )
-from penstock.tables.parquet.entry import (
+from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     Entry,
     EntryKind,
@@ -32,7 +32,7 @@ from penstock.tables.parquet.entry import (
     TypeRecord,
     WrittenRecord,
 )
-from penstock.tables.parquet.state import (
+from penstock.tables.export.ledger.state import (
     Cause,
     Lane,
     LedgerState,

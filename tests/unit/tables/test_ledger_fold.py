@@ -6,13 +6,13 @@ import pytest
 
 from penstock.errors import InvariantError
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
-from penstock.storage import MemoryStorage
+from penstock.lake.storage import MemoryStorage
+from penstock.logs.log import Partition
 from penstock.tables.environment import new_batch_id
-from penstock.tables.parquet.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, WrittenRecord
-from penstock.tables.parquet.fold import apply
-from penstock.tables.parquet.state import Cause, LedgerState
-from penstock.tables.parquet.table import ExportTable
+from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, WrittenRecord
+from penstock.tables.export.ledger.fold import apply
+from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.table import ExportTable
 from penstock.tables.proposal import FencePart
 from penstock.tables.state import Totals
 from tests.routed_parts import (

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.log.offsets import Bounds
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.names import day_folder
-from penstock.tables.parquet.rebuild import rebuild
+from penstock.logs.log import Bounds
+from penstock.tables.export.compact import compact
+from penstock.tables.export.ledger.names import day_folder
+from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.watch.export_status import day_answers
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 

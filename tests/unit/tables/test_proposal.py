@@ -5,10 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.log.offsets import EpochMark, Partition, Slice
-from penstock.tables.delta.effect import effect
-from penstock.tables.delta.keys import (
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.lake.delta.keys import (
     epoch_end_key,
     epoch_key,
     origin_key,
@@ -19,6 +17,8 @@ from penstock.tables.delta.keys import (
     topic_key,
     total_key,
 )
+from penstock.logs.log import EpochMark, Partition, Slice
+from penstock.tables.delta.effect import effect
 from penstock.tables.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
 from penstock.tables.state import PartitionState, TableState, Totals
 

@@ -15,13 +15,16 @@ from typer.testing import CliRunner, Result
 from penstock.cli.quarantine import app
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import position_key, replay_key, table_key
+from penstock.lake.delta.keys import position_key, replay_key, table_key
+from penstock.logs.log import Partition
 from penstock.tables.delta.table import Change, Table
 from penstock.tables.delta.vacuum import Kept, vacuum
 from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.proposal import Proposal, SlicePart, StartPart
-from penstock.tables.quarantine import (
+from penstock.tables.quarantine.discard import DiscardReport, discard
+from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
+from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows
+from penstock.tables.quarantine.table import (
     EarlierLifeError,
     Quarantine,
     QuarantineGoneError,
@@ -29,9 +32,6 @@ from penstock.tables.quarantine import (
     refuse_earlier_life,
     refuse_earlier_table,
 )
-from penstock.tables.quarantine_discard import DiscardReport, discard
-from penstock.tables.quarantine_rows import count_rows, find_rows, list_rows
-from penstock.tables.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit

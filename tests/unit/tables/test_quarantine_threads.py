@@ -11,10 +11,10 @@ import os, sys
 from datetime import UTC, datetime
 import pyarrow as pa
 from deltalake import write_deltalake
-from penstock.flow.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DeltaTableSpec
 from penstock.tables.delta.table import open_table
-from penstock.tables.quarantine_rows import find_rows, list_rows
+from penstock.tables.quarantine.rows import find_rows, list_rows
 
 def threads():
     # Those of the Delta library have names of their own.

@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.flow.manifest import Counts, StagedFile
-from penstock.flow.names import staged_name
-from penstock.flow.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.shares import UNROUTED, Share
-from penstock.flow.write import StagedWriter, WriteOptions
+from penstock.flow.route.type_counts import UNROUTED, Share
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.names import staged_name
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Partition, Slice
+from penstock.logs.log import Partition, Slice
 from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.parquet.proposal import RoutedPart
-from penstock.tables.quarantine import Listed, QuarantineTable
-from penstock.verify.export import find_landed, ledger_facts, own_checks, swept
-from penstock.verify.export_facts import LedgerFacts
+from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.quarantine.table import Listed, QuarantineTable
+from penstock.verify.export.facts import LedgerFacts
+from penstock.verify.export.verification import find_landed, ledger_facts, own_checks, swept
 from penstock.verify.findings import Check, Offence, OffenceKind, Verdict, earliest
 from penstock.verify.sources import Depth
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from penstock.job.spec import JobSpec
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.tables.delta.compact import compact
 from penstock.verify import Sample, VerifyReport, verify
 from tests.memory_log import MemoryLog

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.job.spec import TypeStart
-from penstock.log.offsets import Partition
-from penstock.tables.parquet.entry import (
+from penstock.logs.log import Partition
+from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     Entry,
     EntryKind,
@@ -20,11 +20,11 @@ from penstock.tables.parquet.entry import (
     TypeRecord,
     WrittenRecord,
 )
-from penstock.tables.parquet.state import Cause, Lane, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
 from penstock.tables.state import Totals
-from penstock.verify.chain import Chain
+from penstock.verify.export.chain import Chain
 from penstock.verify.findings import Offence, OffenceKind
-from penstock.verify.laws import Span
+from penstock.verify.invariants import Span
 from tests.routed_parts import EVENTS
 from tests.unit.tables.test_ledger_laws import FIRST_TYPES, LOG_ENDS, NEW, Story, causes, logs
 

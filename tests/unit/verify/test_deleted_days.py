@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 
-from penstock.tables.parquet.compact import compact
+from penstock.tables.export.compact import compact
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
 from tests.unit.verify.damaged import failed, judged
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.log.offsets import EpochMark
+from penstock.logs.log import EpochMark
 from penstock.verify import OffenceKind, Verdict
 from tests.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, Lake, made

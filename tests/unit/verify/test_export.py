@@ -11,11 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.tables.environment import Environment
-from penstock.tables.parquet.compact import compact
-from penstock.verify.export_facts import read_ledger
-from penstock.verify.export_files import parquet_files
+from penstock.tables.export.compact import compact
+from penstock.verify.export.facts import read_ledger
+from penstock.verify.export.files import parquet_files
 from penstock.verify.findings import Offence, OffenceKind, Verdict
-from penstock.verify.table_offsets import GoneError
+from penstock.verify.offsets.table import GoneError
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.verify.damaged import (
     append_bad,

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.log.offsets import Bounds
-from penstock.tables.parquet.rebuild import rebuild
-from penstock.verify.export_facts import BrokenLedger, read_ledger
+from penstock.logs.log import Bounds
+from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.verify.export.facts import BrokenLedger, read_ledger
 from penstock.verify.findings import OffenceKind
 from tests.export_root import MONDAY, ONE, TUESDAY, ZERO, ExportRoot
 from tests.unit.verify.damaged import append_bad, at, bad_root, edit_json, entry_path, failed, first_offence, judged

@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from penstock.log.offsets import Bounds
-from penstock.storage import open_storage
-from penstock.tables.parquet.compact import compact
-from penstock.tables.parquet.ledger import SNAPSHOT_EVERY
-from penstock.tables.parquet.rebuild import rebuild
-from penstock.tables.parquet.state import LedgerState
+from penstock.lake.storage import open_storage
+from penstock.logs.log import Bounds
+from penstock.tables.export.compact import compact
+from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
+from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.verify import VerifyReport, verify
-from penstock.verify.export import keep_for_next
-from penstock.verify.export_facts import LedgerFacts, read_ledger
+from penstock.verify.export.facts import LedgerFacts, read_ledger
+from penstock.verify.export.proved import encode_proved, read_proved
+from penstock.verify.export.verification import keep_for_next
 from penstock.verify.findings import OffenceKind, Verdict
-from penstock.verify.proved import encode_proved, read_proved
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
 from tests.memory_log import MemoryLog
 from tests.unit.verify.damaged import append_bad, at, bad_root, entry_path, facts_of, failed, first_offence, judged
@@ -178,7 +178,7 @@ def test_what_a_verification_reads_of_the_ledger_does_not_grow_with_its_age(
 
     def reads(**options: Any) -> tuple[list[str], VerifyReport]:
         watched = WatchedStorage(open_storage(str(root.lake), {}))
-        monkeypatch.setattr("penstock.tables.parquet.table.open_storage", lambda *_: watched)
+        monkeypatch.setattr("penstock.tables.export.table.open_storage", lambda *_: watched)
         records = MemoryLog({ZERO: dict(log), ONE: dict.fromkeys(range(34), b"{}")})
         report = verify(root.job, open_log=lambda _: records, **options)
         monkeypatch.undo()

@@ -10,12 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.tables.state import Totals
 from penstock.verify.findings import Offence, OffenceKind, earliest
-from penstock.verify.judge import Held, Judged, Leave, LogCounts, LogOffsets, held_offences, judge, record_offences
-from penstock.verify.laws import Span
-from penstock.verify.windows import Window, passes
+from penstock.verify.invariants import Span
+from penstock.verify.offsets.scan_passes import Window, passes
+from penstock.verify.offsets.verdicts import (
+    Held,
+    Judged,
+    Leave,
+    LogCounts,
+    LogOffsets,
+    held_offences,
+    judge,
+    record_offences,
+)
 
 ORDERS = Partition("orders", "id1", 2)
 FULL = Span(10, 20, 10, Totals(read=10, written=10))

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.log.epochs import LostTail
-from penstock.log.offsets import Bounds, EpochMark, Partition
-from penstock.tables.delta.keys import topic_fingerprint
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.kafka.epochs import LostTail
+from penstock.logs.log import Bounds, EpochMark, Partition
 from penstock.tables.state import PartitionState, Totals
 from penstock.verify.findings import Offence, OffenceKind, Verdict, VerifyReport, earliest
-from penstock.verify.laws import (
+from penstock.verify.invariants import (
     CommittedSlice,
     LogFacts,
     RowCounts,

@@ -8,12 +8,12 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from penstock.tables.state import Totals
 from penstock.verify.findings import Offence, OffenceKind
-from penstock.verify.laws import Span
-from penstock.verify.reconcile_pool import Placed, reconcile_pool
-from penstock.verify.windows import Window
+from penstock.verify.invariants import Span
+from penstock.verify.offsets.pool import Placed, reconcile_pool
+from penstock.verify.offsets.scan_passes import Window
 
 OLD, NEW = Partition("t", "old", 0), Partition("t", "new", 0)
 WINDOW = Window(0, 10)

@@ -10,17 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import TransientError
-from penstock.flow.names import compacted_name, staged_name
+from penstock.flow.write.names import compacted_name, staged_name
 from penstock.job.expressions import KafkaField, parse
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, SqlSpec
-from penstock.log.offsets import Partition
-from penstock.storage import MemoryStorage
-from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.delta.transactions import app_transactions
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.storage import MemoryStorage
+from penstock.logs.log import Partition
 from penstock.tables.state import Totals
-from penstock.verify.laws import CommittedSlice
-from penstock.verify.owners import STRANGER, OriginColumns, Owners, kept_columns
-from penstock.verify.topic_incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
+from penstock.verify.invariants import CommittedSlice
+from penstock.verify.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
+from penstock.verify.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

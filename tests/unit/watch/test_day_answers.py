@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.parquet.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.log import Partition
+from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 from penstock.watch.day_answers import DayAnswer, DayState, Holder, answer, last_complete_day
 
 ZERO = Partition("events", "life-1", 0)

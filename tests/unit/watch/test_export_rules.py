@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from penstock.job.spec import AlertLimits
-from penstock.log.offsets import Partition
-from penstock.log.retention import Retention
-from penstock.tables.delta.keys import topic_fingerprint
-from penstock.tables.parquet.rules import (
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.kafka.retention import Retention
+from penstock.logs.log import Partition
+from penstock.tables.export.alerts import (
     Breach,
     Measured,
     Rule,
@@ -21,7 +21,7 @@ from penstock.tables.parquet.rules import (
     measure,
     rule_fields,
 )
-from penstock.tables.parquet.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
+from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 
 ZERO = Partition("events", "life-1", 0)
 ONE = Partition("events", "life-1", 1)

@@ -22,7 +22,7 @@ from penstock.claims.protocol.group_view import Freshness, coordination_partitio
 from penstock.claims.protocol.records import ClaimingPartition, ReleaseGroup, ReleasingPartition, ResumingGroup, Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import FencedError, TransientError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 HISTORY_LINES = 50
 HISTORY_RECORDS_MAX = 200_000

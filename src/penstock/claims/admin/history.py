@@ -33,7 +33,7 @@ from penstock.claims.protocol.records import (
     Who,
 )
 from penstock.claims.protocol.state import Claim, Group, LogState
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 Span = tuple[int, int]
 

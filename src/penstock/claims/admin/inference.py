@@ -32,7 +32,7 @@ from penstock.claims.protocol.records import (
     Who,
 )
 from penstock.claims.protocol.state import Claim, Group, LogState, MemberState, Pause, Ranges
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 def infer_earlier_state(state: LogState, record: Record) -> LogState:

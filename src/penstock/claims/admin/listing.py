@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.claims.admin.log_reader import LogReader
 from penstock.claims.protocol.group_view import Freshness, freshness
 from penstock.claims.protocol.state import Claim, Lease, Ranges
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 @dataclass(frozen=True, slots=True)

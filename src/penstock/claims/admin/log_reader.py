@@ -21,7 +21,7 @@ from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record, Who
 from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.admin import BoundedAdmin
+from penstock.logs.kafka.admin import BoundedAdmin
 
 READ_SECONDS_MAX = 120.0
 SAY_SECONDS_MAX = 15.0

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from penstock.errors import FencedError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 class LostClaimError(FencedError):

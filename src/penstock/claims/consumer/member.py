@@ -30,8 +30,8 @@ from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Partition
 
 POLL_COUNT_MAX = 500
 FETCH_SECONDS = 0.1

@@ -11,8 +11,8 @@ from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import UserError
 from penstock.job.spec import StartAt
-from penstock.log.kafka import KafkaLog, start_offset
-from penstock.log.offsets import Bounds, Partition
+from penstock.logs.kafka.log import KafkaLog, start_offset
+from penstock.logs.log import Bounds, Partition
 
 OutOfRange = Literal["fail", "earliest"]
 

@@ -13,8 +13,8 @@ from penstock.claims.member.agent import Agent
 from penstock.claims.member.health import HealthPolicy, Situation, check
 from penstock.claims.member.session import Tell
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
-from penstock.log.kafka import KafkaLog
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Partition
 
 TURN_SECONDS = 0.05
 

@@ -14,10 +14,10 @@ from penstock.claims.consumer.acks import Acks
 from penstock.claims.member.health import Health, lag_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.admin import QuietLog, logger
-from penstock.log.faults import error_of, fault_of
-from penstock.log.offsets import Partition
-from penstock.log.security import librdkafka_settings
+from penstock.logs.kafka.admin import QuietLog, logger
+from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.log import Partition
 
 FETCH_AT_ONCE_MAX = 500
 UNANSWERED_SECONDS_MAX = 10.0

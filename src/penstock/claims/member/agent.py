@@ -22,8 +22,8 @@ from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
-from penstock.log.admin import BoundedAdmin
-from penstock.log.offsets import Partition
+from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.log import Partition
 
 
 @dataclass(frozen=True, slots=True)

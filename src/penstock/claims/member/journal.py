@@ -25,9 +25,9 @@ from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, newest
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.log.admin import QuietLog, logger
-from penstock.log.faults import error_of, fault_of
-from penstock.log.security import librdkafka_settings
+from penstock.logs.kafka.admin import QuietLog, logger
+from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.security import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000

@@ -8,7 +8,7 @@ from typing import Literal
 
 from penstock.claims.protocol.records import Record
 from penstock.errors import FencedError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 @dataclass(frozen=True, slots=True)

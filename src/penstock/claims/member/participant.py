@@ -34,7 +34,7 @@ from penstock.claims.protocol.records import (
     Who,
 )
 from penstock.claims.protocol.state import MemberState
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 BEATS_PER_INTERVAL = 2
 """Heartbeats go out twice as often as promised: one may be late or lost without making others suspect this member."""

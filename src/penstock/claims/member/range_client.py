@@ -15,7 +15,7 @@ from penstock.claims.protocol.records import (
     ReturningRange,
 )
 from penstock.claims.protocol.state import Lease
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 ATTEMPTS_MAX = 5
 """A range whose owner died this often is given up instead of reassigned: it may be what kills them."""

@@ -10,7 +10,7 @@ from typing import Literal
 from penstock.claims.member.fair_shares import Seat, favourite, needy, targets
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Presence, Who
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 ABOVE_SHARE = "above the fair share"
 TOPIC_LOST = "another part of the topic was lost"

@@ -14,7 +14,7 @@ from penstock.claims.member.topics import CoordinationTopic, MissingTopicError, 
 from penstock.claims.protocol.fold import skip
 from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS, SNAPSHOT_EVERY_SECONDS, Snapshot
 from penstock.errors import TransientError, UserError
-from penstock.log.admin import BoundedAdmin
+from penstock.logs.kafka.admin import BoundedAdmin
 
 POLL_SECONDS = 0.1
 IDENTITY_CHECK_INTERVALS = 2

@@ -10,8 +10,8 @@ from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
 from penstock.errors import TransientError, UserError
-from penstock.log.admin import BoundedAdmin
-from penstock.log.faults import Fault
+from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.faults import Fault
 
 DEFAULT_TOPIC = "__penstock"
 DEFAULT_PARTITIONS = 8

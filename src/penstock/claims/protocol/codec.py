@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from penstock.claims.protocol.records import Beat, Presence, RangeBeat, Record, Who
 from penstock.errors import UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 VERSION = 1
 TEXT_CHARACTERS_MAX = 512

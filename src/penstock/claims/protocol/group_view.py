@@ -25,7 +25,7 @@ from penstock.claims.protocol.records import (
     ReturningRange,
 )
 from penstock.claims.protocol.state import Claim, Group, Lease, LogState, MemberState, Pause
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 Subject = Partition | str | tuple[Partition, int]
 """Whose silence is measured: a partition's owner, a member by its client id, the holder of a range by its start."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -13,7 +13,7 @@ from penstock.claims.protocol.codec import ForeignError, MalformedError, Unknown
 from penstock.claims.protocol.fold import FOLD_VERSION
 from penstock.claims.protocol.records import Presence, Who
 from penstock.claims.protocol.state import Claim, Group, Lease, LogState, MemberState, Pause, Ranges
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 SNAPSHOT_EVERY_RECORDS = 500
 SNAPSHOT_EVERY_SECONDS = 600.0

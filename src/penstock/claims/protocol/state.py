@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.claims.protocol.records import Presence, Who
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 @dataclass(frozen=True, slots=True)

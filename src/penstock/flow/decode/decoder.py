@@ -7,11 +7,11 @@ from typing import Protocol, assert_never
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.flow.decode.convert import check_schema
-from penstock.flow.decode.garmadon import GarmadonDecoder, check_garmadon
-from penstock.flow.decode.json_rows import JsonDecoder
-from penstock.flow.decode.loose_text import loosened
-from penstock.flow.decode.protobuf_rows import ProtobufDecoder, check_protobuf
+from penstock.flow.decode.garmadon.events import GarmadonDecoder, check_garmadon
+from penstock.flow.decode.json.convert import check_schema
+from penstock.flow.decode.json.loose_text import loosened
+from penstock.flow.decode.json.rows import JsonDecoder
+from penstock.flow.decode.protobuf.rows import ProtobufDecoder, check_protobuf
 from penstock.flow.decode.raw import RAW_SCHEMA, RawDecoder
 from penstock.flow.rows import Decoded
 from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies

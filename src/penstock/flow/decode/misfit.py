@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.flow.decode.json_text import JsonNumber, JsonObject
+from penstock.flow.decode.json.text import JsonNumber, JsonObject
 
 _SHOWN_CHARACTERS_MAX = 60
 _PATH_CHARACTERS_MAX = 120

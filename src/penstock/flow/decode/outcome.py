@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode.payload import unwrap
 from penstock.flow.rows import Decoded, DecodedRows, RowNumbers, bad_rows, rows_without, take
-from penstock.flow.seen_types import NewFields
 from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
 TOMBSTONE = "value is null (a tombstone)"

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 from deltalake.transaction import RemoveAction
 
 from penstock.errors import InvariantError
-from penstock.flow.fitting import fit_columns, folded
-from penstock.flow.manifest import StagedFile
-from penstock.flow.names import compacted_name
-from penstock.flow.partition_values import Values
-from penstock.flow.write import StagedWriter, WriteOptions
-from penstock.storage import Storage
-from penstock.tables.delta.active import ActiveFile, active_files, refuse_deletion_vectors
+from penstock.flow.columns.fitting import fit_columns, folded
+from penstock.flow.columns.partition_values import Values
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import compacted_name
+from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
+from penstock.lake.storage import Storage
 from penstock.tables.delta.table import Change, Table
 
 VERSIONS_TO_LAND_MAX = 1000

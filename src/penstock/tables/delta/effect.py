@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
-from penstock.flow.manifest import StagedFile
-from penstock.log.offsets import Partition
-from penstock.tables.delta.keys import (
+from penstock.flow.write.manifest import StagedFile
+from penstock.lake.delta.keys import (
     epoch_end_key,
     epoch_key,
     origin_key,
@@ -19,6 +18,7 @@ from penstock.tables.delta.keys import (
     topic_key,
     total_key,
 )
+from penstock.logs.log import Partition
 from penstock.tables.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
 from penstock.tables.state import TOTAL_NAMES, PartitionState, TableState, Totals, given_up_totals, slice_totals
 

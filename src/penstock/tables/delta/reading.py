@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 
 from deltalake import DeltaTable
 
-from penstock.log.offsets import EpochMark, Partition
-from penstock.tables.delta.keys import (
+from penstock.lake.delta.keys import (
     epoch_end_key,
     epoch_key,
     origin_key,
@@ -17,6 +16,7 @@ from penstock.tables.delta.keys import (
     topic_key,
     total_key,
 )
+from penstock.logs.log import EpochMark, Partition
 from penstock.tables.state import TOTAL_NAMES, PartitionState, TableState, Totals
 
 Lookup = Callable[[str], int | None]

@@ -11,15 +11,15 @@ from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Tr
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.errors import TransientError, UserError
-from penstock.flow.manifest import StagedFile
+from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
-from penstock.log.offsets import Partition
-from penstock.storage import Storage, open_storage
+from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
+from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
+from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.storage import Storage, open_storage
+from penstock.logs.log import Partition
 from penstock.tables.delta.effect import Effect, effect
-from penstock.tables.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.tables.delta.reading import state_of
-from penstock.tables.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
-from penstock.tables.delta.transactions import app_transactions
 from penstock.tables.environment import Environment
 from penstock.tables.proposal import Outcome, Part, Proposal, SlicePart, check
 from penstock.tables.staged import check_quarantine, check_staged

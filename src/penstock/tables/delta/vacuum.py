@@ -21,7 +21,8 @@ from functools import cache
 from deltalake import DeltaTable
 
 from penstock.failpoints import Reach
-from penstock.flow.names import (
+from penstock.flow.columns.partition_values import partition_folder
+from penstock.flow.write.names import (
     ReplayedName,
     StagedName,
     owner_tag,
@@ -29,16 +30,15 @@ from penstock.flow.names import (
     parse_replayed_name,
     parse_staged_name,
 )
-from penstock.flow.partition_values import partition_folder
-from penstock.log.offsets import Partition
-from penstock.storage import Entry, Storage
-from penstock.tables.delta.active import active_paths
-from penstock.tables.delta.keys import jobs_with_positions, position_key, quarantine_key, replay_key
-from penstock.tables.delta.library import library_errors
-from penstock.tables.delta.life import appended_up_to, life_of
-from penstock.tables.delta.recent import recently_removed
+from penstock.lake.delta.active_files import active_paths
+from penstock.lake.delta.keys import jobs_with_positions, position_key, quarantine_key, replay_key
+from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.recent_removals import recently_removed
+from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.storage import Entry, Storage
+from penstock.logs.log import Partition
 from penstock.tables.delta.table import Table
-from penstock.tables.delta.transactions import app_transactions
+from penstock.tables.quarantine.life import appended_up_to, life_of
 
 LOG_FOLDER = "_delta_log/"
 _HOUR_SECONDS = 3600

@@ -24,7 +24,7 @@ from penstock.claims.protocol.records import (
     Seeking,
     Who,
 )
-from penstock.cli.claims_text import line_json, line_text
+from penstock.cli.claims.text import line_json, line_text
 from tests.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log, web
 
 

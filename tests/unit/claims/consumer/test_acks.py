@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.claims.consumer.acks import Acks, DoneTwiceError, LostClaimError, Undone, UnknownWorkError
 from penstock.errors import FencedError, UserError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 WEB = Partition("web", "id-of-web", 0)
 TOKEN = 7

@@ -14,7 +14,7 @@ from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Clock, Session
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import JoiningGroup, Presence
 from penstock.errors import TransientError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 INTERVAL = 1.0
 

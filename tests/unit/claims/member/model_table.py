@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 class ViolationError(AssertionError):

@@ -12,7 +12,7 @@ from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.state import Claim
 from penstock.errors import PenstockError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.coordination import GROUP, web
 
 INTERVAL = 10.0

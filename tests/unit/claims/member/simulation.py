@@ -22,7 +22,7 @@ from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import ClaimingPartition, ClaimingRange, Record, ReleaseGroup, ResumingGroup, Who
 from penstock.claims.protocol.state import LogState
 from penstock.errors import PenstockError
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.coordination import GROUP, web
 from tests.unit.claims.member.model_table import Table, ViolationError
 

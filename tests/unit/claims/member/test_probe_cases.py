@@ -6,7 +6,7 @@ import pytest
 
 from penstock.claims.member.membership import Send
 from penstock.claims.protocol.records import ClaimingPartition, Heartbeat, JoiningGroup, Record, ReleasingPartition
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.unit.claims.member.room import Attendant, Room
 
 

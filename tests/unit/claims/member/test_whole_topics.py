@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.unit.claims.member.room import Attendant, Room
 
 

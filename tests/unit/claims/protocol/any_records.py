@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.claims.protocol.codec import NUMBER_MAX, PARTITION_NUMBER_MAX, TEXT_CHARACTERS_MAX
 from penstock.claims.protocol.records import Beat, Presence, RangeBeat, Record, Who
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 
 
 def texts() -> st.SearchStrategy[str]:

@@ -34,7 +34,7 @@ from penstock.claims.protocol.records import (
     Who,
 )
 from penstock.claims.protocol.state import Claim, Lease, LogState
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.coordination import ANNA, BERT, CLEO, GROUP, web
 
 LIVES = (ANNA, BERT, CLEO, Who("anna", "a2"))

@@ -42,7 +42,7 @@ from penstock.claims.protocol.records import (
     Seeking,
     Who,
 )
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.unit.claims.protocol.any_records import records, texts
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v1"

@@ -16,7 +16,7 @@ from penstock.claims.protocol.fold import FOLD_VERSION, apply
 from penstock.claims.protocol.records import LeavingGroup, Presence, Record, Who
 from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, newest
 from penstock.claims.protocol.state import Claim, Group, Lease, LogState, MemberState, Pause, Ranges
-from penstock.log.offsets import Partition
+from penstock.logs.log import Partition
 from tests.unit.claims.protocol.any_records import records
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "claims" / "v1" / "Snapshot.json"

@@ -1,0 +1,231 @@
+"""`penstock claims`: who holds which partition, how ownership changed, and an administrator's commands."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from penstock.claims.admin.commands import (
+    HISTORY_LINES,
+    HISTORY_RECORDS_MAX,
+    find_claim,
+    history,
+    list_claims,
+    pause,
+    release,
+    resume,
+)
+from penstock.claims.admin.listing import ListedClaim
+from penstock.claims.admin.log_reader import CoordinatedGroup
+from penstock.claims.member.topics import DEFAULT_TOPIC
+from penstock.cli.claims.text import (
+    claim_json,
+    claim_text,
+    holder_text,
+    instant,
+    line_json,
+    listing_json,
+    print_history,
+    print_listing,
+)
+from penstock.errors import TransientError, UserError
+from penstock.job.loader import load_job
+from penstock.job.quantities import QuantityError, parse_duration
+from penstock.job.spec import ClaimsSpec, JobSpec, KafkaLogSpec
+
+app = typer.Typer(
+    help="Show who holds which partition of a group and how ownership changed; pause a group, free a claim.",
+    no_args_is_help=True,
+)
+
+Job = Annotated[Path | None, typer.Option("--job", help="A job file: its cluster, group and coordination topic.")]
+Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="HOST:PORT of a cluster, with --group.")]
+Group = Annotated[str | None, typer.Option("--group", help="The group; that of the job where a job is given.")]
+Topic = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic ({DEFAULT_TOPIC}).")]
+Heartbeat = Annotated[
+    str | None, typer.Option("--heartbeat", help="The members' heartbeat interval (10s), for fresh and stale.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Place = Annotated[str, typer.Argument(metavar="TOPIC/N", help="A partition, as `list` shows it.", show_default=False)]
+
+WAIT = "60s"
+
+
+@app.command("list")
+def list_(
+    job: Job = None,
+    bootstrap: Bootstrap = None,
+    group: Group = None,
+    topic: Topic = None,
+    heartbeat: Heartbeat = None,
+    json: Json = False,
+) -> None:
+    """List members and claims with their freshness by the broker's clock, and whether the group is paused."""
+    listing = list_claims(_group(job, bootstrap, group, topic, heartbeat))
+    if json:
+        typer.echo(json_text.dumps(listing_json(listing)))
+    else:
+        print_listing(listing, Console(highlight=False))
+
+
+@app.command("history")
+def history_(
+    job: Job = None,
+    bootstrap: Bootstrap = None,
+    group: Group = None,
+    topic: Topic = None,
+    partition: Annotated[str | None, typer.Option("--partition", metavar="TOPIC/N", help="Only this one.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many lines, the newest.")] = HISTORY_LINES,
+    records: Annotated[
+        int, typer.Option("--records", min=1, help="How many records of the log to read at most, the newest.")
+    ] = HISTORY_RECORDS_MAX,
+    json: Json = False,
+) -> None:
+    """Show who owned what, from when to when, at which positions, and why ownership changed."""
+    of = _group(job, bootstrap, group, topic, None)
+    found = history(of, partition, limit, records)
+    if json:
+        beginnings = [{"place": each.place, "offset": each.offset} for each in found.starts]
+        head = {"group": of.group, "topic": of.topic, "records": found.records, "beginnings": beginnings}
+        typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in found.lines]}))
+    else:
+        print_history(found, of.topic, Console(highlight=False))
+
+
+@app.command("pause")
+def pause_(
+    job: Job = None,
+    bootstrap: Bootstrap = None,
+    group: Group = None,
+    topic: Topic = None,
+    heartbeat: Heartbeat = None,
+    duration: Annotated[
+        str | None, typer.Option("--for", help="Members resume by themselves after this time, as 30m.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Shown by `list` and `history`.")] = "",
+    wait: Annotated[str, typer.Option("--wait", help="How long to wait for the last claim to be released.")] = WAIT,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return once the pause is in the log.")] = False,
+    json: Json = False,
+) -> None:
+    """Pause a group: its members finish their current work, release every claim and take none until resumed.
+
+    Exit code 75 if a claim was still held when the wait was over; the group is paused nevertheless.
+    """
+    of = _group(job, bootstrap, group, topic, heartbeat)
+    seconds = 0.0 if no_wait else _seconds("--wait", wait)
+    progress = _silent if json or not sys.stderr.isatty() else _waiting
+    report = pause(of, None if duration is None else _seconds("--for", duration), reason, seconds, progress)
+    if json:
+        holders = [claim_json(each) for each in report.holders]
+        body = {"group": of.group, "topic": of.topic, "pause_id": report.pause_id}
+        typer.echo(json_text.dumps({**body, "until_at": instant(report.until_at), "holders": holders}))
+    else:
+        until = "" if report.until_at is None else f" until {instant(report.until_at)}"
+        typer.echo(f"group {of.group} is paused{until}: {report.pause_id}")
+        for each in report.holders:
+            typer.echo(f"still held: {holder_text(each)}")
+    if report.holders and not no_wait:
+        raise typer.Exit(TransientError.exit_code)
+
+
+@app.command("resume")
+def resume_(
+    pause_id: Annotated[str | None, typer.Argument(help="The pause to end; all of them without it.")] = None,
+    job: Job = None,
+    bootstrap: Bootstrap = None,
+    group: Group = None,
+    topic: Topic = None,
+    json: Json = False,
+) -> None:
+    """End a pause of a group."""
+    of = _group(job, bootstrap, group, topic, None)
+    ended = resume(of, pause_id)
+    if json:
+        typer.echo(json_text.dumps({"group": of.group, "topic": of.topic, "resumed": list(ended)}))
+    else:
+        typer.echo(f"group {of.group} goes on: {', '.join(ended)}")
+
+
+@app.command("release")
+def release_(
+    partition: Place,
+    job: Job = None,
+    bootstrap: Bootstrap = None,
+    group: Group = None,
+    topic: Topic = None,
+    heartbeat: Heartbeat = None,
+    seek: Annotated[
+        int | None,
+        typer.Option(
+            "--seek", min=0, help="Set the position too: for consumers of the library; tables keep their own position."
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    json: Json = False,
+) -> None:
+    """Free the claim of a process that is gone or stuck: a higher token fences it.
+
+    A live member may claim it again; stop it first to prevent that.
+    """
+    of = _group(job, bootstrap, group, topic, heartbeat)
+    before = find_claim(of, partition)
+    if not yes and sys.stdin.isatty() and (before.held or seek is not None):
+        typer.confirm(f"{claim_text(before)}\nfree it?", abort=True, err=True)
+    report = release(of, partition, seek, before.token)
+    if json:
+        body = {"group": of.group, "topic": of.topic, "released": report.released, "token": report.token}
+        typer.echo(json_text.dumps({**body, "position": report.position, "before": claim_json(report.before)}))
+    elif not report.released:
+        typer.echo(f"{partition} is free already; its last owner was {report.before.owner or 'nobody'}")
+    else:
+        at = "no position" if report.position is None else f"position {report.position}"
+        typer.echo(f"{partition} is free at {at}, token {report.token}; it was: {claim_text(report.before)}")
+
+
+# options
+
+
+def _group(
+    job: Path | None, bootstrap: str | None, group: str | None, topic: str | None, heartbeat: str | None
+) -> CoordinatedGroup:
+    """The group that the options name: by a job file, or by a cluster and a name."""
+    if (job is None) == (bootstrap is None):
+        raise UserError("name the cluster by --job or by --bootstrap, and not by both")
+    if job is not None:
+        of = _of_job(load_job(job))
+        of = of if group is None else replace(of, group=group)
+    elif group is None:
+        raise UserError("--bootstrap needs --group", hint="or name a job file with --job")
+    else:
+        of = CoordinatedGroup(KafkaLogSpec(bootstrap or ""), group)
+    if topic is not None:
+        of = replace(of, topic=topic)
+    return of if heartbeat is None else replace(of, heartbeat_seconds=_seconds("--heartbeat", heartbeat))
+
+
+def _of_job(job: JobSpec) -> CoordinatedGroup:
+    claims = job.claims or ClaimsSpec()
+    return CoordinatedGroup(job.log, job.log.group, claims.topic, claims.heartbeat_seconds)
+
+
+def _seconds(option: str, text: str) -> float:
+    try:
+        return parse_duration(text)
+    except QuantityError as error:
+        raise UserError(f"{option} {text} is not a duration", hint=str(error)) from None
+
+
+def _waiting(holders: tuple[ListedClaim, ...]) -> None:
+    """Print how many claims are still held, whenever that changes."""
+    if holders:
+        typer.echo(f"waiting for {len(holders)} claims: {holder_text(holders[0])}", err=True)
+
+
+def _silent(holders: tuple[ListedClaim, ...]) -> None:
+    """No progress is shown."""

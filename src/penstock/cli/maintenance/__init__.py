@@ -1,0 +1,1 @@
+"""`penstock compact`, `vacuum` and `verify --rebuild`."""

@@ -1,0 +1,177 @@
+"""The first acts of an owner: raise the token over the table, commit where a partition begins, pass over what was lost.
+
+All without rows, and before anything is planned: only then is the table's position the truth (RULES C5, P1, M6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from penstock.claims import Claims
+from penstock.engine.events import Listener
+from penstock.errors import UserError
+from penstock.failpoints import Reach
+from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Bounds, Partition, Slice
+from penstock.tables.environment import new_batch_id
+from penstock.tables.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
+from penstock.tables.state import TableWord
+
+ROUNDS_MAX = 3
+"""A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""
+
+
+class TopicRecreatedError(UserError):
+    """The topic was deleted and created again; the table's positions belong to the old one."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(
+            f"topic {topic} was recreated",
+            detail="the table's positions belong to the earlier topic of this name",
+            hint="set `on.recreated: restart` to read the new topic from its beginning, or write to a new table",
+        )
+        self.topic = topic
+
+
+class StartedTable(Protocol):
+    """What an owner's first acts ask of a table."""
+
+    def state(self, partitions: Iterable[Partition]) -> TableWord: ...
+
+    def commit(self, proposal: Proposal) -> Outcome: ...
+
+
+class Starter:
+    """Makes a process the owner of its partitions in the eyes of the table."""
+
+    def __init__(
+        self, job: JobSpec, log: KafkaLog, table: StartedTable, claims: Claims, listener: Listener, reach: Reach
+    ) -> None:
+        self._job = job
+        self._log = log
+        self._table = table
+        self._claims = claims
+        self._listener = listener
+        self._reach = reach
+        self._announced_under: dict[Partition, int] = {}
+        self.nothing_matched = False
+        """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
+
+    def announcing(self, tokens: Mapping[Partition, int]) -> None:
+        """Note that messages are about to be claimed under these tokens, by this process itself."""
+        self._announced_under |= tokens
+
+    def begin(
+        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]
+    ) -> tuple[dict[Partition, int], TableWord]:
+        """The partitions that the table knows us as the owner of, with their tokens, and the table's word on them.
+
+        `partitions` are all of the job, whoever holds them.
+        """
+        state = self._table.state(partitions)
+        for _ in range(ROUNDS_MAX):
+            parts = self._first_acts(tokens, partitions, state, bounds)
+            if not parts:
+                break
+            outcome = self._table.commit(Proposal(self._job.name, new_batch_id(), tuple(parts)))
+            self._tell(outcome.accepted)
+            state = self._table.state(partitions)
+            for part in outcome.accepted:
+                if part.partition in tokens:
+                    self._correct(part.partition, part.token, state)
+        return {each: token for each, token in tokens.items() if self._owns(each, token, state)}, state
+
+    def _owns(self, partition: Partition, token: int, state: TableWord) -> bool:
+        """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
+        if token < state.of(partition).token:
+            self._claims.renounce(partition)
+            return False
+        return state.of(partition).position is not None
+
+    def _first_acts(
+        self,
+        tokens: Mapping[Partition, int],
+        partitions: Sequence[Partition],
+        state: TableWord,
+        bounds: Mapping[Partition, Bounds],
+    ) -> list[Part]:
+        new = self._unstarted(tokens, partitions, state)
+        offsets = self._first_offsets(new, state, bounds) if new else {}
+        parts: list[Part] = [StartPart(each, offsets[each], tokens.get(each, 0)) for each in new]
+        for partition, token in tokens.items():
+            here = state.of(partition)
+            if here.position is None or token < here.token:
+                continue
+            if token > here.token:
+                parts.append(FencePart(partition, token))
+            elif self._job.delivery is Delivery.AT_MOST_ONCE and self._is_new_owner(partition, token):
+                parts += self._given_up(partition, token, here.position)
+        return parts
+
+    def _unstarted(
+        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], state: TableWord
+    ) -> list[Partition]:
+        """The partitions to start: ours, and with a topic that nobody started all of it, whoever holds the rest.
+
+        Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
+        """
+        ours = [each for each in tokens if state.of(each).position is None]
+        topics = {each.topic for each in ours if state.fingerprints.get(each.topic) is None}
+        others = [
+            each
+            for each in partitions
+            if each.topic in topics and each not in tokens and state.of(each).position is None
+        ]
+        return ours + others
+
+    def _is_new_owner(self, partition: Partition, token: int) -> bool:
+        """Whether another process announced it: what we announced ourselves and did not land, we write again."""
+        return self._announced_under.get(partition) != token
+
+    def _given_up(self, partition: Partition, token: int, position: int) -> list[Part]:
+        announced = self._claims.announced(partition)
+        if announced is None or announced <= position:
+            return []
+        return [GivenUpPart(Slice(partition, position, announced, position), token)]
+
+    def _correct(self, partition: Partition, token: int, state: TableWord) -> None:
+        position = state.of(partition).position
+        if position is None or state.of(partition).token != token or self._given_up(partition, token, position):
+            return
+        shown = self._claims.correct(partition, token, position)
+        if shown is not None:
+            self._listener.event("table behind its claim", partition=str(partition), position=position, shown=shown)
+
+    def _tell(self, accepted: Sequence[Part]) -> None:
+        for part in accepted:
+            match part:
+                case StartPart():
+                    self._listener.event("partition started", partition=str(part.partition), offset=part.offset)
+                case GivenUpPart():
+                    lost = {"start": part.piece.start, "end": part.piece.end}
+                    self._listener.event("messages given up", partition=str(part.partition), **lost)
+        kinds = {type(part) for part in accepted}
+        for kind, step in ((StartPart, "started"), (FencePart, "fenced"), (GivenUpPart, "gave_up")):
+            if kind in kinds:
+                self._reach(step)
+
+    def _first_offsets(
+        self, new: Sequence[Partition], state: TableWord, bounds: Mapping[Partition, Bounds]
+    ) -> dict[Partition, int]:
+        """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
+        began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
+        fresh = []
+        for partition in new:
+            known = state.fingerprints.get(partition.topic)
+            if known is not None and known != topic_fingerprint(partition.topic_id):
+                if self._job.on.recreated is RecreatedPolicy.FAIL:
+                    raise TopicRecreatedError(partition.topic)
+            elif known is None and not (began and self._job.log.topic_pattern):
+                fresh.append(partition)
+        missing = [each for each in new if each not in bounds]
+        bounds = {**bounds, **self._log.bounds(missing)} if missing else bounds
+        resolved = self._log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
+        return {each: resolved.get(each, bounds[each].first) for each in new}

@@ -1,0 +1,217 @@
+"""Ranges in the engine: idle processes help with a partition that lags, each with offsets of its own (RULES M5).
+
+A range is its own batch. It is written at once, parked while the table is not there yet, and committed in order: the
+table accepts it only where its position is the range's start, so nothing is skipped or doubled whoever is late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock.claims.group import GroupClaims
+from penstock.claims.member.range_client import HeldRange, RangeClient
+from penstock.engine.events import Listener
+from penstock.engine.ownership import StartedTable
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.failpoints import Reach
+from penstock.job.spec import JobSpec
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Batch, Bounds, Partition
+from penstock.plan.planner import range_slice
+from penstock.tables.environment import new_batch_id
+from penstock.tables.proposal import Outcome
+from penstock.tables.state import TableWord
+
+W = TypeVar("W")
+"""What the write step leaves behind for the commit."""
+
+HOT_RANGES = 3
+"""A partition is shared once its lag fills so many ranges, and somebody is idle."""
+PARKED_MAX = 4
+"""Written ranges that wait for the table; beyond that only those are taken that others wait for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCallbacks(Generic[W]):
+    """What a pipeline does for a range: write its batch, complete what went before it, land it, name its steps."""
+
+    write: Callable[[Batch], W | None]
+    settle: Callable[[TableWord, Partition], None]
+    """Finish what the last commit of a partition left to do: its quarantine."""
+    land: Callable[[Batch, Mapping[Partition, int], W], object]
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class _Parked(Generic[W]):
+    held: HeldRange
+    batch: Batch
+    written: W
+
+
+class RangeWork(Generic[W]):
+    """The ranges of one process: those it shares as an owner, and those it works on."""
+
+    def __init__(
+        self,
+        claims: GroupClaims,
+        log: KafkaLog,
+        table: StartedTable,
+        job: JobSpec,
+        callbacks: RangeCallbacks[W],
+        listener: Listener,
+    ) -> None:
+        self._agent = claims.agent
+        self._ranges = RangeClient(claims.agent, attempts_max=None)
+        self._log = log
+        self._table = table
+        self._size = job.flush.max_messages_per_batch
+        self._gap = job.on.gap
+        self._callbacks = callbacks
+        self._listener = listener
+        self._parked: list[_Parked[W]] = []
+
+    def share(
+        self, tokens: Mapping[Partition, int], state: TableWord, bounds: Mapping[Partition, Bounds]
+    ) -> frozenset[Partition]:
+        """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
+        shared = set()
+        for partition, token in tokens.items():
+            with self._agent.looking() as participant:
+                ranges = participant.view.claim(partition).ranges
+                idle = participant.idle_others(self._agent.now(), lag_max=self._size)
+            position, first, end = state.of(partition).position or 0, bounds[partition].first, bounds[partition].end
+            if ranges is not None:
+                over = not ranges.leases and (end - ranges.next < self._size or not idle or ranges.next < first)
+                if not over or not self._ranges.close(partition, token):
+                    shared.add(partition)
+                else:
+                    self._listener.event("ranges closed", partition=str(partition), position=position)
+            elif position < first:
+                # The planner records it in one step.
+                continue
+            elif idle and end - position >= HOT_RANGES * self._size and self._ranges.open(partition, token, position):
+                shared.add(partition)
+                self._listener.event("ranges opened", partition=str(partition), position=position, lag=end - position)
+        return frozenset(shared)
+
+    def work(self, idle: bool) -> Outcome | None:
+        """Commit what is parked and due; an idle process then takes one more range. None if there was nothing to do.
+
+        Asked every round: others wait for what is parked here, however busy this process is.
+        """
+        if not self._agent.working():
+            self.close()
+            return None
+        self._return_lost()
+        landed = self._land_due()
+        if not idle:
+            return landed
+        taken = self._take()
+        return self._land_due() or landed or taken
+
+    def close(self) -> None:
+        """Let others have what we did not finish."""
+        for parked in self._parked:
+            self._give_back(parked.held)
+        self._parked.clear()
+
+    def _return_lost(self) -> None:
+        """Give back ranges that the log says are ours and nobody works on: our heartbeats would keep them for ever."""
+        parked = {(each.held.partition, each.held.start) for each in self._parked}
+        with self._agent.looking() as participant:
+            lost = [
+                HeldRange(partition, lease.start, lease.end, claim.token, lease.lease)
+                for partition, claim in participant.view.claims()
+                for lease in claim.leases
+                if lease.owner == participant.who and not lease.done and (partition, lease.start) not in parked
+            ]
+        for held in lost:
+            self._give_back(held)
+
+    def _take(self) -> Outcome | None:
+        for partition, token in sorted(self._ranges.shared().items()):
+            if self._table.state([partition]).of(partition).token != token:
+                # The owner has not fenced the table yet, or is no owner any more.
+                continue
+            held = self._ranges.claim(partition, self._size, self._end_of_new(partition))
+            if held is not None:
+                self._do(held)
+                return Outcome(None)
+        return None
+
+    def _do(self, held: HeldRange) -> None:
+        """Write a range, or only report it if the table has it already: the log need not have it any more."""
+        if (self._table.state([held.partition]).of(held.partition).position or 0) >= held.end:
+            self._finish(held)
+        else:
+            self._write(held)
+
+    def _end_of_new(self, partition: Partition) -> int:
+        """Where the last new range ends; 0 if only those are taken that others wait for."""
+        bounds = self._log.bounds([partition])[partition]
+        with self._agent.looking() as participant:
+            ranges = participant.view.claim(partition).ranges
+        # Offsets that nobody claimed before the log lost them are left to the owner's planner.
+        overtaken = ranges is not None and ranges.next < bounds.first
+        return 0 if overtaken or len(self._parked) >= PARKED_MAX else bounds.end
+
+    def _write(self, held: HeldRange) -> None:
+        self._listener.event("range claimed", partition=str(held.partition), start=held.start, end=held.end)
+        try:
+            # Retention may overtake a range: whoever takes it records the gap, or nobody could get past it.
+            bounds = self._log.bounds([held.partition])[held.partition]
+            piece = range_slice(held.partition, held.start, held.end, bounds, self._gap)
+            batch = Batch(new_batch_id(), (piece,))
+            written = self._callbacks.write(batch)
+        except PenstockError:
+            self._give_back(held)
+            raise
+        if written is None:
+            self._give_back(held)
+            return
+        self._parked.append(_Parked(held, batch, written))
+        self._callbacks.reach("range_parked")
+
+    def _land_due(self) -> Outcome | None:
+        """Commit the parked ranges that the table has come to, in order; drop those that others have done."""
+        last: Outcome | None = None
+        for parked in sorted(self._parked, key=lambda each: (each.held.partition, each.held.start)):
+            held = parked.held
+            state = self._table.state([held.partition])
+            here = state.of(held.partition)
+            if here.token == held.token and here.position is not None and here.position < held.start:
+                continue
+            self._parked.remove(parked)
+            if here.token == held.token and here.position == held.start:
+                self._land(parked, state)
+                last = Outcome(None)
+            self._finish(held)
+        return last
+
+    def _land(self, parked: _Parked[W], state: TableWord) -> None:
+        held = parked.held
+        try:
+            self._callbacks.settle(state, held.partition)
+            self._callbacks.land(parked.batch, {held.partition: held.token}, parked.written)
+        except PenstockError:
+            self._give_back(held)
+            raise
+        self._callbacks.reach("range_landed")
+
+    def _finish(self, held: HeldRange) -> None:
+        try:
+            done = self._ranges.finish(held)
+        except (TransientError, OutcomeUnknownError) as error:
+            self._listener.event("range not reported", partition=str(held.partition), reason=error.primary)
+            return
+        self._listener.event("range finished", partition=str(held.partition), start=held.start, ours=done)
+
+    def _give_back(self, held: HeldRange) -> None:
+        try:
+            self._ranges.give_back(held)
+        except (TransientError, OutcomeUnknownError) as error:
+            # It is given back again in the next round.
+            self._listener.event("range not returned", partition=str(held.partition), reason=error.primary)

@@ -1,0 +1,1 @@
+"""Quarantined records, written again."""

@@ -1,0 +1,1 @@
+"""Spark's session and JVM, its jars, and what its failures mean."""

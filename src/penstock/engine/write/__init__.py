@@ -1,0 +1,1 @@
+"""The write step: one Spark job per batch."""

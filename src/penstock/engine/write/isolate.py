@@ -1,0 +1,89 @@
+"""Finding the records that break a batch's Spark job, so that they go to quarantine and the others go on.
+
+Decoders put bad records aside by themselves. What is left are failures of the job as a whole: an expression of `sql:`
+that raises for one record, or bytes that crash a worker. The slices are halved, each half probed without writing,
+until one record stands alone.
+
+A record is found guilty only by proof: tasks without a record run, it fails alone every time, and the batch without the
+guilty records runs. So a cluster that fails by itself never sends a good record to quarantine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from penstock.errors import TransientError, UserError
+from penstock.logs.log import Partition, Slice
+
+Place = tuple[Partition, int]
+"""A record by its partition and offset."""
+Poison = Mapping[Place, str]
+"""Records that break the job, each with the reason."""
+Probe = Callable[[Sequence[Slice], Poison], str | None]
+"""Run the job over slices without writing, poison set aside unseen; the error text, or None if all is well.
+
+Without slices it runs tasks that touch no record. It raises for a failure that cannot be a record's: the search ends.
+"""
+
+POISON_PER_BATCH_MAX = 16
+ALONE_FAILURES_MIN = 3
+"""How often a record must fail alone, with a healthy task before each repetition."""
+
+
+class UnhealthyTasksError(TransientError):
+    """Spark's tasks fail although they have no record to fail on."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "Spark's tasks fail before they have read a record",
+            detail=reason,
+            hint="check that every executor can start Python (spark.pyspark.python, PYSPARK_PYTHON) with Penstock's "
+            "packages, and has the files that the job file names",
+        )
+
+
+def find_poison(slices: Sequence[Slice], probe: Probe) -> dict[Place, str]:
+    """All records that break the job, each proven; none if the job now runs, or if nothing can be proven."""
+    suspects = [each for each in slices if each.read_from < each.end]
+    _check_health(probe)
+    poison: dict[Place, str] = {}
+    while probe(suspects, poison) is not None:
+        found = _breaking_alone(suspects, probe, poison)
+        if found is None or found[0] in poison:
+            return {}
+        place, reason = found
+        poison[place] = reason
+        if len(poison) > POISON_PER_BATCH_MAX:
+            raise UserError(
+                f"more than {POISON_PER_BATCH_MAX} records of one batch break its Spark job",
+                detail=reason,
+                hint="use functions that return null instead of failing, such as try_cast and try_divide",
+            )
+    return poison
+
+
+def _breaking_alone(suspects: Sequence[Slice], probe: Probe, poison: Poison) -> tuple[Place, str] | None:
+    """One record that fails alone and keeps failing; None if the halves lead to none."""
+    while len(suspects) > 1:
+        half = suspects[: len(suspects) // 2]
+        suspects = half if probe(half, poison) is not None else suspects[len(suspects) // 2 :]
+    piece = suspects[0]
+    while piece.end - piece.read_from > 1:
+        middle = (piece.read_from + piece.end) // 2
+        lower = replace(piece, end=middle)
+        piece = lower if probe([lower], poison) is not None else replace(piece, read_from=middle)
+    reason = ""
+    for _ in range(ALONE_FAILURES_MIN):
+        _check_health(probe)
+        error = probe([piece], poison)
+        if error is None:
+            return None
+        reason = error
+    return (piece.partition, piece.read_from), reason
+
+
+def _check_health(probe: Probe) -> None:
+    reason = probe((), {})
+    if reason is not None:
+        raise UnhealthyTasksError(reason)

@@ -1,0 +1,1 @@
+"""Columns: computed ones, new ones, and how schemas fit."""

@@ -1,0 +1,235 @@
+"""Computed columns: the expressions of a job over decoded rows, with Arrow kernels.
+
+A row for which an expression has no answer (`day` of a text that is no time) is bad, not its batch. Null in, null out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import UserError
+from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000, record_headers, record_times
+from penstock.flow.decode.json.times import UTC_MICROS, days, hours, timestamps_or_null
+from penstock.flow.decode.misfit import clipped
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
+from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text
+from penstock.job.kafka_types import KAFKA_TYPES
+from penstock.job.schema import job_type_name
+
+_MICROS_PER_UNIT: dict[FunctionName, int] = {
+    "timestamp_seconds": 1_000_000,
+    "timestamp_millis": 1_000,
+    "timestamp_micros": 1,
+}
+_SHOWN_CHARACTERS_MAX = 60
+
+Faults = dict[int, str]
+"""Row number to the reason why the row has no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Computed columns beside the rows that have them all; the other rows are bad."""
+
+    columns: pa.RecordBatch
+    rows: DecodedRows
+    bad: BadRows
+
+
+def compute(rows: DecodedRows, columns: Mapping[str, Expression]) -> Computed:
+    """Evaluate every column over the rows; those for which one fails are moved to `bad`, with the column named."""
+    faults: Faults = {}
+    arrays: list[pa.Array] = []
+    for name, expression in columns.items():
+        mine: Faults = {}
+        arrays.append(evaluate(expression, rows, mine))
+        for row, fault in mine.items():
+            faults.setdefault(row, f"{name}: {fault}")
+    kept = rows_without(rows.kafka.num_rows, faults)
+    computed = pa.RecordBatch.from_arrays(arrays, names=list(columns))
+    if arrays:
+        computed = take(computed, kept)
+    return Computed(computed, rows.take(kept), bad_rows(rows.kafka, faults))
+
+
+def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Array:
+    """The values of an expression that fits the rows; a row without an answer is null and named in `faults`."""
+    match expression:
+        case Field(path=path):
+            column = rows.columns.column(path[0])
+            return pc.struct_field(column, list(path[1:])) if path[1:] else column
+        case KafkaField(name="timestamp"):
+            times, outside = record_times(rows.kafka)
+            faults.update(outside)
+            return times
+        case KafkaField(name="headers"):
+            headers, unreadable = record_headers(rows.kafka)
+            faults.update(unreadable)
+            return headers
+        case KafkaField(name=name):
+            return rows.kafka.column(name).cast(KAFKA_TYPES[name])
+        case Constant(value=value):
+            return pa.repeat(pa.scalar(value), rows.kafka.num_rows)
+        case Call(function="coalesce", args=args):
+            return _coalesced(args, output_type(expression, rows.columns.schema), rows, faults)
+        case Call(function=function, args=args):
+            return _applied(function, [evaluate(arg, rows, faults) for arg in args], args, faults)
+        case _:
+            assert_never(expression)
+
+
+def output_type(expression: Expression, schema: pa.Schema) -> pa.DataType:
+    """The type of a column over rows of the schema. Raises `UserError` if the expression does not fit them."""
+    kind = _type(expression, schema)
+    if pa.types.is_null(kind):
+        raise UserError(f"{to_text(expression)}: a column that is always null has no type")
+    return kind
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values of the type can be times: text is read as such."""
+    return any(test(kind) for test in (pa.types.is_string, pa.types.is_timestamp, pa.types.is_date32))
+
+
+def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
+    match expression:
+        case Field(path=path):
+            return _field_type(path, schema)
+        case KafkaField(name=name):
+            return KAFKA_TYPES[name]
+        case Constant(value=value):
+            return pa.scalar(value).type
+        case Call(function="coalesce", args=args):
+            return _common_type(expression, args, schema)
+        case Call(function=function, args=args):
+            # The bounds of substr are constants, which the parser has seen to.
+            valued = args[:1] if function == "substr" else args
+            for arg in valued:
+                _check_argument(expression, _type(arg, schema))
+            return _result_type(function)
+        case _:
+            assert_never(expression)
+
+
+def _field_type(path: tuple[str, ...], schema: pa.Schema) -> pa.DataType:
+    kind: pa.DataType = pa.struct(list(schema))
+    for depth, name in enumerate(path):
+        index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+        if index < 0:
+            raise UserError(f"the schema has no field {to_text(Field(path[: depth + 1]))}")
+        kind = kind.field(index).type
+    return kind
+
+
+def _check_argument(call: Call, kind: pa.DataType) -> None:
+    text, whole = pa.types.is_string(kind), pa.types.is_integer(kind)
+    match call.function:
+        case "day" | "hour":
+            fits, wanted = is_time(kind), "a time, a date or text"
+        case "timestamp_seconds" | "timestamp_millis" | "timestamp_micros":
+            fits, wanted = whole, "whole numbers"
+        case "concat":
+            fits, wanted = text or whole or pa.types.is_null(kind), "text and whole numbers"
+        case _:
+            fits, wanted = text, "text"
+    if not fits:
+        raise UserError(f"{to_text(call)}: {call.function} takes {wanted}, not {job_type_name(kind)}")
+
+
+def _result_type(function: FunctionName) -> pa.DataType:
+    if function == "day":
+        return pa.date32()
+    return UTC_MICROS if function == "hour" or function in _MICROS_PER_UNIT else pa.string()
+
+
+def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> pa.DataType:
+    """That of the arguments which are not constants; constants follow it where they can."""
+    computed = [_type(arg, schema) for arg in args if not isinstance(arg, Constant)]
+    constants = [pa.scalar(arg.value) for arg in args if isinstance(arg, Constant)]
+    kinds = computed or [each.type for each in constants if each.is_valid]
+    common = kinds[0] if kinds else pa.null()
+    if any(kind != common for kind in kinds):
+        raise UserError(f"{to_text(call)}: coalesce takes one type, not {', '.join(str(kind) for kind in kinds)}")
+    for constant in constants:
+        try:
+            constant.cast(common)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise UserError(f"{to_text(call)}: the constant {constant} is no {common}") from None
+    return common
+
+
+def _coalesced(args: Sequence[Expression], kind: pa.DataType, rows: DecodedRows, faults: Faults) -> pa.Array:
+    values = pa.nulls(rows.kafka.num_rows, kind)
+    for arg in args:
+        mine: Faults = {}
+        candidate = evaluate(arg, rows, mine).cast(kind)
+        # A fault counts only where no earlier argument had an answer.
+        faults.update({row: fault for row, fault in mine.items() if not values[row].is_valid})
+        values = pc.coalesce(values, candidate)
+    return values
+
+
+def _applied(
+    function: FunctionName, values: Sequence[pa.Array], args: Sequence[Expression], faults: Faults
+) -> pa.Array:
+    first = values[0]
+    match function:
+        case "day":
+            return first if pa.types.is_date32(first.type) else days(_times(first, faults))
+        case "hour":
+            return hours(_times(first, faults))
+        case "timestamp_seconds" | "timestamp_millis" | "timestamp_micros":
+            return _times_of_numbers(first, _MICROS_PER_UNIT[function], faults)
+        case "substr":
+            return _cut(first, args[1], args[2])
+        case "lower":
+            return pc.utf8_lower(first)
+        case "upper":
+            return pc.utf8_upper(first)
+        case "concat":
+            return pc.binary_join_element_wise(*(each.cast(pa.string()) for each in values), "")
+        case "coalesce":
+            raise AssertionError("coalesce looks at one argument after the other")
+        case _:
+            assert_never(function)
+
+
+def _times(values: pa.Array, faults: Faults) -> pa.Array:
+    if not pa.types.is_string(values.type):
+        return values.cast(UTC_MICROS)
+    times, unreadable = timestamps_or_null(values)
+    for row in unreadable:
+        faults[row] = f"{_shown(values[row])} is not a time"
+    return times
+
+
+def _times_of_numbers(numbers: pa.Array, micros: int, faults: Faults) -> pa.Array:
+    wide = numbers.cast(pa.int64())
+    # Other years exist in no calendar that readers of the table have.
+    least, end = -(-MICROS_OF_YEAR_1 // micros), MICROS_OF_YEAR_10000 // micros
+    outside = pc.or_(pc.less(wide, least), pc.greater_equal(wide, end))
+    for row in pc.indices_nonzero(outside.fill_null(False)).to_pylist():
+        faults[row] = f"{_shown(numbers[row])} is not in the years 1 to 9999"
+    inside = pc.if_else(outside, pa.scalar(None, pa.int64()), wide)
+    return pc.multiply(inside, micros).cast(UTC_MICROS)
+
+
+def _cut(texts: pa.Array, start: Expression, length: Expression) -> pa.Array:
+    first = _whole_number(start) - 1
+    return pc.utf8_slice_codeunits(texts, first, first + _whole_number(length))
+
+
+def _whole_number(expression: Expression) -> int:
+    assert isinstance(expression, Constant) and isinstance(expression.value, int)
+    return expression.value
+
+
+def _shown(scalar: Any) -> str:
+    value = scalar.as_py()
+    return clipped(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS_MAX)

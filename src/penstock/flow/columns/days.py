@@ -1,0 +1,144 @@
+"""Event-time days in UTC: the times of rows, which of them are believed, and the rows of each day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import UserError
+from penstock.flow.columns.computed import Faults, evaluate, is_time, output_type
+from penstock.flow.decode.json.times import UTC_MICROS, timestamps_or_null
+from penstock.flow.decode.misfit import clipped
+from penstock.flow.rows import DecodedRows
+from penstock.job.expressions import Expression, to_text
+from penstock.job.schema import job_type_name
+from penstock.job.spec import DaysSpec
+
+NO_EVENT_TIME = "has no event time"
+
+_SECOND = 1_000_000
+_DAY = 86_400 * _SECOND
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_CHARACTERS_MAX = 60
+
+
+def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Array:
+    """The event time of each row in microseconds; a row without one is null and named in `faults`."""
+    fault = _time_fault(expression, rows.columns.schema)
+    if fault is not None:
+        faults.update(dict.fromkeys(range(rows.kafka.num_rows), f"{NO_EVENT_TIME}: {fault}"))
+        return pa.nulls(rows.kafka.num_rows, UTC_MICROS)
+    values = evaluate(expression, rows, faults)
+    if pa.types.is_string(values.type):
+        times, unreadable = timestamps_or_null(values)
+        for row in unreadable:
+            shown = clipped(json.dumps(values[row].as_py(), ensure_ascii=False), _SHOWN_CHARACTERS_MAX)
+            faults[row] = f"event time {shown} is not a time"
+    else:
+        times = values.cast(UTC_MICROS)
+    if times.null_count:
+        for row in pc.indices_nonzero(times.is_null()).to_pylist():
+            faults.setdefault(row, NO_EVENT_TIME)
+    return times
+
+
+def _time_fault(expression: Expression, schema: pa.Schema) -> str | None:
+    """Why rows of an inferred schema have no time; the job file could not know it."""
+    try:
+        kind = output_type(expression, schema)
+    except UserError as error:
+        return error.primary
+    return None if is_time(kind) else f"{to_text(expression)} is of type {job_type_name(kind)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DayBounds:
+    """The event times that are believed, as a batch sees them: both ends belong to them."""
+
+    least: int
+    most: int
+    early_seconds_max: float
+    late_seconds_max: float | None
+
+    @classmethod
+    def of(cls, days: DaysSpec, now_ms: int) -> DayBounds:
+        return cls(
+            (days.not_before - date(1970, 1, 1)).days * _DAY,
+            now_ms * 1_000 + round(days.early_seconds_max * _SECOND),
+            days.early_seconds_max,
+            days.late_seconds_max,
+        )
+
+    def outside(self, times: pa.Array, written: pa.Array) -> dict[int, str]:
+        """The rows whose time is not believed, with the reason; `written` are their Kafka times."""
+        micros = times.cast(pa.int64())
+        reasons: dict[int, str] = {}
+        if self.late_seconds_max is not None:
+            # What is before the bound is refused in any case; a Kafka time far before it would wrap around.
+            since = pc.max_element_wise(written.cast(UTC_MICROS).cast(pa.int64()), self.least, skip_nulls=False)
+            oldest = pc.subtract(since, round(self.late_seconds_max * _SECOND))
+            behind = f"more than {_seconds(self.late_seconds_max)} before its Kafka time"
+            reasons.update(self._named(times, pc.less(micros, oldest), behind))
+        span = pc.min_max(micros)
+        if span["min"].is_valid and span["min"].as_py() < self.least:
+            bound = (date(1970, 1, 1) + timedelta(microseconds=self.least)).isoformat()
+            reasons.update(self._named(times, pc.less(micros, self.least), f"before {bound}"))
+        if span["max"].is_valid and span["max"].as_py() > self.most:
+            ahead = f"more than {_seconds(self.early_seconds_max)} ahead of the clock"
+            reasons.update(self._named(times, pc.greater(micros, self.most), ahead))
+        return reasons
+
+    @staticmethod
+    def _named(times: pa.Array, refused: pa.Array, why: str) -> dict[int, str]:
+        rows = pc.indices_nonzero(refused.fill_null(False)).to_pylist()
+        return {row: f"event time {_shown(times[row])} is {why}" for row in rows}
+
+
+@dataclass(frozen=True, slots=True)
+class DayRows:
+    """The rows of one day in their order, with the least and the greatest of their offsets."""
+
+    day: str
+    rows: pa.RecordBatch
+    first: int
+    last: int
+    offsets: npt.NDArray[np.int64]
+
+
+def split_by_day(rows: pa.RecordBatch, times: pa.Array, offsets: pa.Array) -> Iterator[DayRows]:
+    """Rows whose times are not null by UTC day, in their order; each day's rows are a copy of their own."""
+    if not rows.num_rows:
+        return
+    days = times.cast(pa.int64()).to_numpy() // _DAY
+    places = offsets.to_numpy()
+    if days.min() == days.max():
+        yield DayRows(_day_text(days[0]), rows, int(places.min()), int(places.max()), places)
+        return
+    order = np.argsort((days - days.min()).astype(np.int32), kind="stable")
+    for chosen in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
+        # Not a slice of sorted rows: it would keep the memory of all days alive for as long as one of them waits.
+        day_rows, mine = rows.take(pa.array(chosen)), places[chosen]
+        yield DayRows(_day_text(days[chosen[0]]), day_rows, int(mine.min()), int(mine.max()), mine)
+
+
+def _day_text(number: np.int64 | npt.NDArray[np.int64]) -> str:
+    return (_EPOCH + timedelta(days=int(number))).date().isoformat()
+
+
+def _shown(time: pa.Scalar) -> str:
+    micros = time.cast(pa.int64()).as_py()
+    try:
+        return (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        return f"{micros} µs after 1970"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:g} s"

@@ -1,0 +1,100 @@
+"""Fields that the job file itself reads: a type whose columns are inferred has them, whatever its first records show.
+
+Otherwise one odd record could fix columns that the event time or a computed column can never be taken from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+import pyarrow as pa
+
+from penstock.flow.columns.computed import is_time
+from penstock.job.expressions import Call, Constant, Expression, Field, KafkaField
+
+Shown = Mapping[str, pa.DataType]
+"""Fields by name, with the types that records show."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What an expression can read, and the type that a field gets which is missing or something else."""
+
+    fits: Callable[[pa.DataType], bool]
+    otherwise: pa.DataType
+
+
+_ANY = _Need(lambda kind: True, pa.string())
+_TIME = _Need(is_time, pa.string())
+_TEXT = _Need(pa.types.is_string, pa.string())
+_WHOLE = _Need(pa.types.is_integer, pa.int64())
+_TEXT_OR_WHOLE = _Need(lambda kind: pa.types.is_string(kind) or pa.types.is_integer(kind), pa.string())
+
+
+def with_read_fields(shown: Shown, event_time: Expression, columns: Iterable[Expression]) -> dict[str, pa.DataType]:
+    """The fields, those that the expressions read among them and of types that they can read."""
+    found = dict(shown)
+    needs = [*_needs(event_time, _TIME, shown), *(each for column in columns for each in _needs(column, _ANY, shown))]
+    for path, need in needs:
+        found = _placed(found, path, need)
+    return found
+
+
+def _needs(expression: Expression, need: _Need, shown: Shown) -> Iterator[tuple[tuple[str, ...], _Need]]:
+    match expression:
+        case Field(path=path):
+            yield path, need
+        case Call(function="coalesce", args=args):
+            common = _common(args, need, shown)
+            for arg in args:
+                yield from _needs(arg, common, shown)
+        case Call(function=function, args=args):
+            inner = _TIME if function in ("day", "hour") else _WHOLE if function.startswith("timestamp_") else _TEXT
+            for arg in args:
+                yield from _needs(arg, _TEXT_OR_WHOLE if function == "concat" else inner, shown)
+        case KafkaField() | Constant():
+            return
+        case _:
+            assert_never(expression)
+
+
+def _common(args: Iterable[Expression], need: _Need, shown: Shown) -> _Need:
+    """One type for all fields of a coalesce: the first that they show and that its constants can have."""
+    constants = [pa.scalar(arg.value) for arg in args if isinstance(arg, Constant)]
+    kinds = [kind for arg in args if isinstance(arg, Field) and (kind := _kind(arg.path, shown)) is not None]
+    kinds += [each.type for each in constants if each.is_valid]
+    fitting = (kind for kind in kinds if need.fits(kind) and all(_casts(each, kind) for each in constants))
+    chosen = next(fitting, need.otherwise)
+    return _Need(lambda kind: kind == chosen, chosen)
+
+
+def _casts(constant: pa.Scalar, kind: pa.DataType) -> bool:
+    try:
+        constant.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
+
+
+def _kind(path: tuple[str, ...], shown: Shown) -> pa.DataType | None:
+    kind = shown.get(path[0])
+    if kind is None or not path[1:]:
+        return kind
+    return _kind(path[1:], _children(kind))
+
+
+def _placed(fields: Shown, path: tuple[str, ...], need: _Need) -> dict[str, pa.DataType]:
+    """The fields with one at the path; another whose name differs in case only would take its place in a table."""
+    name, below = path[0], path[1:]
+    others = {each: kind for each, kind in fields.items() if each == name or each.lower() != name.lower()}
+    there = others.get(name)
+    if below:
+        inner = _placed({} if there is None else _children(there), below, need)
+        return others | {name: pa.struct(list(inner.items()))}
+    return others if there is not None and need.fits(there) else others | {name: need.otherwise}
+
+
+def _children(kind: pa.DataType) -> dict[str, pa.DataType]:
+    return {each.name: each.type for each in kind} if pa.types.is_struct(kind) else {}

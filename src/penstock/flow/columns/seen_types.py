@@ -1,0 +1,140 @@
+"""What the values of new fields show, counted, and the types that columns for them get.
+
+The records of a whole batch decide, not the oddest of them. Types that fit each other are widened together: whole
+numbers and fractions to double, objects and lists member by member. Of those that do not fit each other the one that
+most records show wins, and the other records will not fit the column. Null, `[]` and `{}` show no type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.flow.columns.fitting import folded
+from penstock.job.schema import name_fault
+from penstock.job.spec import MixedTypesPolicy
+
+_COUNTS = ("texts", "objects", "lists", "wholes", "fractions", "flags")
+
+
+@dataclass(slots=True)
+class SeenTypes:
+    """How many values of a field are of which kind."""
+
+    texts: int = 0
+    objects: int = 0
+    lists: int = 0
+    wholes: int = 0
+    fractions: int = 0
+    flags: int = 0
+    items: SeenTypes | None = None
+    """What the elements of the lists show."""
+    members: NewFields = field(default_factory=dict)
+    """What the members of the objects show."""
+
+    @property
+    def count(self) -> int:
+        return self.texts + self.objects + self.lists + self.wholes + self.fractions + self.flags
+
+    @property
+    def shows_values(self) -> bool:
+        """Whether there is more than empty objects and lists."""
+        plain = self.texts or self.wholes or self.fractions or self.flags
+        inside = any(each.shows_values for each in self.members.values())
+        return bool(plain) or inside or (self.items is not None and self.items.shows_values)
+
+    def add(self, other: SeenTypes) -> None:
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.items is not None:
+            self.of_items().add(other.items)
+        add_fields(self.members, other.members)
+
+    def type(self, mixed: MixedTypesPolicy) -> pa.DataType | None:
+        """The type of a column for the values; None if they show none."""
+        members = column_types(self.members, mixed)
+        item = None if self.items is None else self.items.type(mixed)
+        number = pa.float64() if self.fractions else pa.int64()
+        # With equal counts the first wins.
+        candidates: list[tuple[int, pa.DataType | None]] = [
+            (self.texts, pa.string()),
+            (self.objects, pa.struct(list(members.items())) if members else None),
+            (self.lists, None if item is None else pa.list_(item)),
+            (self.wholes + self.fractions, number),
+            (self.flags, pa.bool_()),
+        ]
+        shown = [(count, kind) for count, kind in candidates if count and kind is not None]
+        if len(shown) > 1 and mixed is MixedTypesPolicy.TEXT:
+            return pa.string()
+        return max(shown, key=lambda each: each[0])[1] if shown else None
+
+    def of_items(self) -> SeenTypes:
+        """What the elements of the lists show, to add to."""
+        if self.items is None:
+            self.items = SeenTypes()
+        return self.items
+
+
+NewFields = dict[str, SeenTypes]
+"""What is known of new fields, by name. A known struct stands here too where it has new members, with only those."""
+
+
+def add_fields(into: NewFields, other: Mapping[str, SeenTypes]) -> None:
+    for name, seen in other.items():
+        into.setdefault(name, SeenTypes()).add(seen)
+
+
+def merged(reports: Iterable[Mapping[str, SeenTypes]]) -> NewFields:
+    """All fields of the reports, in the order in which they first appear."""
+    fields: NewFields = {}
+    for report in reports:
+        add_fields(fields, report)
+    return fields
+
+
+def column_types(fields: Mapping[str, SeenTypes], mixed: MixedTypesPolicy) -> dict[str, pa.DataType]:
+    """The fields that can be columns, with their types; of spellings that differ only in case the most frequent one."""
+    chosen: dict[str, str] = {}
+    types: dict[str, pa.DataType] = {}
+    for name, seen in fields.items():
+        kind = None if name_fault(name) else seen.type(mixed)
+        if kind is None:
+            continue
+        rival = chosen.get(folded(name))
+        if rival is not None:
+            if (fields[rival].count, rival) >= (seen.count, name):
+                continue
+            del types[rival]
+        chosen[folded(name)] = name
+        types[name] = kind
+    return types
+
+
+def to_json(fields: Mapping[str, SeenTypes]) -> dict[str, Any]:
+    """Without zeros: task reports are small."""
+    return {name: _seen_json(each) for name, each in fields.items()}
+
+
+def from_json(body: Mapping[str, Any]) -> NewFields:
+    return {name: _seen(each) for name, each in body.items()}
+
+
+def _seen_json(seen: SeenTypes) -> dict[str, Any]:
+    body: dict[str, Any] = {name: count for name in _COUNTS if (count := getattr(seen, name))}
+    if seen.items is not None:
+        body["items"] = _seen_json(seen.items)
+    if seen.members:
+        body["members"] = to_json(seen.members)
+    return body
+
+
+def _seen(body: Mapping[str, Any]) -> SeenTypes:
+    items = body.get("items")
+    return SeenTypes(
+        **{name: count for name, count in body.items() if name in _COUNTS},
+        items=None if items is None else _seen(items),
+        members=from_json(body.get("members", {})),
+    )

@@ -1,0 +1,164 @@
+"""The Garmadon decoder: header and body of an event side by side in one flat row, with the envelope's time.
+
+Two bodies are written as Garmadon's own exporter writes them: accesses to a file system (`file_system`), and of a
+JVM's statistics the section `heap`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.flow.decode.garmadon.envelope import open_envelopes
+from penstock.flow.decode.garmadon.file_system import file_system_reader
+from penstock.flow.decode.misfit import MisfitError, clipped
+from penstock.flow.decode.outcome import open_records
+from penstock.flow.decode.protobuf.columns import Defaults
+from penstock.flow.decode.protobuf.reader import MessageReader, Reading, decode_values
+from penstock.flow.decode.protobuf.rows import check_fields, message_reader
+from penstock.flow.rows import Decoded
+from penstock.job.messages import (
+    ENVELOPE_TIME,
+    HEAP_SCHEMA,
+    find_message,
+    garmadon_schema,
+    is_file_system,
+    is_heap,
+    message_schema,
+)
+from penstock.job.spec import MessageName, TombstonePolicy, Wrapping
+
+_READERS_KEPT_MAX = 512
+_HEAP_SECTION = "heap"
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
+_INT64_MAX = 2**63 - 1
+_SHOWN_CHARACTERS_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class GarmadonDecoder:
+    """Decodes events of one type, those columns that the schema names; travels as bytes and names."""
+
+    schema: pa.Schema
+    descriptors: bytes
+    header: MessageName
+    body: MessageName
+    defaults: Defaults
+    wrapping: Wrapping
+    tombstone: TombstonePolicy
+    uri_names: Mapping[str, str] = field(default_factory=dict)
+
+    def decode(self, batch: pa.RecordBatch) -> Decoded:
+        records = open_records(batch, self.wrapping, self.tombstone)
+        return decode_values(batch, records, self._read)
+
+    def _read(self, values: pa.Array) -> Reading:
+        readers = _readers(
+            self.schema, self.descriptors, self.header, self.body, self.defaults, tuple(self.uri_names.items())
+        )
+        envelopes = open_envelopes(values)
+        # A process sends the same header with each of its events: every different one is read once.
+        coded = envelopes.headers.dictionary_encode()
+        headers = readers.header.read(coded.dictionary)
+        bodies = readers.body.read(envelopes.bodies)
+        header_of = _places(headers, len(coded.dictionary))[coded.indices.to_numpy()]
+        body_of = _places(bodies, len(envelopes.bodies))
+        whole = (header_of >= 0) & (body_of >= 0)
+        errors = dict(envelopes.errors)
+        for event in np.flatnonzero(~whole).tolist():
+            error = headers.errors.get(coded.indices[event].as_py()) or bodies.errors[event]
+            errors[envelopes.rows[event]] = error
+        good = np.flatnonzero(whole)
+        times = {ENVELOPE_TIME: envelopes.timestamps.take(pa.array(good))}
+        parts = {**_taken(headers, header_of[good]), **_taken(bodies, body_of[good]), **times}
+        columns = pa.RecordBatch.from_arrays([parts[name] for name in self.schema.names], schema=self.schema)
+        numbers = [envelopes.rows[event] for event in good.tolist()] if errors else envelopes.rows
+        return Reading(columns, numbers, errors)
+
+
+def check_garmadon(schema: pa.Schema, descriptors: bytes, header: MessageName, body: MessageName) -> None:
+    """Raise `UserError` unless header, body and envelope can give the schema."""
+    check_fields(schema, garmadon_schema(descriptors, header, body), body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Readers:
+    header: MessageReader
+    body: MessageReader
+
+
+@lru_cache(maxsize=_READERS_KEPT_MAX)
+def _readers(
+    schema: pa.Schema,
+    descriptors: bytes,
+    header: MessageName,
+    body: MessageName,
+    defaults: Defaults,
+    uri_names: tuple[tuple[str, str], ...],
+) -> _Readers:
+    in_header = frozenset(message_schema(descriptors, header).names)
+    of_header = pa.schema([each for each in schema if each.name in in_header])
+    of_body = pa.schema([each for each in schema if each.name not in in_header and each.name != ENVELOPE_TIME])
+    return _Readers(
+        message_reader("header", descriptors, header, of_header, defaults),
+        _body_reader(descriptors, body, of_body, defaults, dict(uri_names)),
+    )
+
+
+def _body_reader(
+    descriptors: bytes, body: MessageName, schema: pa.Schema, defaults: Defaults, uri_names: Mapping[str, str]
+) -> MessageReader:
+    descriptor = find_message(descriptors, body)
+    if is_heap(descriptor):
+        return MessageReader("body", descriptor, schema, partial(_heap_columns, schema.names, defaults))
+    if not is_file_system(descriptor):
+        return message_reader("body", descriptors, body, schema, defaults)
+    return file_system_reader(descriptor, schema, defaults, uri_names)
+
+
+def _places(reading: Reading, count: int) -> npt.NDArray[np.int64]:
+    """For each value that was read its row in the reading; -1 if it was bad."""
+    places = np.full(count, -1, np.int64)
+    places[np.asarray(reading.numbers, np.int64)] = np.arange(len(reading.numbers))
+    return places
+
+
+def _taken(reading: Reading, places: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    """The columns of a reading, those rows alone."""
+    named = zip(reading.columns.schema.names, reading.columns.columns, strict=True)
+    if np.array_equal(places, np.arange(len(reading.numbers))):
+        return dict(named)
+    rows = pa.array(places)
+    return {name: column.take(rows) for name, column in named}
+
+
+def _heap_columns(names: Sequence[str], defaults: Defaults, messages: Sequence[Any]) -> list[pa.Array]:
+    heaps = [_heap(each) for each in messages]
+    if defaults == "null":
+        return [pa.array([heap.get(name) or None for heap in heaps], pa.int64()) for name in names]
+    return [pa.array([heap.get(name) for heap in heaps], pa.int64()) for name in names]
+
+
+def _heap(statistics: Any) -> dict[str, int]:
+    return {
+        each.name: _whole_number(each.name, each.value)
+        for section in statistics.section
+        if section.name == _HEAP_SECTION
+        for each in section.property
+        if each.name in HEAP_SCHEMA.names
+    }
+
+
+def _whole_number(name: str, text: str | bytes) -> int:
+    number = int(text) if isinstance(text, str) and _WHOLE_NUMBER.fullmatch(text) else _INT64_MAX + 1
+    if not -_INT64_MAX - 1 <= number <= _INT64_MAX:
+        shown = clipped(str(text), _SHOWN_CHARACTERS_MAX)
+        raise MisfitError(f"'{shown}' is not a whole number of 64 bits").inside(f"{_HEAP_SECTION}.{name}")
+    return number

@@ -1,0 +1,100 @@
+"""Accesses to a file system as Garmadon's own exporter writes them.
+
+Paths lose the text of the event's uri, the uri loses its port and takes the given name of its cluster. A target that
+is not set is an empty path; a source that is not set, or is nothing but the uri, stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
+
+from penstock.flow.decode.protobuf.columns import ColumnReader, Defaults, column_readers, read_columns
+from penstock.flow.decode.protobuf.reader import MessageReader
+from penstock.flow.decode.protobuf.wire import WireReader, wire_reader
+from penstock.job.messages import FILE_SYSTEM_FIELDS
+
+_SOURCE, _TARGET, _URI = FILE_SYSTEM_FIELDS
+_HDFS = "hdfs"
+
+
+def file_system_reader(
+    body: Descriptor, schema: pa.Schema, defaults: Defaults, uri_names: Mapping[str, str]
+) -> MessageReader:
+    """The reader of those fields of an access that the schema names."""
+    names = [*schema.names, *(name for name in FILE_SYSTEM_FIELDS if name not in schema.names)]
+    by_name = column_readers(body, defaults, names)
+    columns = _Columns(schema.names, names, uri_names)
+    wire = wire_reader(body, names, defaults)
+    return MessageReader(
+        "body",
+        body,
+        schema,
+        partial(columns.of_messages, {name: by_name[name] for name in names}),
+        partial(columns.of_wire, wire) if wire else None,
+    )
+
+
+def uniform_uri(uri: str, names: Mapping[str, str]) -> str:
+    """A uri without its port, with the given name of its cluster; HDFS if it names no scheme."""
+    scheme, separator, cluster = uri.partition("://")
+    if not separator:
+        return f"{_HDFS}://{names.get(uri, uri)}"
+    cluster = cluster.partition(":")[0]
+    return f"{scheme}://{names.get(cluster, cluster)}"
+
+
+class _Columns:
+    """Turns the columns `names` as they were sent into the columns `wanted` as they are written."""
+
+    def __init__(self, wanted: Sequence[str], names: Sequence[str], uri_names: Mapping[str, str]) -> None:
+        self._wanted = wanted
+        self._names = names
+        self._uri_names = uri_names
+
+    def of_messages(self, readers: Mapping[str, ColumnReader], messages: Sequence[Message]) -> list[pa.Array]:
+        return self._written(read_columns(readers, messages))
+
+    def of_wire(self, reader: WireReader, values: pa.Array) -> list[pa.Array]:
+        return self._written(reader.read(values))
+
+    def _written(self, sent: Sequence[pa.Array]) -> list[pa.Array]:
+        arrays = dict(zip(self._names, sent, strict=True))
+        uris = pc.fill_null(arrays[_URI], "").dictionary_encode()
+        source = _cut(arrays[_SOURCE], uris)
+        arrays[_SOURCE] = pc.if_else(pc.equal(pc.binary_length(source), 0), arrays[_SOURCE], source)
+        arrays[_TARGET] = _cut(pc.fill_null(arrays[_TARGET], ""), uris)
+        uniform = [uniform_uri(uri, self._uri_names) for uri in uris.dictionary.to_pylist()]
+        arrays[_URI] = _decoded(uris, uniform)
+        return [arrays[name] for name in self._wanted]
+
+
+def _cut(paths: pa.Array, uris: pa.DictionaryArray) -> pa.Array:
+    """The paths, each without the text of its uri."""
+    different = uris.dictionary.to_pylist()
+    if len(different) == 1:
+        return _without(paths, different[0])
+    which = uris.indices.to_numpy()
+    # Paths of one uri are brought together, cut at once, and brought back to their places.
+    order = np.argsort(which, kind="stable")
+    edges = np.searchsorted(which[order], np.arange(len(different) + 1))
+    grouped = paths.take(pa.array(order))
+    cut = [
+        _without(grouped.slice(start, end - start), uri)
+        for uri, start, end in zip(different, edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    ]
+    return pa.concat_arrays(cut).take(pa.array(np.argsort(order, kind="stable"))) if cut else paths
+
+
+def _without(paths: pa.Array, text: str) -> pa.Array:
+    return pc.replace_substring(paths, text, "") if text else paths
+
+
+def _decoded(coded: pa.DictionaryArray, words: Sequence[str]) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(coded.indices, pa.array(words, pa.string())).dictionary_decode()

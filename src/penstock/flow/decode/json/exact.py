@@ -1,0 +1,275 @@
+"""The exact path: one JSON record, strictly, naming the field that does not fit.
+
+It is the judge: the fast path reads nothing that this one refuses and gives the same values, held by a property test.
+This one also decodes the schemas that the fast path cannot (maps).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.flow.decode.json.leaves import Read, Value, leaf_reader, plain_reader, well_formed
+from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, parse_member, skim, too_deep
+from penstock.flow.decode.misfit import MisfitError, expected, kind_of
+from penstock.job.schema import job_type_name
+
+_OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
+_TEXTS_KEPT_MAX = 256
+_TEXT_BYTES_KEPT_MAX = 64
+"""Of values that are remembered, for each field."""
+_CUT_OFF = "Input data was truncated"
+_FOUND = {
+    f"Expected `object`, got `{kind}`": found
+    for kind, found in [
+        ("array", "array"),
+        ("bool", "boolean"),
+        ("float", "number"),
+        ("int", "number"),
+        ("null", "null"),
+        ("str", "string"),
+    ]
+}
+"""Its words for records that are no objects, and ours."""
+
+_ReadMembers = Callable[[JsonObject], list[Value]]
+
+
+class ExactReader:
+    """Reads single records against a schema; with `known_only` a field that the schema lacks is a misfit.
+
+    `loose` is the schema, perhaps with texts that take every value (`loose_text`). Its functions do not travel to the
+    workers: make it there.
+    """
+
+    def __init__(self, schema: pa.Schema, loose: pa.Schema, *, known_only: bool) -> None:
+        self._schema = schema
+        self._fields = {field.path: field for field in _fields(loose, known_only, ())}
+        self.read = _members_reader({field.name: _reader(field.type, known_only) for field in loose}, known_only)
+        """One value per field of the schema. Raises `MisfitError`."""
+
+    def misfit_at(self, record: bytes, path: str) -> MisfitError | None:
+        """The field at this path, if it makes the record bad: cheaper than to read it all."""
+        field = self._fields.get(path)
+        return None if field is None or too_deep(record) else field.misfit(record)
+
+    def batch(self, rows: Sequence[list[Value]]) -> pa.RecordBatch:
+        """Rows of `read` as columns."""
+        arrays = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(self._schema)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Field:
+    """One field of the records, found without a look at the others."""
+
+    def __init__(self, names: tuple[str, ...], kind: pa.DataType, known_only: bool) -> None:
+        self.path = ".".join(names)
+        self._names = names
+        self._read = _reader(kind, known_only) if pa.types.is_nested(kind) else plain_reader(kind)
+        self._wanted = job_type_name(kind)
+
+    @cached_property
+    def _cut_out(self) -> Callable[[bytes], Any]:
+        kind: Any = msgspec.Raw
+        for name in reversed(self._names):
+            kind = msgspec.defstruct("Around", [("inner", kind)], rename={"inner": name}, gc=False)
+        return msgspec.json.Decoder(kind).decode
+
+    def misfit(self, record: bytes) -> MisfitError | None:
+        try:
+            found = self._cut_out(record)
+            for _ in self._names:
+                found = found.inner
+            text = bytes(found)
+        except ValueError:
+            # It is not there, or has a name that this parser cannot look for.
+            return None
+        return self._known(text) if len(text) <= _TEXT_BYTES_KEPT_MAX else self._judge(text)
+
+    @cached_property
+    def _known(self) -> Callable[[bytes], MisfitError | None]:
+        """A producer's mistake often gives the same value again: it is judged once."""
+        return lru_cache(maxsize=_TEXTS_KEPT_MAX)(self._judge)
+
+    def _judge(self, text: bytes) -> MisfitError | None:
+        try:
+            value = parse_member(text)
+        except ValueError:
+            return None
+        try:
+            if value is not None:
+                self._read(value)
+        except MisfitError as misfit:
+            return misfit.inside(self.path)
+        except ValueError:
+            return expected(self._wanted, value).inside(self.path)
+        return None
+
+
+def members_of(record: bytes) -> JsonObject:
+    """The top-level members of a record. Raises `MisfitError` unless it is exactly one JSON object."""
+    value = _parsed(record, parse)
+    if not isinstance(value, JsonObject):
+        raise MisfitError(f"expected an object, found {kind_of(value)}")
+    return value
+
+
+def refuse_malformed(record: bytes) -> None:
+    """Raise a `MisfitError` in less time than `members_of`, though not for every record for which that does."""
+    try:
+        _OBJECT.decode(record)
+    except msgspec.ValidationError as error:
+        if found := _FOUND.get(str(error)):
+            raise MisfitError(f"expected an object, found {found}") from None
+    except msgspec.DecodeError as error:
+        if _says_cut_off(record, error):
+            raise _cut_off(_parsed(record, str)) from None
+    except (ValueError, RecursionError):
+        pass
+    _skimmed(record)
+
+
+def refuse_twice(record: bytes, names: Iterable[str]) -> None:
+    """Raise a `MisfitError` if the record gives one of these fields twice: cheaper than to read it all."""
+    doubled = _skimmed(record).doubled
+    for name in names:
+        if name in doubled:
+            raise MisfitError("given twice").inside(name)
+
+
+def _skimmed(record: bytes) -> JsonObject:
+    """The members without the texts of numbers; none where only `members_of` can tell."""
+    if b"Inf" in record or b"-NaN" in record:
+        return JsonObject()
+    try:
+        value = _parsed(record, skim)
+    except ValueError:
+        # More digits than Python makes a number of.
+        return JsonObject()
+    return value if isinstance(value, JsonObject) else JsonObject()
+
+
+def _parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
+    if not record:
+        raise MisfitError("value is empty")
+    if too_deep(record):
+        raise MisfitError(f"nested deeper than {DEPTH_MAX}")
+    try:
+        return parser(record.decode())
+    except UnicodeDecodeError as error:
+        raise MisfitError(f"value is not UTF-8 at byte {error.start}") from None
+    except json.JSONDecodeError as error:
+        if _is_cut_off(record):
+            raise _cut_off(record.decode()) from None
+        if error.msg == "Extra data":
+            raise MisfitError(f"more than one value in the record, the second at character {error.pos}") from None
+        raise MisfitError(f"not JSON at character {error.pos}: {error.msg}") from None
+
+
+def _is_cut_off(record: bytes) -> bool:
+    try:
+        _OBJECT.decode(record)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return _says_cut_off(record, error)
+    return False
+
+
+def _says_cut_off(record: bytes, error: Exception) -> bool:
+    # It says so too of half a surrogate pair, which is written with an escape.
+    return bool(record) and b"\\" not in record and str(error) == _CUT_OFF
+
+
+def _cut_off(text: str) -> MisfitError:
+    return MisfitError(f"not JSON at character {len(text)}: the record ends too early")
+
+
+def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]) -> Iterator[_Field]:
+    """The fields that can be reached without entering a list."""
+    for field in fields:
+        names = (*above, field.name)
+        yield _Field(names, field.type, known_only)
+        if pa.types.is_struct(field.type):
+            yield from _fields(field.type, known_only, names)
+
+
+def _reader(kind: pa.DataType, known_only: bool) -> Read:
+    if pa.types.is_struct(kind):
+        return _struct_reader([kind.field(index) for index in range(kind.num_fields)], known_only)
+    if pa.types.is_list(kind):
+        return _list_reader(_reader(kind.value_type, known_only))
+    if pa.types.is_map(kind):
+        return _map_reader(_reader(kind.item_type, known_only))
+    return leaf_reader(kind)
+
+
+def _members_reader(readers: Mapping[str, Read], known_only: bool) -> _ReadMembers:
+    named = list(readers.items())
+    names = readers.keys()
+
+    def read(members: JsonObject) -> list[Value]:
+        values: list[Value] = []
+        name = ""
+        try:
+            for name, reader in named:
+                if members.doubled and name in members.doubled:
+                    raise MisfitError("given twice")
+                value = members.get(name)
+                values.append(None if value is None else reader(value))
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
+        if known_only and not members.keys() <= names:
+            unknown = next(name for name in members if name not in names)
+            raise MisfitError("field is not in the schema", unknown_field=True).inside(unknown)
+        return values
+
+    return read
+
+
+def _struct_reader(fields: Sequence[pa.Field], known_only: bool) -> Read:
+    names = [field.name for field in fields]
+    read_members = _members_reader({field.name: _reader(field.type, known_only) for field in fields}, known_only)
+
+    def read(value: Any) -> Value:
+        if type(value) is not JsonObject:
+            raise expected("object", value)
+        return dict(zip(names, read_members(value), strict=True))
+
+    return read
+
+
+def _list_reader(read_item: Read) -> Read:
+    def read(value: Any) -> Value:
+        if type(value) is not list:
+            raise expected("array", value)
+        items: list[Value] = []
+        try:
+            for item in value:
+                items.append(None if item is None else read_item(item))
+        except MisfitError as misfit:
+            raise misfit.inside(f"[{len(items)}]") from None
+        return items
+
+    return read
+
+
+def _map_reader(read_item: Read) -> Read:
+    def read(value: Any) -> Value:
+        if type(value) is not JsonObject:
+            raise expected("object", value)
+        entries: list[tuple[str, Value]] = []
+        name = ""
+        try:
+            for name, item in value.items():
+                if name in value.doubled:
+                    raise MisfitError("given twice")
+                entries.append((well_formed(name), None if item is None else read_item(item)))
+        except MisfitError as misfit:
+            raise misfit.inside(name) from None
+        return entries
+
+    return read

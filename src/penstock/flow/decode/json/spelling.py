@@ -1,0 +1,103 @@
+"""Records with a field whose name differs from a column's only in case: to a table both are one name.
+
+Which of both holds the value nobody can tell from one record, and a column of its own is impossible; so the record is
+bad, and nothing of it is lost.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.columns.fitting import folded
+from penstock.flow.columns.seen_types import NewFields, SeenTypes
+from penstock.flow.decode.json.exact import members_of
+from penstock.flow.decode.json.new_types import Known
+from penstock.flow.decode.json.screen import Piece
+from penstock.flow.decode.json.text import JsonObject
+from penstock.flow.rows import RowNumbers
+
+
+def misspelled(piece: Piece, found: Mapping[str, SeenTypes], known: Known, good: RowNumbers) -> dict[int, str]:
+    """Those of the good rows of the piece that have such a field with a value, each with the reason."""
+    names = set(_clashes(found, known))
+    if not names:
+        return {}
+    errors: dict[int, str] = {}
+    kept = frozenset(map(int, good))
+    for number in _suspects(piece.records, names):
+        row = int(piece.rows[number])
+        fault = _fault(members_of(piece.records[number].as_py()), known) if row in kept else None
+        if fault is not None:
+            errors[row] = fault
+    return errors
+
+
+def well_spelled(found: Mapping[str, SeenTypes], known: Known) -> NewFields:
+    """The new fields without those of records that are bad."""
+    spelled = {folded(name) for name in known}
+    fields = {name: each for name, each in found.items() if name in known or folded(name) not in spelled}
+    for name, below in known.items():
+        if below is not None and name in fields:
+            fields[name] = _well_spelled(fields[name], below)
+    return {name: each for name, each in fields.items() if (_says(each) if name in known else each.count)}
+
+
+def _well_spelled(seen: SeenTypes, known: Known) -> SeenTypes:
+    if seen.items is not None:
+        return SeenTypes(lists=seen.lists, items=_well_spelled(seen.items, known))
+    return SeenTypes(objects=seen.objects, members=well_spelled(seen.members, known))
+
+
+def _says(seen: SeenTypes) -> bool:
+    return bool(seen.members) or (seen.items is not None and _says(seen.items))
+
+
+def _clashes(found: Mapping[str, SeenTypes], known: Known) -> Iterator[str]:
+    """Names of new fields with values that differ only in case from a known neighbour."""
+    spelled = {folded(name) for name in known}
+    for name, seen in found.items():
+        below = known.get(name)
+        if name not in known and folded(name) in spelled:
+            if seen.count:
+                yield name
+        elif below is not None:
+            inner = seen
+            while inner.items is not None:
+                inner = inner.items
+            yield from _clashes(inner.members, below)
+
+
+def _suspects(records: pa.Array, names: set[str]) -> list[int]:
+    """The records that may have one of the names: its text is there, or an escape that may spell it."""
+    values = records.cast(pa.binary())
+    suspect = pc.match_substring(values, b"\\")
+    for name in sorted(names):
+        suspect = pc.or_(suspect, pc.match_substring(values, json.dumps(name, ensure_ascii=False)[1:-1].encode()))
+    return list(pc.indices_nonzero(suspect).to_pylist())
+
+
+def _fault(members: JsonObject, known: Known) -> str | None:
+    spelled = {folded(name): name for name in known}
+    for name, value in members.items():
+        if value is None:
+            continue
+        if name not in known:
+            column = spelled.get(folded(name))
+            if column is not None:
+                return f"{name}: differs only in case from the column {column}"
+        elif (below := known[name]) is not None and (inner := _fault_within(value, below)) is not None:
+            return f"{name}.{inner}"
+    return None
+
+
+def _fault_within(value: Any, known: Known) -> str | None:
+    if isinstance(value, JsonObject):
+        return _fault(value, known)
+    if isinstance(value, list):
+        return next((fault for item in value if (fault := _fault_within(item, known)) is not None), None)
+    return None

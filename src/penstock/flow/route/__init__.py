@@ -1,0 +1,1 @@
+"""Many types from one log: routing, counting, and files by type and day."""

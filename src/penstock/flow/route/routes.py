@@ -1,0 +1,206 @@
+"""Which type each record of a batch is of.
+
+A router answers with a code per row, an index into its `ways`; `UNKNOWN` is the code of values that mean no type. The
+answer of a key, a header or an envelope is sure. That of a JSON field is first a guess (`flow.route_field`): whoever
+decodes the record anyway proves it on the way, and what cannot be proved there is settled by a look at the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, assert_never
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.columns.kafka_fields import record_headers
+from penstock.flow.decode.garmadon.envelope import markers, open_envelopes
+from penstock.flow.decode.outcome import open_records
+from penstock.flow.rows import BadRows, bad_rows, rows_without, take
+from penstock.job.spec import Payload, RouteSpec, TombstonePolicy, Wrapping
+
+UNKNOWN = -1
+WRAPPED = "wrapped"
+"""The column with the values as they lie in the log, where `value` holds them unwrapped."""
+
+Codes = npt.NDArray[np.int16]
+Rows = npt.NDArray[np.intp]
+
+
+class Way(NamedTuple):
+    """The type that a route value means; `numeric` if the value is written as a number in its JSON."""
+
+    type: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """The records of a batch that could be looked at, with the way of each, and those that could not."""
+
+    batch: pa.RecordBatch
+    codes: Codes
+    values: pa.Array
+    """The route values as text, null where a record has none; of a guess they are not known."""
+    bad: BadRows
+    sure: bool
+    rest: pa.RecordBatch | None = None
+    """The last rows of the batch, to be routed next: the others are as large unpacked as one batch may be."""
+
+
+class Router(Protocol):
+    @property
+    def ways(self) -> tuple[Way, ...]: ...
+
+    def route(self, batch: pa.RecordBatch) -> Routed:
+        """Takes records whose values are not null, unless they are routed by what stands beside the value."""
+        ...
+
+    def settle(self, batch: pa.RecordBatch) -> Routed:
+        """Takes records of an earlier answer in any order and gives one that is sure, in offset order."""
+        ...
+
+
+class ValueCodes:
+    """Route values to codes."""
+
+    def __init__(self, values: Mapping[str, tuple[str, ...]]) -> None:
+        self.ways = tuple(Way(name) for name in values)
+        pairs = [(value, code) for code, name in enumerate(values) for value in values[name]]
+        self._known = pa.array([value for value, _ in pairs], pa.string())
+        self._codes = np.array([*(code for _, code in pairs), UNKNOWN], np.int16)
+
+    def of(self, texts: pa.Array) -> Codes:
+        places = pc.index_in(texts, self._known).fill_null(len(self._known))
+        codes: Codes = self._codes[places.to_numpy(zero_copy_only=False)]
+        return codes
+
+
+ValuesOf = Callable[[pa.RecordBatch], tuple[pa.Array, dict[int, str]]]
+"""The route values of a batch, and by row the reason why a record cannot be looked at."""
+
+
+class PlainRouter:
+    """Routes by something that can be taken from a record without decoding it."""
+
+    def __init__(self, values: Mapping[str, tuple[str, ...]], values_of: ValuesOf, wrapping: Wrapping) -> None:
+        self._codes = ValueCodes(values)
+        self._values_of = values_of
+        self._wrapping = wrapping
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        return self._codes.ways
+
+    def route(self, batch: pa.RecordBatch) -> Routed:
+        opened, unreadable, rest = unwrapped(batch, self._wrapping)
+        values, errors = self._values_of(opened)
+        bad = joined_bad(unreadable, bad_rows(opened, errors))
+        if errors:
+            kept = rows_without(opened.num_rows, errors)
+            opened, values = take(opened, kept), values.take(pa.array(kept, pa.int64()))
+        return Routed(opened, self._codes.of(values), values, bad, sure=True, rest=rest)
+
+    def settle(self, batch: pa.RecordBatch) -> Routed:
+        return self.route(batch)
+
+
+def plain_router(route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> PlainRouter:
+    """The router by key, header or envelope."""
+    match route.by:
+        case "key":
+            return PlainRouter(values, lambda batch: (_texts(batch.column("key")), {}), Wrapping())
+        case "header":
+            name = route.path[0]
+            return PlainRouter(values, lambda batch: _header_texts(batch, name), Wrapping())
+        case "envelope":
+            return PlainRouter(values, _markers, wrapping)
+        case "field":
+            raise AssertionError("a field is routed by flow.route_field")
+        case _:
+            assert_never(route.by)
+
+
+def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
+    """The batch with unwrapped values beside the wrapped ones, the records that cannot be unwrapped, and the rest."""
+    if wrapping.payload is Payload.PLAIN or WRAPPED in batch.schema.names:
+        return batch, bad_rows(batch, {}), None
+    records = open_records(batch, wrapping, TombstonePolicy.ROW)
+    readable = take(batch, records.rows)
+    index = readable.schema.get_field_index("value")
+    opened = readable.set_column(index, "value", records.values).append_column(WRAPPED, readable.column(index))
+    return opened, bad_rows(batch, records.errors), records.rest
+
+
+def as_in_log(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with its values as they lie in the log."""
+    if WRAPPED not in batch.schema.names:
+        return batch
+    wrapped = batch.column(WRAPPED)
+    return batch.drop_columns([WRAPPED]).set_column(batch.schema.get_field_index("value"), "value", wrapped)
+
+
+def joined_bad(one: BadRows, other: BadRows) -> BadRows:
+    """Bad rows of two steps, with their values as they lie in the log."""
+    if not len(one.errors) or not len(other.errors):
+        some = one if len(one.errors) else other
+        return BadRows(as_in_log(some.kafka), some.errors)
+    kafka = pa.concat_batches([as_in_log(one.kafka), as_in_log(other.kafka)])
+    return BadRows(kafka, pa.concat_arrays([one.errors, other.errors]))
+
+
+def groups(codes: Codes) -> Iterator[tuple[int, Rows]]:
+    """The rows of each code, ascending."""
+    if not len(codes):
+        return
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        yield int(codes[rows[0]]), rows
+
+
+def rows_of(batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
+    """The named rows; no copy if they are all."""
+    return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
+
+
+def last_headers(headers: pa.Array, name: str) -> pa.Array:
+    """The value of the last header of that name of each record, null where there is none."""
+    if headers.null_count == len(headers):
+        return pa.nulls(len(headers), pa.binary())
+    entries, parents = headers.flatten(), pc.list_parent_indices(headers).to_numpy(zero_copy_only=False)
+    named = np.flatnonzero(pc.equal(entries.field("key"), name).fill_null(False).to_numpy(zero_copy_only=False))
+    last = np.full(len(headers), -1, np.int64)
+    # Where a record has the header several times, the last assignment stays.
+    last[parents[named]] = named
+    return entries.field("value").take(pa.array(last, mask=last < 0))
+
+
+def _header_texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, dict[int, str]]:
+    headers, unreadable = record_headers(batch)
+    return _texts(last_headers(headers, name)), dict(unreadable)
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    """Bytes as text; what is not UTF-8 becomes null, so that it means no type."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([_text(each) for each in values.to_pylist()], pa.string())
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _markers(batch: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
+    values = batch.column("value")
+    found = markers(values)
+    if not found.null_count:
+        return found, {}
+    return found, dict(open_envelopes(values).errors)

@@ -1,0 +1,1 @@
+"""Staged files and what is said of them."""

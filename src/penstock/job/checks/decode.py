@@ -1,0 +1,158 @@
+"""How bytes become fields: `decode` against its own format, its descriptor set, and the schema of a single table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.message import DecodeError
+
+from penstock.errors import UserError
+from penstock.job.document import Document
+from penstock.job.faults import Finding, KeyPath
+from penstock.job.messages import message_schema
+from penstock.job.models import DecodeSection, JobFile
+from penstock.job.schema import parse_schema
+from penstock.job.section import stated
+from penstock.job.spec import DecodeSpec, MessageName, Secret
+
+AT: KeyPath = ("decode",)
+DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
+"""The set travels to every task."""
+RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
+
+_OWN_KEYS: dict[str, tuple[str, ...]] = {
+    "json": (),
+    "raw": (),
+    "protobuf": ("descriptors", "message", "defaults"),
+    "garmadon": ("descriptors", "header", "defaults", "uri_names"),
+}
+_REQUIRED_KEYS: dict[str, tuple[str, ...]] = {
+    "json": (),
+    "raw": (),
+    "protobuf": ("descriptors",),
+    "garmadon": ("descriptors", "header"),
+}
+_MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=FILE"
+
+
+def read_decode(
+    file: JobFile, document: Document, folder: Path, *, routed: bool
+) -> tuple[DecodeSpec | None, list[Finding]]:
+    """The decoder as far as it can be told, with the descriptor set as bytes; empty where that cannot be read."""
+    section = file.decode
+    if section is None or section.format is None:
+        return None, []
+    findings = [*_key_findings(section.format, document), *_routing_findings(section, document, routed=routed)]
+    descriptors = b""
+    if section.descriptors is not None and "descriptors" in _OWN_KEYS[section.format]:
+        try:
+            descriptors = _descriptors(section.descriptors, folder)
+        except _UnreadableError as fault:
+            findings.append(Finding((*AT, "descriptors"), str(fault), fault.hint))
+    spec = replace(
+        DecodeSpec(section.format, descriptors=descriptors, message=section.message, header=section.header),
+        **stated(
+            payload=section.payload,
+            defaults=section.defaults,
+            uri_names=section.uri_names,
+            payload_bytes_max=file.limits.payload_bytes if file.limits is not None else None,
+        ),
+    )
+    return spec, findings
+
+
+def read_schema(file: JobFile, document: Document, decode: DecodeSpec | None) -> tuple[pa.Schema | None, list[Finding]]:
+    """The decoded fields of a job with a single table."""
+    at: KeyPath = ("schema",)
+    match decode.format if decode is not None else None:
+        case "raw":
+            message = "contradicts decode: raw, whose one field is value (binary)"
+            return RAW_SCHEMA, [Finding(at, message, on_key=True)] if document.has(*at) else []
+        case "protobuf" | "garmadon":
+            assert decode is not None
+            findings = [contradiction(at, decode.format)] if document.has(*at) else []
+            if decode.format == "garmadon" or not decode.descriptors or decode.message is None:
+                return None, findings
+            name = decode.message
+            read = partial(message_schema, decode.descriptors, name)
+            schema, further = try_schema(read, name, (*AT, "message"))
+            return schema, findings + further
+    if file.schema_ is not None:
+        return parse_schema(file.schema_, at)
+    if decode is not None and not document.has(*at):
+        return None, [Finding(at, "required key is missing: decode json needs the fields and their types")]
+    return None, []
+
+
+def try_schema(
+    read: Callable[[], pa.Schema], message: MessageName, at: KeyPath
+) -> tuple[pa.Schema | None, list[Finding]]:
+    """The schema of a message, or why it has none."""
+    try:
+        return read(), []
+    except UserError as error:
+        if isinstance(message.name, Secret):
+            return None, [Finding(at, "is no message that a table can hold once its references are filled in")]
+        text = f"{error.primary}: {error.detail}" if error.detail else error.primary
+        return None, [Finding(at, text, error.hint)]
+
+
+def contradiction(at: KeyPath, format_stated: str) -> Finding:
+    """A schema beside messages that have one."""
+    return Finding(at, f"contradicts decode {format_stated}: the message is the schema", "remove it", on_key=True)
+
+
+def _key_findings(format_stated: str, document: Document) -> Iterator[Finding]:
+    for name in ("descriptors", "message", "header", "defaults", "uri_names"):
+        if document.has(*AT, name) and name not in _OWN_KEYS[format_stated]:
+            yield Finding((*AT, name), f"has no meaning with decode {format_stated}", "remove it", on_key=True)
+    for name in _REQUIRED_KEYS[format_stated]:
+        if not document.has(*AT, name):
+            yield Finding((*AT, name), f"required key is missing: decode {format_stated} needs it")
+
+
+def _routing_findings(section: DecodeSection, document: Document, *, routed: bool) -> Iterator[Finding]:
+    if section.format == "garmadon" and not routed:
+        place = (*AT, "format") if document.has(*AT, "format") else AT
+        yield Finding(place, "garmadon records are of many types", "write them with table.export and route")
+    if section.format == "protobuf" and routed and document.has(*AT, "message"):
+        yield Finding((*AT, "message"), "each type has its own", "move it to types", on_key=True)
+    if section.format == "protobuf" and not routed and not document.has(*AT, "message"):
+        yield Finding((*AT, "message"), "required key is missing: the table's rows are of one message")
+
+
+class _UnreadableError(ValueError):
+    """Why a file is no descriptor set; never names it, since it may be a secret."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def _descriptors(path: str, folder: Path) -> bytes:
+    try:
+        with (folder / path).open("rb") as file:
+            content = file.read(DESCRIPTORS_BYTES_MAX + 1)
+    except FileNotFoundError:
+        raise _UnreadableError("there is no such file", "a relative path begins at the job file's folder") from None
+    except (OSError, ValueError) as error:
+        raise _UnreadableError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
+    if len(content) > DESCRIPTORS_BYTES_MAX:
+        raise _UnreadableError("larger than 16 MiB: too large to travel to every task", _MAKE_DESCRIPTORS)
+    if not _is_descriptor_set(content):
+        raise _UnreadableError("is no descriptor set", _MAKE_DESCRIPTORS)
+    return content
+
+
+def _is_descriptor_set(content: bytes) -> bool:
+    try:
+        files = FileDescriptorSet.FromString(content).file
+    except DecodeError:
+        return False
+    # Other bytes may parse by chance, an empty file always does.
+    return bool(files) and all(each.name for each in files)

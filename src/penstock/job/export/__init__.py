@@ -1,0 +1,1 @@
+"""The sections of an export's job file."""

@@ -1,0 +1,295 @@
+"""The job file as pydantic sees it: which keys there are, where, and what each may hold.
+
+No key is required here: what is missing is reported beside everything else (`REQUIRED`), and what is wrong is cut out,
+so that the rest can still be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from penstock.job.document import Document, Value
+from penstock.job.export.models import AlertsSection, DaysSection, ExportSection, Message, RouteSection, TypeSection
+from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.scalars import (
+    Count,
+    Duration,
+    Flag,
+    Hidden,
+    Positive,
+    Settings,
+    Share,
+    Size,
+    Text,
+    Texts,
+    ValueRefusedError,
+    one_of,
+)
+from penstock.job.section import Section
+from penstock.job.spec import (
+    BadRecordPolicy,
+    Delivery,
+    GapPolicy,
+    MixedTypesPolicy,
+    NewColumnPolicy,
+    Payload,
+    RecreatedPolicy,
+    StartAt,
+    TombstonePolicy,
+)
+
+Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+Format = Literal["json", "raw", "protobuf", "garmadon"]
+Defaults = Literal["null", "value"]
+Reader = Literal["librdkafka", "spark"]
+
+Mode = Literal["static", "group"]
+Unit = Literal["partition", "topic"]
+LostHistory = Literal["fail", "restart"]
+
+MODES = ("static", "group")
+UNITS = ("partition", "topic")
+LOST_HISTORY = ("fail", "restart")
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+FORMATS = ("json", "raw", "protobuf", "garmadon")
+DEFAULTS = ("null", "value")
+_SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
+"""Keys that a section may be written as: `decode: json`."""
+
+
+def _start(value: object) -> StartAt | dict[str, Any]:
+    """The shape only; which topics and partitions may be named depends on the other keys."""
+    if isinstance(value, dict):
+        return value
+    words = tuple(choice.value for choice in StartAt)
+    if not isinstance(value, str):
+        raise ValueRefusedError(f"expected {', '.join(words)} or offsets by partition, found {kind_of(value)}")
+    if value not in words:
+        hint = nearest(value, words) or "for explicit offsets write {0: 1500, 1: 900}"
+        raise ValueRefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
+    return StartAt(value)
+
+
+class SecuritySection(Section):
+    protocol: Annotated[Protocol | None, one_of(PROTOCOLS)] = None
+    sasl_mechanism: Annotated[Mechanism | None, one_of(MECHANISMS)] = None
+    sasl_username: Text = None
+    sasl_password: Hidden = None
+    ssl_ca_path: Text = None
+    ssl_certificate_path: Text = None
+    ssl_key_path: Text = None
+    ssl_key_password: Hidden = None
+
+
+class KafkaSection(Section):
+    REQUIRED = ("bootstrap",)
+
+    bootstrap: Text = None
+    topics: Texts = None
+    topic_pattern: Text = None
+    start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
+    group: Text = None
+    transactional: Flag = None
+    reader: Annotated[Reader | None, one_of(("librdkafka", "spark"))] = None
+    security: SecuritySection | None = None
+    client: Settings = None
+
+
+class LogSection(Section):
+    REQUIRED = ("kafka",)
+
+    kafka: KafkaSection | None = None
+
+
+class DecodeSection(Section):
+    REQUIRED = ("format",)
+
+    format: Annotated[Format | None, one_of(FORMATS)] = None
+    payload: Annotated[Payload | None, one_of(Payload)] = None
+    descriptors: Text = None
+    message: Message = None
+    header: Message = None
+    defaults: Annotated[Defaults | None, one_of(DEFAULTS)] = None
+    uri_names: Settings = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"format": value} if isinstance(value, str) else value
+
+
+class SqlSection(Section):
+    select: Texts = None
+    where: Text = None
+
+
+class DeltaSection(Section):
+    REQUIRED = ("path",)
+
+    path: Text = None
+    partition_by: Texts = None
+    quarantine: Text = None
+    storage: Settings = None
+    properties: Settings = None
+    shared: Flag = None
+
+
+class TableSection(Section):
+    delta: DeltaSection | None = None
+    export: ExportSection | None = None
+
+
+class ClaimsSection(Section):
+    mode: Annotated[Mode | None, one_of(MODES)] = None
+    client_id: Text = None
+    heartbeat: Duration = None
+    topic: Text = None
+    partitions: Positive = None
+    unit: Annotated[Unit | None, one_of(UNITS)] = None
+    max: Positive = None
+    ranges: Flag = None
+    lost_history: Annotated[LostHistory | None, one_of(LOST_HISTORY)] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"mode": value} if isinstance(value, str) else value
+
+
+class FlushSection(Section):
+    allowed_latency: Duration = None
+    min_bytes_per_file: Size = None
+    max_messages_per_batch: Positive = None
+    max_bytes_per_batch: Size = None
+
+
+class OnSection(Section):
+    bad_record: Annotated[BadRecordPolicy | None, one_of(BadRecordPolicy)] = None
+    bad_share: Share = None
+    gap: Annotated[GapPolicy | None, one_of(GapPolicy)] = None
+    recreated: Annotated[RecreatedPolicy | None, one_of(RecreatedPolicy)] = None
+    tombstone: Annotated[TombstonePolicy | None, one_of(TombstonePolicy)] = None
+    new_column: Annotated[NewColumnPolicy | None, one_of(NewColumnPolicy)] = None
+    mixed_types: Annotated[MixedTypesPolicy | None, one_of(MixedTypesPolicy)] = None
+
+
+class LimitsSection(Section):
+    open_writers: Positive = None
+    row_group_bytes: Size = None
+    arrow_batch_bytes: Size = None
+    payload_bytes: Size = None
+    stage_age: Duration = None
+    transient_retries: Count = None
+    shutdown: Duration = None
+
+
+class SparkSection(Section):
+    master: Text = None
+    conf: Settings = None
+
+
+class JobFile(Section):
+    REQUIRED = ("job", "log", "decode", "table")
+
+    job: Text = None
+    log: LogSection | None = None
+    decode: DecodeSection | None = None
+    route: RouteSection | None = None
+    types: dict[str, TypeSection] | None = None
+    event_time: Text = None
+    days: DaysSection | None = None
+    schema_: Any = Field(None, alias="schema")
+    columns: dict[str, Any] | None = None
+    sql: SqlSection | None = None
+    table: TableSection | None = None
+    alerts: AlertsSection | None = None
+    claims: ClaimsSection | None = None
+    delivery: Annotated[Delivery | None, one_of(Delivery)] = None
+    flush: FlushSection | None = None
+    on: OnSection | None = None
+    limits: LimitsSection | None = None
+    spark: SparkSection | None = None
+
+
+def read_border(document: Document) -> tuple[JobFile, list[Finding]]:
+    """The sections as far as they can be read, and everything that is wrong with keys and kinds of value."""
+    try:
+        file = JobFile.model_validate(document.values)
+        findings = []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        findings = [_finding(detail, document) for detail in details]
+        file = JobFile.model_validate(_without(document.values, [detail["loc"] for detail in details]))
+    return file, findings + list(_missing(file, (), document))
+
+
+def _missing(section: Section, at: KeyPath, document: Document) -> Iterator[Finding]:
+    for name in section.REQUIRED:
+        stated_short = isinstance(section, DecodeSection) and section.format is not None
+        if not document.has(*at, name) and not stated_short:
+            yield Finding((*at, name), "required key is missing")
+    for name in type(section).model_fields:
+        inner = getattr(section, name)
+        if isinstance(inner, Section):
+            yield from _missing(inner, (*at, name), document)
+
+
+def _finding(detail: ErrorDetails, document: Document) -> Finding:
+    key: KeyPath = detail["loc"]
+    if key in _SHORT_FORMS and not document.has(*key):
+        key = key[:1]
+    match detail["type"]:
+        case "extra_forbidden":
+            known = _known_keys(JobFile, key[:-1])
+            name = str(key[-1])
+            hint = nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
+            return Finding(key, "unknown key", hint, on_key=True)
+        case "model_type" | "dict_type":
+            return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")
+        case "list_type":
+            return Finding(key, f"expected a list, found {kind_of(detail['input'])}", "write [one, two]")
+    refusal = detail.get("ctx", {}).get("error")
+    if isinstance(refusal, ValueRefusedError):
+        return Finding(key, refusal.message, refusal.hint)
+    return Finding(key, f"cannot be {kind_of(detail['input'])}")
+
+
+def _known_keys(section: type[Section], at: KeyPath) -> list[str]:
+    """The keys that the section under this path knows."""
+    parts = iter(at)
+    for part in parts:
+        inner, by_name = _inner_section(section, str(part))
+        if inner is None:
+            return []
+        if by_name:
+            next(parts, None)
+        section = inner
+    return [info.alias or name for name, info in section.model_fields.items()]
+
+
+def _inner_section(section: type[Section], name: str) -> tuple[type[Section] | None, bool]:
+    """The section under a key, and whether there is one for each name that the file chooses."""
+    info = section.model_fields.get(name)
+    for kind in get_args(info.annotation) if info else ():
+        for choice in (kind, *get_args(kind)):
+            if isinstance(choice, type) and issubclass(choice, Section):
+                return choice, choice is not kind
+    return None, False
+
+
+def _without(values: Mapping[str, Value], faulty: list[tuple[int | str, ...]]) -> dict[str, Value]:
+    """A copy without the faulty parts; a list with a faulty item goes as a whole."""
+    copy: dict[str, Value] = {}
+    for name, value in values.items():
+        inner = [path[1:] for path in faulty if path[0] == name]
+        if isinstance(value, dict) and all(inner):
+            copy[name] = _without(value, inner)
+        elif not inner:
+            copy[name] = value
+    return copy

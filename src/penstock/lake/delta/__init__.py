@@ -1,0 +1,1 @@
+"""The log of a Delta table: its files, app transactions and columns."""

@@ -1,0 +1,113 @@
+"""How the columns of a job and of a Delta table fit together."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from penstock.errors import UserError
+from penstock.flow.columns.fitting import by_folded_name, conflict, folded, grown, new_paths
+from penstock.job.schema import job_type_name
+from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
+
+_DAY_SECONDS = 86_400
+_UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY_SECONDS, "week": 7 * _DAY_SECONDS}
+_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaFit:
+    """What has to happen before a job with these columns can write to the table."""
+
+    missing: pa.Schema
+    """Columns of the job that the table lacks, or that it has with fewer fields."""
+
+
+def arrow_schema(handle: DeltaTable) -> pa.Schema:
+    """The table's columns in Arrow's words, field metadata left out."""
+    return pa.schema(handle.schema().to_arrow()).remove_metadata()
+
+
+def delta_schema(schema: pa.Schema) -> Schema:
+    return Schema.from_arrow(schema)
+
+
+def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) -> SchemaFit:
+    """Compare; a column of another type and a column that the policy forbids to add are the user's to settle.
+
+    Names are compared without case, as Delta does; those that are ambiguous so are refused.
+    """
+    by_folded_name(table, f"the table at {path}")
+    by_folded_name(job, "the job")
+    found = conflict(table, job)
+    if found is not None:
+        raise UserError(
+            f"column {found.path} is {job_type_name(found.one)} in the table at {path}, "
+            f"the job writes {job_type_name(found.other)}",
+            hint="change the job's schema, or write to a new table",
+        )
+    missing = missing_columns(table, job)
+    if len(missing) and policy is not NewColumnPolicy.ADD:
+        raise UserError(
+            f"the table at {path} has no column {', '.join(new_paths(table, job))}",
+            detail=f"`on.new_column: {policy}` does not let the job add it",
+            hint="set `on.new_column: add`, or add the column to the table",
+        )
+    return SchemaFit(missing)
+
+
+def missing_columns(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """What the table has to take: columns that it lacks, and those of its own that get further fields, whole."""
+    there = {field.name: field.type for field in table}
+    return pa.schema([field for field in grown(table, wanted) if there.get(field.name) != field.type])
+
+
+def refuse_foreign_demands(handle: DeltaTable, spec: DeltaTableSpec) -> None:
+    """Refuse a table that asks of its writers what Penstock does not do (RULES C8)."""
+    reasons = [*_partition_demands(handle, spec), *_property_demands(handle), *_column_demands(handle)]
+    if reasons:
+        raise UserError(
+            f"the table at {spec.path} cannot be written by Penstock",
+            detail="; ".join(reasons),
+            hint="write to a table without these, or let Penstock create it",
+        )
+
+
+def _partition_demands(handle: DeltaTable, spec: DeltaTableSpec) -> list[str]:
+    there = tuple(handle.metadata().partition_columns)
+    if [*map(folded, there)] == [*map(folded, spec.partition_by)]:
+        return []
+    return [f"it is partitioned by {list(there)}, the job by {list(spec.partition_by)}"]
+
+
+def _property_demands(handle: DeltaTable) -> list[str]:
+    reasons = []
+    for name, setting in handle.metadata().configuration.items():
+        if name.startswith("delta.constraints."):
+            reasons.append(f"it has the constraint {name.removeprefix('delta.constraints.')}")
+        elif name == "delta.columnMapping.mode" and setting != "none":
+            reasons.append("it uses column mapping")
+        elif name == "delta.setTransactionRetentionDuration":
+            reasons.append(f"it forgets positions ({name})")
+        elif name == "delta.logRetentionDuration" and interval_seconds(setting) < _DAY_SECONDS:
+            reasons.append(f"its log retention is under a day ({name} = {setting})")
+    return reasons
+
+
+def _column_demands(handle: DeltaTable) -> list[str]:
+    reasons = []
+    for field in handle.schema().fields:
+        if not field.nullable:
+            reasons.append(f"column {field.name} refuses null")
+        if any(name.startswith(("delta.generationExpression", "delta.identity")) for name in field.metadata):
+            reasons.append(f"column {field.name} is generated")
+    return reasons
+
+
+def interval_seconds(text: str) -> float:
+    """Read a Delta interval such as `interval 30 days`; what cannot be read counts as zero, so it is refused."""
+    found = _INTERVAL.fullmatch(text.strip())
+    return int(found[1]) * _UNIT_SECONDS[found[2].lower()] if found else 0.0

@@ -1,0 +1,79 @@
+"""Every app transaction of a Delta table, read from its log: the library answers only for names that one knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from penstock.errors import TransientError
+from penstock.lake.storage import NotFoundError, Storage
+
+_LOG = "_delta_log"
+_CHECKPOINT = re.compile(
+    r"(?P<version>\d{20})\.checkpoint\.(?:(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|parquet"
+    r"|(?P<unique>[0-9a-fA-F-]{36})\.(?:parquet|json))"
+)
+
+
+def app_transactions(storage: Storage, version: int) -> dict[str, int]:
+    """App ids with their numbers as of a version of the table: its last checkpoint and the entries behind it."""
+    base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
+    entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
+    found: dict[str, int] = {}
+    try:
+        for name in [*files, *entries]:
+            for action in _actions(storage, f"{_LOG}/{name}"):
+                found[action["appId"]] = int(action["version"])
+    except NotFoundError as error:
+        raise TransientError(f"the log of {storage.url} was cleaned while it was read", hint="try again") from error
+    return found
+
+
+def _hinted_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]] | None:
+    """The checkpoint that the log's own hint names, without listing a long log; None if it does not help."""
+    try:
+        hint = json.loads(storage.read(f"{_LOG}/_last_checkpoint"))
+        base = int(hint["version"])
+    except (NotFoundError, ValueError, KeyError, TypeError):
+        return None
+    name = f"{base:020d}.checkpoint.parquet"
+    if base > version or hint.get("parts") or hint.get("v2Checkpoint") or not storage.exists(f"{_LOG}/{name}"):
+        return None
+    return base, [name]
+
+
+def _listed_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]]:
+    return _newest_checkpoint([entry.path.rsplit("/", 1)[-1] for entry in storage.list(_LOG)], version)
+
+
+def _newest_checkpoint(names: list[str], version: int) -> tuple[int, list[str]]:
+    """The version and the files of the newest checkpoint that is whole; version -1 if there is none."""
+    by_version: dict[int, dict[str, list[str]]] = {}
+    for name in names:
+        found = _CHECKPOINT.fullmatch(name)
+        if found is not None and int(found["version"]) <= version:
+            # A multi-part checkpoint counts only with all of its parts; others are whole by themselves.
+            group = f"parts {found['parts']}" if found["parts"] else name
+            by_version.setdefault(int(found["version"]), {}).setdefault(group, []).append(name)
+    for number in sorted(by_version, reverse=True):
+        for group, files in sorted(by_version[number].items()):
+            if not group.startswith("parts ") or len(files) == int(group.removeprefix("parts ")):
+                return number, sorted(files)
+    return -1, []
+
+
+def _actions(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
+    if path.endswith(".json"):
+        for line in storage.read(path).splitlines():
+            # Most lines are long add actions: look before parsing.
+            if b'"txn"' in line and (action := json.loads(line).get("txn")):
+                yield action
+        return
+    file = pq.ParquetFile(storage.open_reader(path), pre_buffer=False)
+    if "txn" in file.schema_arrow.names:
+        for batch in file.iter_batches(columns=["txn.appId", "txn.version"], use_threads=False):
+            yield from (action for action in batch.column("txn").drop_null().to_pylist() if action["appId"] is not None)

@@ -1,0 +1,78 @@
+"""What went wrong in a store, told as an error that says what to do next."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import obstore.exceptions as store_errors
+
+from penstock.errors import PenstockError, TransientError, UserError
+from penstock.lake.storage.port import NotFoundError
+
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_HTTP_STATUS = re.compile(r"status code: (\d{3})")
+_DETAIL_CHARS_MAX = 500
+
+_PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
+_STATUS_WORTH_A_RETRY = frozenset({408, 409, 425, 429})
+
+
+@contextmanager
+def told_as_ours(path: str) -> Iterator[None]:
+    """Turn whatever a store raises inside the block into an error of the tree."""
+    try:
+        yield
+    except (store_errors.BaseError, OSError, ValueError) as error:
+        raise failure_of(error, path) from error
+
+
+def failure_of(error: Exception, path: str) -> PenstockError:
+    """The error of the tree for one of a store, of the operating system or of a path that does not parse."""
+    detail = _short(error)
+    number, status = _os_error_number(error), _http_status(error)
+    if isinstance(error, FileNotFoundError) or number == errno.ENOENT:
+        return NotFoundError(f"not found: {path}", detail=detail)
+    if _is_permission(error, number, status):
+        return UserError(
+            f"permission denied: {path}",
+            detail=detail,
+            hint="give this user the right to list, read and write there, or correct the storage options",
+        )
+    if number in _FULL:
+        return TransientError(f"no space left: {path}", detail=detail, hint="free space or raise the quota")
+    if number in _BAD_PATH or isinstance(error, (ValueError, store_errors.InvalidPathError)):
+        return UserError(f"not a usable path: {path}", detail=detail)
+    if isinstance(error, store_errors.NotSupportedError) or _is_refusal(status):
+        return UserError(f"the store refused: {path}", detail=detail, hint="check the url and the storage options")
+    return TransientError(f"the store did not answer as it should: {path}", detail=detail)
+
+
+def _is_permission(error: Exception, number: int | None, status: int | None) -> bool:
+    kinds = (PermissionError, store_errors.PermissionDeniedError, store_errors.UnauthenticatedError)
+    return isinstance(error, kinds) or number in _PERMISSION or status in (401, 403)
+
+
+def _is_refusal(status: int | None) -> bool:
+    return status is not None and 400 <= status < 500 and status not in _STATUS_WORTH_A_RETRY
+
+
+def _os_error_number(error: Exception) -> int | None:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = _OS_ERROR.search(str(error))
+    return int(found.group(1)) if found else None
+
+
+def _http_status(error: Exception) -> int | None:
+    found = _HTTP_STATUS.search(str(error))
+    return int(found.group(1)) if found else None
+
+
+def _short(error: Exception) -> str:
+    # What follows is a dump of the store's own structures, with nothing for a person in it.
+    return str(error).split("\n\nDebug source")[0][:_DETAIL_CHARS_MAX]

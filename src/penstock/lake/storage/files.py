@@ -1,0 +1,183 @@
+"""Objects as the binary files that pyarrow reads and writes."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Protocol
+
+import obstore
+
+from penstock.lake.storage.failures import told_as_ours
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+PART_BYTES = 8 * 1024 * 1024
+PARTS_IN_FLIGHT_MAX = 2
+
+
+class _Ranges(Protocol):
+    def size_bytes(self, path: str) -> int: ...
+
+    def read_range(self, path: str, start: int, length: int) -> bytes: ...
+
+
+class _Sink(Protocol):
+    def write(self, data: Any, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ObjectWriter:
+    """Counts what it passes on to a sink, and can be given up half way."""
+
+    def __init__(self, sink: _Sink, path: str) -> None:
+        self._sink: _Sink | None = sink
+        self._path = path
+        self._written_bytes = 0
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def write(self, data: Any, /) -> int:
+        size = memoryview(data).nbytes
+        if self._sink is not None:
+            with told_as_ours(self._path):
+                self._sink.write(data)
+        self._written_bytes += size
+        return size
+
+    def flush(self) -> None:
+        """Nothing: an object store has no half object to show, and a local file is flushed when it closes."""
+
+    def tell(self) -> int:
+        return self._written_bytes
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._sink is not None:
+            with told_as_ours(self._path):
+                self._sink.close()
+
+    def abandon(self) -> None:
+        sink, self._sink = self._sink, None
+        if isinstance(sink, io.IOBase):
+            try:
+                sink.close()
+            except OSError:
+                # Closing flushes; on a full disk that fails again, and the error that led here is the one to tell.
+                pass
+
+
+class LocalWriter(ObjectWriter):
+    """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
+
+    def close(self) -> None:
+        if not self._closed and self._sink is not None:
+            super().close()
+            make_durable(self._path)
+        self._closed = True
+
+
+def make_durable(path: str) -> None:
+    """Put a file and its name on the disk."""
+    with told_as_ours(path):
+        _fsync(path)
+        _fsync(os.path.dirname(path))
+
+
+def size_on_disk(path: str) -> int | None:
+    """The size of a file; None if there is none of that name."""
+    with told_as_ours(path):
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def make_name_durable(path: str) -> None:
+    """Put the name of a file on the disk, whose bytes are there already."""
+    with told_as_ours(path):
+        _fsync(os.path.dirname(path))
+
+
+def _fsync(path: str) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)
+
+
+def open_local_writer(path: str) -> LocalWriter:
+    """Write in place: what a crash leaves has the staged name, so that vacuum can see it."""
+    with told_as_ours(path):
+        folder = os.path.dirname(path)
+        if not os.path.isdir(folder):
+            os.makedirs(folder, exist_ok=True)
+        return LocalWriter(open(path, "wb", buffering=0), path)
+
+
+def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:
+    """Upload in parts; the object appears when the writer closes, and not at all if it is abandoned."""
+    with told_as_ours(path):
+        sink = obstore.open_writer(store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT_MAX)
+    return ObjectWriter(sink, path)
+
+
+class RangeReader(io.RawIOBase):
+    """A seekable file over ranged reads; pyarrow asks for whole column chunks, so it keeps no buffer."""
+
+    def __init__(self, storage: _Ranges, path: str) -> None:
+        super().__init__()
+        self._storage = storage
+        self._path = path
+        self._size_bytes = storage.size_bytes(path)
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        origin = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size_bytes}[whence]
+        self._at = max(0, origin + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        left = max(0, self._size_bytes - self._at)
+        length = left if size is None or size < 0 else min(size, left)
+        data = self._storage.read_range(self._path, self._at, length)
+        self._at += len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.read(memoryview(buffer).nbytes)
+        memoryview(buffer).cast("B")[: len(data)] = data
+        return len(data)

@@ -1,0 +1,245 @@
+"""The port over hdfs-native: folders of an HDFS cluster, without Java."""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import IO, Any, cast
+
+from hdfs_native import Client, FileStatus, WriteOptions
+
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.lake.storage.files import RangeReader
+from penstock.lake.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours, is_clear
+from penstock.lake.storage.hdfs_files import HdfsRanges, HdfsWriter
+from penstock.lake.storage.port import Entry, NotFoundError, by_folder
+
+USER_OPTION = "hdfs_user"
+ATTEMPTS_MAX = 5
+"""Of a request to a NameNode that cannot be reached; the library's own 15 take three minutes."""
+
+_USER_VARIABLE = "HADOOP_USER_NAME"
+_DEFAULTS = {"dfs.client.failover.max.attempts": str(ATTEMPTS_MAX)}
+_FOLDER_MODE = 0o755
+_ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+
+
+class HdfsStorage:
+    """Files below the folder of an `hdfs://` url; it travels to Spark tasks as its url and options.
+
+    Small files are written aside, under a hidden name that no listing shows, and renamed when they are whole.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+        self._url = url
+        self._options = dict(options)
+        self._cluster, self._root = _split(url)
+        with hdfs_told_as_ours(url):
+            self._client = Client(self._cluster, _configuration(options))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return HdfsStorage, (self._url, self._options)
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        folders = [self._key(prefix.rstrip("/")) if prefix else self._root or "/"]
+        beyond = self._key(after) if after else ""
+        while folders:
+            folder = folders.pop()
+            for status in self._children(folder):
+                # Of a file, HDFS lists the file itself.
+                if status.path == folder:
+                    continue
+                if status.isdir:
+                    # All that is below it sorts before `after`, unless `after` lies in it.
+                    if f"{status.path}/" > beyond or beyond.startswith(f"{status.path}/"):
+                        folders.append(status.path)
+                elif status.path > beyond and not _ASIDE.fullmatch(status.path.rsplit("/", 1)[-1]):
+                    yield self._entry(status)
+
+    def read(self, path: str) -> bytes:
+        with hdfs_told_as_ours(self._shown(path)):
+            return self._client.read(self._key(path)).read()
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        return self._open(path).read_range(path, start, length)
+
+    def size_bytes(self, path: str) -> int:
+        with hdfs_told_as_ours(self._shown(path)):
+            status = self._client.get_file_info(self._key(path))
+        if status.isdir:
+            raise NotFoundError(f"not found: {self._shown(path)}", detail="it is a folder")
+        return status.length
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.size_bytes(path)
+        except NotFoundError:
+            return False
+        return True
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for folder, wanted in by_folder(paths).items():
+            for status in self._children(self._key(folder) if folder else self._root or "/"):
+                entry = self._entry(status)
+                if entry.path in wanted and not status.isdir:
+                    found[entry.path] = entry.size_bytes
+        return found
+
+    def put(self, path: str, data: bytes) -> None:
+        aside = self._write_aside(path, data)
+        try:
+            with hdfs_told_as_ours(self._shown(path)):
+                self._client.rename(aside, self._key(path), True)
+        except NotFoundError as error:
+            # The library repeats a request whose answer was lost: it was done, or the folder was taken away.
+            raise TransientError(f"cannot tell whether it was written: {self._shown(path)}") from error
+        except PenstockError:
+            self._drop(aside)
+            raise
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        # This only saves the writing: it is the rename that decides.
+        if self.exists(path):
+            return False
+        aside = self._write_aside(path, data)
+        landed = False
+        try:
+            landed = self._rename(aside, path)
+        except FileNotFoundError as error:
+            # The library repeats a request whose answer was lost, and then finds its own deed done.
+            raise self._unknown(error, path) from error
+        finally:
+            if not landed:
+                # A request that is still under way then finds nothing to rename.
+                self._drop(aside)
+        return landed
+
+    def rename_if_absent(self, source: str, target: str) -> bool:
+        try:
+            try:
+                return self._rename(self._key(source), target)
+            except FileNotFoundError:
+                self.size_bytes(source)
+                with hdfs_told_as_ours(self._shown(target)):
+                    self._client.mkdirs(self._key(target).rpartition("/")[0], _FOLDER_MODE, True)
+                return self._rename(self._key(source), target)
+        except FileNotFoundError as error:
+            raise hdfs_failure(error, self._shown(source)) from error
+
+    def delete(self, path: str) -> None:
+        with hdfs_told_as_ours(self._shown(path)), suppress(FileNotFoundError):
+            self._client.delete(self._key(path), False)
+
+    def open_writer(self, path: str) -> HdfsWriter:
+        key = self._key(path)
+        with hdfs_told_as_ours(self._shown(path)):
+            sink = self._client.create(key, WriteOptions(overwrite=True, create_parent=True))
+        return HdfsWriter(sink, self._shown(path), lambda: self._drop(key))
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        return cast(IO[bytes], RangeReader(self._open(path), path))
+
+    def _open(self, path: str) -> HdfsRanges:
+        with hdfs_told_as_ours(self._shown(path)):
+            return HdfsRanges(self._client.read(self._key(path)), self._shown(path))
+
+    def _children(self, folder: str) -> Iterator[FileStatus]:
+        """Folder by folder: one that disappears meanwhile ends its own part of a listing, and no other."""
+        with hdfs_told_as_ours(f"{self._cluster}{folder}"), suppress(FileNotFoundError):
+            yield from self._client.list_status(folder, False)
+
+    def _entry(self, status: FileStatus) -> Entry:
+        modified_at = datetime.fromtimestamp(status.modification_time / 1000, UTC)
+        return Entry(status.path.removeprefix(f"{self._root}/"), status.length, modified_at)
+
+    def _write_aside(self, path: str, data: bytes) -> str:
+        folder, _, name = self._key(path).rpartition("/")
+        aside = f"{folder}/.{name}.{uuid.uuid4().hex}.tmp"
+        with hdfs_told_as_ours(self._shown(path)):
+            sink = self._client.create(aside, WriteOptions(overwrite=False, create_parent=True))
+        writer = HdfsWriter(sink, self._shown(path), lambda: self._drop(aside))
+        try:
+            writer.write(data)
+            writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        return aside
+
+    def _rename(self, source_key: str, target: str) -> bool:
+        """Rename without overwriting, one step on the NameNode; False if the name is taken."""
+        try:
+            self._client.rename(source_key, self._key(target), False)
+        except FileExistsError:
+            return False
+        except FileNotFoundError:
+            raise
+        except LIBRARY_ERRORS as error:
+            if is_clear(error):
+                raise hdfs_failure(error, self._shown(target)) from error
+            raise self._unknown(error, target) from error
+        return True
+
+    def _unknown(self, error: Exception, path: str) -> OutcomeUnknownError:
+        detail = hdfs_failure(error, path).detail
+        primary = f"HDFS did not answer as it should: {self._shown(path)}"
+        return OutcomeUnknownError(primary, detail=detail, hint="read the name back before acting")
+
+    def _drop(self, key: str) -> None:
+        """Remove what nobody can need; what stays behind is hidden, or vacuum's."""
+        with suppress(*LIBRARY_ERRORS):
+            self._client.delete(key, False)
+
+    def _key(self, path: str) -> str:
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise UserError(f"not a path below {self._url}: {path!r}")
+        return f"{self._root}/{path}"
+
+    def _shown(self, path: str) -> str:
+        return f"{self._url.rstrip('/')}/{path}"
+
+
+def _split(url: str) -> tuple[str, str]:
+    """The cluster of a url, and its path without a slash at the end; nothing is decoded, as in Hadoop."""
+    authority, _, path = url.partition("://")[2].partition("/")
+    root = path.strip("/")
+    if root and any(part in ("", ".", "..") for part in root.split("/")):
+        raise UserError(f"not a path in HDFS: {url}")
+    return f"hdfs://{authority}", f"/{root}" if root else ""
+
+
+def _configuration(options: Mapping[str, str]) -> dict[str, str]:
+    """Hadoop's own settings among the options, after the user among them has become that of the process."""
+    settings = dict(_DEFAULTS)
+    for name, value in options.items():
+        if name == USER_OPTION:
+            _become(value)
+        elif "." in name:
+            settings[name] = value
+        else:
+            raise UserError(
+                f"unknown storage option {name}", hint=f"HDFS takes {USER_OPTION} and Hadoop settings such as dfs.*"
+            )
+    return settings
+
+
+def _become(user: str) -> None:
+    """The library reads the name from the environment, whenever it connects: a process is one user."""
+    known = os.environ.setdefault(_USER_VARIABLE, user)
+    if known != user:
+        raise UserError(
+            f"this process is the HDFS user {known} already",
+            detail=f"the storage option {USER_OPTION} says {user}, {_USER_VARIABLE} says {known}",
+            hint="state one of both, or the same",
+        )

@@ -1,0 +1,182 @@
+"""The port over obstore: local folders, S3, GCS, Azure, and the in-memory twin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import IO, TYPE_CHECKING, cast
+
+import obstore
+import obstore.exceptions as store_errors
+from obstore.store import LocalStore, MemoryStore
+
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.lake.storage.failures import failure_of, told_as_ours
+from penstock.lake.storage.files import (
+    ObjectWriter,
+    RangeReader,
+    make_durable,
+    make_name_durable,
+    open_local_writer,
+    open_remote_writer,
+    size_on_disk,
+)
+from penstock.lake.storage.port import Entry, NotFoundError, by_folder
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_TAKEN = (store_errors.AlreadyExistsError, store_errors.PreconditionError)
+
+
+class ObjectStorage:
+    """Objects of one obstore store, all below `prefix`."""
+
+    def __init__(self, url: str, store: ObjectStore, prefix: str = "") -> None:
+        self._url = url
+        self._store = store
+        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self._store, LocalStore)
+
+    @property
+    def _keeps_source(self) -> bool:
+        return not isinstance(self._store, (LocalStore, MemoryStore))
+
+    def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
+        folder = self._key(prefix.rstrip("/")) if prefix else self._prefix.rstrip("/")
+        with told_as_ours(self._shown(prefix)):
+            offset = self._key(after) if after else None
+            for chunk in obstore.list(self._store, folder or None, offset=offset):
+                for meta in chunk:
+                    yield Entry(meta["path"].removeprefix(self._prefix), meta["size"], meta["last_modified"])
+
+    def read(self, path: str) -> bytes:
+        with told_as_ours(self._shown(path)):
+            return bytes(obstore.get(self._store, self._key(path)).bytes())
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        try:
+            return bytes(obstore.get_range(self._store, self._key(path), start=start, length=length))
+        except (store_errors.BaseError, OSError, ValueError) as error:
+            # Stores differ in how they refuse a range that begins behind the end; the size tells for all of them.
+            if not isinstance(error, FileNotFoundError) and start >= self.size_bytes(path):
+                return b""
+            raise failure_of(error, self._shown(path)) from error
+
+    def size_bytes(self, path: str) -> int:
+        with told_as_ours(self._shown(path)):
+            return obstore.head(self._store, self._key(path))["size"]
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.size_bytes(path)
+        except NotFoundError:
+            return False
+        return True
+
+    def sizes(self, paths: Iterable[str]) -> dict[str, int]:
+        wanted = set(paths)
+        if self._is_local:
+            # On a disk asking for each is cheapest.
+            asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
+            return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
+        found: dict[str, int] = {}
+        for folder, inside in by_folder(wanted).items():
+            found |= self._sizes_in(folder, inside)
+        # Names that a listing spells in another way.
+        for path in wanted - found.keys():
+            with suppress(NotFoundError):
+                found[path] = self.size_bytes(path)
+        return found
+
+    def _sizes_in(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
+        """From one listing, begun right before the first of the names and ended with the last that is missing."""
+        left = set(paths)
+        found: dict[str, int] = {}
+        before = self._key(min(left))[:-1]
+        within = self._key(folder) if folder else self._prefix.rstrip("/")
+        with told_as_ours(self._shown(folder)):
+            for chunk in obstore.list(self._store, within or None, offset=before):
+                for meta in chunk:
+                    path = meta["path"].removeprefix(self._prefix)
+                    if path in left:
+                        left.discard(path)
+                        found[path] = meta["size"]
+                if not left:
+                    break
+        return found
+
+    def put(self, path: str, data: bytes) -> None:
+        with told_as_ours(self._shown(path)):
+            obstore.put(self._store, self._key(path), data)
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        try:
+            # One request: a multipart upload would be checked only when it completes.
+            obstore.put(self._store, self._key(path), data, mode="create", use_multipart=False)
+        except _TAKEN:
+            return False
+        except (store_errors.BaseError, OSError, ValueError) as error:
+            raise self._conditional_failure(error, path) from error
+        # What was created on a condition has happened for good: nobody who lost power may find the name free.
+        if self._is_local:
+            make_durable("/" + self._key(path))
+        return True
+
+    def rename_if_absent(self, source: str, target: str) -> bool:
+        act = obstore.copy if self._keeps_source else obstore.rename
+        try:
+            act(self._store, self._key(source), self._key(target), overwrite=False)
+        except _TAKEN:
+            return False
+        except (store_errors.BaseError, OSError, ValueError) as error:
+            raise self._conditional_failure(error, source) from error
+        # The bytes are on the disk since their writer closed.
+        if self._is_local:
+            make_name_durable("/" + self._key(target))
+        return True
+
+    def delete(self, path: str) -> None:
+        try:
+            with told_as_ours(self._shown(path)):
+                obstore.delete(self._store, self._key(path))
+        except NotFoundError:
+            pass
+
+    def open_writer(self, path: str) -> ObjectWriter:
+        if self._is_local:
+            return open_local_writer("/" + self._key(path))
+        return open_remote_writer(self._store, self._key(path))
+
+    def open_reader(self, path: str) -> IO[bytes]:
+        return cast(IO[bytes], RangeReader(self, path))
+
+    def _key(self, path: str) -> str:
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise UserError(f"not a path below {self._url}: {path!r}")
+        return self._prefix + path
+
+    def _shown(self, path: str) -> str:
+        return f"{self._url.rstrip('/')}/{path}"
+
+    def _conditional_failure(self, error: Exception, path: str) -> PenstockError:
+        told = failure_of(error, self._shown(path))
+        if isinstance(told, TransientError) and not self._is_local:
+            return OutcomeUnknownError(told.primary, detail=told.detail, hint="read the name back before acting")
+        return told
+
+
+class MemoryStorage(ObjectStorage):
+    """The twin for tests: nothing outlives the process, and nothing is shared with another."""
+
+    def __init__(self) -> None:
+        super().__init__("memory://", MemoryStore())

@@ -1,0 +1,187 @@
+"""An admin client whose every call ends within a bound and fails with an error of ours."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import PenstockError, UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.logs.kafka.faults import Fault, error_of, fault_of, refused_for_good
+from penstock.logs.kafka.security import librdkafka_settings
+
+CALL_SECONDS_MAX = 15.0
+POLL_SECONDS = 0.05
+GRACE_SECONDS = 2.0
+"""What a call may take beyond its own request timeout before it is given up."""
+GROUP_ASK_SECONDS = 2.0
+RECONNECT_MS = 250
+RECONNECT_MS_MAX = 2_000
+
+logger = logging.getLogger("penstock.kafka")
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+class BoundedAdmin:
+    """Librdkafka's admin client with deadlines, its log in Python's, and its connection errors kept for error texts."""
+
+    def __init__(self, spec: KafkaLogSpec, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        self.bootstrap = spec.bootstrap
+        self._call_seconds_max = call_seconds_max
+        self._connection_fault: Fault | None = None
+        self._group_readers: dict[str, Consumer] = {}
+        self._settings: dict[str, Any] = {
+            "reconnect.backoff.ms": RECONNECT_MS,
+            "reconnect.backoff.max.ms": RECONNECT_MS_MAX,
+            **librdkafka_settings(spec),
+            "error_cb": self._on_error,
+        }
+        self._disconnected = False
+        self._client: AdminClient | None = self._new_client()
+
+    def renew_after_disconnect(self) -> None:
+        """Begin with a new client if a connection broke since.
+
+        Librdkafka's admin client never asks again for a group's coordinator, and waits in vain for the lost connection.
+        """
+        client = self._open_client()
+        client.poll(0)
+        if self._disconnected:
+            self._disconnected = False
+            self._client = self._new_client()
+
+    def call(self, subject: str, start: Callable[[AdminClient, float], Future[T]]) -> T:
+        """Run one request and wait for its answer; `subject` names it in errors."""
+        result = self.try_each(lambda client, seconds: {subject: start(client, seconds)})[subject]
+        if isinstance(result, Fault):
+            raise self.error(result, subject)
+        return result
+
+    def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | Fault]:
+        """Run one request about many things: each has its answer or its own fault."""
+        client = self._open_client()
+        deadline = time.monotonic() + self._call_seconds_max + GRACE_SECONDS
+        before, self._connection_fault = self._connection_fault, None
+        futures = start(client, self._call_seconds_max)
+        results: dict[K, T | Fault] = {}
+        for key, future in futures.items():
+            fault = self._wait(client, future, deadline)
+            if fault is not None:
+                results[key] = fault
+                continue
+            answer = _result(future)
+            results[key] = answer
+        failed = any(isinstance(result, Fault) for result in results.values())
+        if failed and self._connection_fault is None:
+            # Librdkafka does not repeat itself at every reconnection: the last word still explains this failure.
+            self._connection_fault = before
+        return results
+
+    def topic_names(self) -> frozenset[str]:
+        """Every topic that this client may see."""
+        # The metadata call blocks and is deaf to rejected credentials, so a cheap request goes before it.
+        self.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
+        try:
+            metadata = self._open_client().list_topics(timeout=self._call_seconds_max)
+        except KafkaException as error:
+            raise self.error(fault_of(error), "the list of topics") from None
+        return frozenset(metadata.topics)
+
+    def committed(self, group: str, partitions: list[TopicPartition]) -> list[TopicPartition] | Fault:
+        """What a consumer group has committed, by a consumer that never joins it.
+
+        Librdkafka's admin request for this dereferences null where the coordinator is still loading (its issue 5040)
+        and takes the process with it; a consumer has the group handle that the admin client lacks.
+        """
+        self._open_client()
+        reader = self._group_reader(group)
+        deadline = time.monotonic() + self._call_seconds_max
+        while True:
+            seconds = max(POLL_SECONDS, min(GROUP_ASK_SECONDS, deadline - time.monotonic()))
+            try:
+                return reader.committed(partitions, timeout=seconds)
+            except KafkaException as error:
+                fault = fault_of(error)
+            # A denied group never gets a coordinator: the call only times out, the reason comes as an event.
+            event = reader.poll(0)
+            reason = None if event is None else event.error()
+            if reason is not None and reason.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                return fault_of(reason)
+            if fault.code != KafkaError._TIMED_OUT or time.monotonic() >= deadline:
+                return fault
+
+    def error(self, fault: Fault, subject: str) -> PenstockError:
+        return error_of(fault, self.bootstrap, subject, self._connection_fault)
+
+    def close(self) -> None:
+        for reader in self._group_readers.values():
+            reader.close()
+        self._group_readers.clear()
+        # The C client has no close: it ends with its last reference.
+        self._client = None
+
+    def _group_reader(self, group: str) -> Consumer:
+        if group not in self._group_readers:
+            settings = {**self._settings, "group.id": group, "enable.auto.commit": False}
+            self._group_readers[group] = Consumer(settings, logger=QuietLog(logger))
+        return self._group_readers[group]
+
+    def _open_client(self) -> AdminClient:
+        if self._client is None:
+            raise ValueError("this Kafka client is closed")
+        return self._client
+
+    def _wait(self, client: AdminClient, future: Future[T], deadline: float) -> Fault | None:
+        """Serve the client until the future is done; the fault that makes further waiting useless, if there is one."""
+        # The answer comes on a thread of the client's own; its poll would sleep on although the answer is there.
+        while not wait([future], POLL_SECONDS).done:
+            client.poll(0)
+            if self._connection_fault is not None and refused_for_good(self._connection_fault):
+                return self._connection_fault
+            if time.monotonic() > deadline:
+                return Fault(KafkaError._TIMED_OUT, "_TIMED_OUT", "no answer within the bound")
+        client.poll(0)
+        return None
+
+    def _new_client(self) -> AdminClient:
+        try:
+            return AdminClient(self._settings, logger=QuietLog(logger))
+        except KafkaException as error:
+            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._disconnected = True
+        # "All brokers down" only repeats that the connection before it failed.
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._connection_fault = fault_of(error)
+
+
+def _result(future: Future[T]) -> T | Fault:
+    try:
+        return future.result()
+    except KafkaException as error:
+        return fault_of(error)
+
+
+class QuietLog:
+    """Takes librdkafka's log lines: what fails a call is raised by that call, so a line alone is never an ERROR."""
+
+    def __init__(self, target: logging.Logger) -> None:
+        self._target = target
+        self._last = ""
+
+    def log(self, level: int, message: str, *arguments: object) -> None:
+        text = message % arguments
+        # A broker that is away fails every reconnection with the same words and another duration.
+        core = re.sub(r"\(after \d+ms.*", "", text)
+        repeated, self._last = core == self._last, core
+        self._target.log(logging.DEBUG if repeated else min(level, logging.WARNING), "librdkafka: %s", text)

@@ -1,0 +1,60 @@
+"""Arrow batches of an even size: small neighbours as one, none larger than a limit unless one record is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from penstock.logs.log import EpochMark
+
+ROWS_MAX = 100_000
+_MARK = b"penstock.epoch_mark"
+
+
+def mark_batch(schema: pa.Schema, topic: str, partition: int, mark: EpochMark) -> pa.RecordBatch:
+    """A batch without rows, which tells after the records of a piece what the last of them was."""
+    text = json.dumps([topic, partition, mark.end, mark.epoch])
+    return pa.RecordBatch.from_pylist([], schema.with_metadata({_MARK: text}))
+
+
+def mark_of(batch: pa.RecordBatch) -> tuple[tuple[str, int], EpochMark] | None:
+    """The topic and partition of a mark, and the mark; None for a batch of records."""
+    metadata = batch.schema.metadata
+    if batch.num_rows or metadata is None or _MARK not in metadata:
+        return None
+    topic, partition, end, epoch = json.loads(metadata[_MARK])
+    return (topic, partition), EpochMark(end, epoch)
+
+
+def gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in batches of at most so many bytes, or of one row."""
+    held: list[pa.RecordBatch] = []
+    held_bytes = held_rows = 0
+    for batch in batches:
+        for part in _parts(batch, bytes_max):
+            part_bytes = part.nbytes
+            if held and (held_bytes + part_bytes > bytes_max or held_rows + part.num_rows > ROWS_MAX):
+                yield _as_one(held)
+                held, held_bytes, held_rows = [], 0, 0
+            held.append(part)
+            held_bytes += part_bytes
+            held_rows += part.num_rows
+    if held:
+        yield _as_one(held)
+
+
+def _parts(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The batch in halves of halves until each part is small enough; parts share its memory."""
+    if batch.num_rows < 2 or batch.nbytes <= bytes_max:
+        if batch.num_rows:
+            yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _parts(batch.slice(0, middle), bytes_max)
+    yield from _parts(batch.slice(middle), bytes_max)
+
+
+def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)

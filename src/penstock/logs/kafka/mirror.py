@@ -1,0 +1,131 @@
+"""The positions of the table, shown as offsets of a consumer group, so that every lag tool works.
+
+Nobody reads them back as truth (RULES P5): what cannot be mirrored is reported and the job goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+
+from penstock.logs.kafka.faults import Fault, fault_of
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Partition
+
+COORDINATOR_SECONDS_MAX = 5.0
+COORDINATOR_PAUSE_SECONDS = 0.2
+
+T = TypeVar("T")
+
+_COORDINATOR_AWAY = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+)
+_REASONS = {
+    KafkaError.UNKNOWN_MEMBER_ID: "somebody consumes with this group: its offsets belong to its members",
+    KafkaError.NON_EMPTY_GROUP: "somebody consumes with this group: its offsets belong to its members",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "not allowed to use this group: grant Read on it",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "not allowed to read this topic: grant Read on it",
+    KafkaError.UNKNOWN_TOPIC_OR_PART: "the topic is gone",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorReport:
+    """What became of the positions: those that moved the group, and why others did not; equal ones are in neither."""
+
+    moved: Mapping[Partition, int] = field(default_factory=dict)
+    refused: Mapping[Partition, str] = field(default_factory=dict)
+
+
+def mirror(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> MirrorReport:
+    """Move the group's offsets up to the positions, never down; TransientError if the broker does not answer."""
+    found = _committed(log, group, positions)
+    if isinstance(found, Fault):
+        return _all_refused(log, group, positions, found)
+    refused = {
+        each: f"the group is already at {found[each]}"
+        for each, position in positions.items()
+        if found.get(each, 0) > position
+    }
+    moving = {
+        each: position for each, position in positions.items() if each not in refused and found.get(each) != position
+    }
+    if not moving:
+        return MirrorReport(refused=refused)
+    faults = _alter(log, group, moving)
+    if isinstance(faults, Fault):
+        return MirrorReport(refused={**refused, **_all_refused(log, group, moving, faults).refused})
+    failed = {each: _reason(faults[key]) for each in moving if (key := (each.topic, each.number)) in faults}
+    moved = {each: position for each, position in moving.items() if each not in failed}
+    return MirrorReport(moved=moved, refused={**refused, **failed})
+
+
+def mirrored(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    """The offsets that the group has now; a partition without one is absent."""
+    found = _committed(log, group, partitions)
+    if isinstance(found, Fault):
+        raise log.admin.error(found, f"consumer group {group}")
+    return found
+
+
+def _committed(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> dict[Partition, int] | Fault:
+    wanted = {(each.topic, each.number): each for each in partitions}
+    if not wanted:
+        return {}
+    request = [TopicPartition(topic, number) for topic, number in wanted]
+    answer = _patiently(lambda: log.admin.committed(group, request))
+    if isinstance(answer, Fault):
+        return answer
+    # Kafka answers a negative offset where the group has none.
+    return {wanted[each.topic, each.partition]: each.offset for each in answer if each.offset >= 0}
+
+
+def _alter(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> dict[tuple[str, int], Fault] | Fault:
+    """Commit the positions; the faults of single partitions, or the one of them all."""
+    request = [TopicPartition(each.topic, each.number, position) for each, position in positions.items()]
+    wanted = [ConsumerGroupTopicPartitions(group, request)]
+
+    def attempt() -> dict[tuple[str, int], Fault] | Fault:
+        log.admin.renew_after_disconnect()
+        results = log.admin.try_each(
+            lambda client, seconds: client.alter_consumer_group_offsets(wanted, request_timeout=seconds)
+        )
+        result = results[group]
+        if isinstance(result, Fault):
+            return result
+        faults = {
+            (each.topic, each.partition): fault_of(each.error)
+            for each in result.topic_partitions
+            if each.error is not None
+        }
+        # To commit the others once more is harmless, and simpler than to keep apart what a moving coordinator took.
+        return next((fault for fault in faults.values() if fault.code in _COORDINATOR_AWAY), faults)
+
+    return _patiently(attempt)
+
+
+def _patiently(attempt: Callable[[], T | Fault]) -> T | Fault:
+    """Try while the group's coordinator starts or moves: after a restart that is normal and short."""
+    deadline = time.monotonic() + COORDINATOR_SECONDS_MAX
+    while True:
+        answer = attempt()
+        away = isinstance(answer, Fault) and answer.code in _COORDINATOR_AWAY
+        if not away or time.monotonic() > deadline:
+            return answer
+        time.sleep(COORDINATOR_PAUSE_SECONDS)
+
+
+def _all_refused(log: KafkaLog, group: str, positions: Iterable[Partition], fault: Fault) -> MirrorReport:
+    if fault.code not in _REASONS:
+        raise log.admin.error(fault, f"consumer group {group}")
+    return MirrorReport(refused=dict.fromkeys(positions, _reason(fault)))
+
+
+def _reason(fault: Fault) -> str:
+    return _REASONS.get(fault.code, f"{fault.text} ({fault.name})")

@@ -1,0 +1,1 @@
+"""Event-time days and their markers."""

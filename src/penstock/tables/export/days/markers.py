@@ -1,0 +1,112 @@
+"""Day-complete markers: small files that tell other programs what the ledger knows of a day.
+
+A marker is a mirror of the ledger, and to bring it in line is one of the acts of an entry. Whoever finishes the entry
+first takes away the markers of all days that it opens, closes or compacts, and marks those that are complete once every
+file is in its place. `entry` in a marker is the number of that entry, so its contents differ each time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from penstock.errors import PenstockError
+from penstock.lake.storage import NotFoundError, Storage
+from penstock.tables.export.days.days import watermark_of
+from penstock.tables.export.ledger.names import Places
+from penstock.tables.export.ledger.state import Day, LedgerState
+
+TypeDay = tuple[str, Day]
+
+
+@dataclass(slots=True)
+class DayMarks:
+    """The markers of one ledger, as of one state of it."""
+
+    storage: Storage
+    places: Places
+    state: LedgerState
+    taken: set[TypeDay] = field(default_factory=set)
+    """Days that were marked before."""
+    put: set[TypeDay] = field(default_factory=set)
+    failed: dict[TypeDay, str] = field(default_factory=dict)
+    """Days whose markers could not be changed, with the reason."""
+
+    @property
+    def completed(self) -> list[TypeDay]:
+        return sorted(self.put - self.taken)
+
+    @property
+    def opened(self) -> list[TypeDay]:
+        return sorted(self.taken - self.put)
+
+    def take_away(self, days: Iterable[TypeDay]) -> None:
+        """Remove the markers that earlier entries put; one of this entry or a later one stays."""
+        for each in days:
+            try:
+                number = self._number(each)
+                if number is not None and number < self.state.number:
+                    self.storage.delete(self.places.marker(*each))
+                    self.taken.add(each)
+            except PenstockError as error:
+                self.failed[each] = error.primary
+
+    def put_back(self, days: Iterable[TypeDay]) -> None:
+        """Mark those days that are complete and not marked yet."""
+        for name, day in days:
+            if (name, day) in self.state.open_days:
+                continue
+            mark = _instant(watermark_of(self.state, name))
+            body = {"type": name, "day": day, "entry": self.state.number, "watermark": mark}
+            try:
+                path, data = self.places.marker(name, day), json.dumps(body).encode()
+                if not self.storage.put_if_absent(path, data):
+                    # A process that slept may have put one of an earlier entry just now.
+                    if (self._number((name, day)) or 0) >= self.state.number:
+                        continue
+                    self.storage.put(path, data)
+                self.put.add((name, day))
+            except PenstockError as error:
+                self.failed[name, day] = error.primary
+
+    def withdraw(self, newer: LedgerState) -> None:
+        """Take back what was put too late: another process has gone on to entries that change these days."""
+        changed = newer.open_days | frozenset(newer.unfinished.marks)
+        for each in sorted(self.put & changed):
+            try:
+                if self._number(each) == self.state.number:
+                    self.storage.delete(self.places.marker(*each))
+                    self.put.discard(each)
+            except PenstockError as error:
+                self.failed[each] = error.primary
+
+    def sweep(self, there: Iterable[TypeDay]) -> None:
+        """Remove the markers of days that are open, whoever left them; the state was read after they were listed."""
+        for each in sorted(self.state.open_days.intersection(there)):
+            try:
+                number = self._number(each)
+                if number is not None and number <= self.state.number:
+                    self.storage.delete(self.places.marker(*each))
+                    self.taken.add(each)
+            except PenstockError as error:
+                self.failed[each] = error.primary
+
+    def marked(self) -> frozenset[TypeDay]:
+        """The days of types that have a marker."""
+        parts = (each.path.removesuffix(".json").split("/") for each in self.storage.list(self.places.markers()))
+        return frozenset((each[-2], each[-1]) for each in parts)
+
+    def _number(self, day: TypeDay) -> int | None:
+        """The entry that put the marker; None if there is no marker, 0 for one that cannot be read."""
+        try:
+            return int(json.loads(self.storage.read(self.places.marker(*day)))["entry"])
+        except NotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return 0
+
+
+def _instant(millis: int | None) -> str | None:
+    return None if millis is None else datetime.fromtimestamp(millis / 1000, UTC).isoformat()

@@ -1,0 +1,270 @@
+"""A routed job with one Delta table per type (RULES L8).
+
+The tables that got rows commit first, each with its own position; then the ledger's entry moves everybody. A process
+that dies in between leaves tables ahead of the ledger: the next one takes each type from where its table is.
+
+Replayed rows have no position that could tell whether a table has them. So the ledger's entry comes first: it orders
+the table of each type to take its files, and whoever finishes the entry commits them with the number of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError, UserError
+from penstock.failpoints import Reach
+from penstock.flow.columns.fitting import respelled
+from penstock.flow.route.type_counts import Share
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
+from penstock.lake.delta.keys import fingerprint, flow_key
+from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.schema import missing_columns
+from penstock.logs.log import Partition, Slice
+from penstock.tables.delta.table import SchemaMovedError, Table, open_or_create, open_table
+from penstock.tables.environment import Environment, new_batch_id
+from penstock.tables.export.files.operations import FailedRename, gone_reason
+from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
+from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.table import ExportTable, LedgerOutcome
+from penstock.tables.export.taking import take_run
+from penstock.tables.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.staged import StagedFileGoneError
+
+DAY = "day"
+
+
+def type_table_spec(place: DeltaTableSpec, name: str) -> DeltaTableSpec:
+    """Where the table of one type lies."""
+    return DeltaTableSpec(
+        path=f"{place.path.rstrip('/')}/{name}",
+        partition_by=(DAY,),
+        quarantine_path=place.quarantine_path,
+        storage_options=place.storage_options,
+    )
+
+
+def type_tables(job: JobSpec, export: ExportSpec, environment: Environment) -> list[Table]:
+    """The tables of those types that have had rows."""
+    found = []
+    for name in export.all_types:
+        try:
+            found.append(open_table(type_table_spec(job.table, name), job.name, environment))
+        except MissingTableError:
+            continue
+    return found
+
+
+class DeltaTypes(ExportTable):
+    """The types of a routed job as Delta tables side by side; the ledger keeps what they have in common."""
+
+    def __init__(self, job: JobSpec, export: ExportSpec, environment: Environment) -> None:
+        super().__init__(job, export, environment)
+        self.finishing.placing = self
+        self._tables: dict[str, Table] = {}
+        self._unread: set[str] = set()
+        """Types whose tables could not be read when their columns were asked for."""
+
+    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> LedgerOutcome:
+        """Bring the rows into the tables of their types, then let the ledger say so."""
+        state = self.complete()
+        settled = tuple(without_lanes(part, state) for part in parts)
+        accepted = check(settled, state).accepted
+        routed = {part.partition: part for part in accepted if isinstance(part, RoutedPart)}
+        for name in sorted({name for part in routed.values() for name, share in part.written.items() if share.files}):
+            for partition, reason in self._land_type(name, batch_id, list(routed.values())).items():
+                self.failures[name] = self.failures.get(name, 0) + 1
+                self.refusals[name] = reason
+                routed[partition] = routed[partition].without(name)
+            self.environment.reach("type_landed")
+        return super().land(batch_id, tuple(routed.get(part.partition, part) for part in settled))
+
+    def columns_of(self, name: str) -> pa.Schema | None:
+        """Like those of files without a table, in the spelling of the type's table where there is one."""
+        columns = super().columns_of(name)
+        try:
+            table = self._table(name)
+        except PenstockError:
+            # It fails its type alone, when its files are to land.
+            self._unread.add(name)
+            return columns
+        self._unread.discard(name)
+        return columns if columns is None or table is None else respelled(columns, table.schema)
+
+    def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
+        return ()
+
+    def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
+        """None: the tables of the types have looked at theirs, and committed them."""
+        return []
+
+    def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
+        """Let the tables take the files of replays, which are staged in them."""
+        failed: list[FailedRename] = []
+        for name in sorted({each.type for each in renames}):
+            reach("renaming")
+            failed += self._take(name, [each for each in renames if each.type == name])
+            reach("type_landed")
+        return failed
+
+    def unplaced(self, renames: Sequence[Rename]) -> list[Rename]:
+        runs = {name: self._run_of(name) for name in {each.type for each in renames}}
+        return [each for each in renames if runs[each.type] < each.run]
+
+    def replay_target(self, file: StagedFile, name: str, entry: int, number: int) -> str:
+        return file.path
+
+    def replay_refusal(self, name: str, days: Iterable[str], run: int) -> str | None:
+        """A table that does not take files behind the entry would hold its type back: it is looked at before."""
+        if name in self.failing_types():
+            return self.failing_types()[name]
+        try:
+            self._ready(name)
+        except PenstockError as error:
+            return error.primary
+        if (known := self._run_of(name)) >= run:
+            return f"its table knows replay run {known} already"
+        return self.probe_folder(name, f"{name}/_delta_log")
+
+    def runs_taken(self) -> int:
+        return max(self._run_of(name) for name in self.export.all_types)
+
+    def failing_types(self) -> dict[str, str]:
+        return {**super().failing_types(), **self.refusals}
+
+    def ahead_of(self, partition: Partition, name: str, start: int) -> int:
+        """A table that was committed to by a process that died then is ahead of the ledger."""
+        try:
+            table = self._table(name)
+            own = table.state([partition]).of(partition).position if table is not None else None
+            known = table.transaction(flow_key(self.job.name)) if table is not None else None
+        except PenstockError:
+            # A table that cannot be read cannot be written either: the commit will say why.
+            return start
+        if own is None or own <= start:
+            return start
+        if known is not None and known != self._flow(name):
+            raise UserError(
+                f"the job file was changed after a process died in the middle of a commit to type {name}",
+                detail=f"its table has rows of {partition} up to offset {own}, the ledger knows those below {start}; "
+                "with another job file other records may fit, and would be lost or written twice",
+                hint="run the job once with the job file as it was then, and change it afterwards",
+            )
+        return own
+
+    def probe(self, name: str, days: Iterable[str]) -> str | None:
+        """Delta says itself whether it takes a commit, before anything else moves."""
+        return None
+
+    def forget_probes(self, name: str) -> None:
+        self.refusals.pop(name, None)
+        super().forget_probes(name)
+
+    def _land_type(self, name: str, batch_id: str, parts: list[RoutedPart]) -> dict[Partition, str]:
+        """Commit the files of one type; the partitions that its table did not take, with the reason."""
+        mine = [part for part in parts if name in part.written and part.written[name].files]
+        try:
+            table = self._ready(name)
+            self._start(table, mine)
+            state = table.state([part.partition for part in mine])
+            slices = [self._slice(part, part.written[name], state.of(part.partition).position or 0) for part in mine]
+            extra = {flow_key(self.job.name): self._flow(name)}
+            outcome = table.commit(Proposal(self.job.name, batch_id, tuple(slices), extra))
+        except PenstockError as error:
+            return {part.partition: error.primary for part in mine}
+        return {refusal.partition: refusal.reason for refusal in outcome.refused}
+
+    def _take(self, name: str, renames: Sequence[Rename]) -> list[FailedRename]:
+        """Run by run: a table that knew a later one would pass for having the earlier one too."""
+        waiting = sorted(renames, key=lambda each: each.run)
+        try:
+            table = self._opened(name)
+            while waiting:
+                mine = [each for each in waiting if each.run == waiting[0].run]
+                take_run(table, mine[0].run, mine)
+                waiting = waiting[len(mine) :]
+        except StagedFileGoneError:
+            return [FailedRename(each, gone_reason(each), lost=True) for each in waiting]
+        except PenstockError as error:
+            return [FailedRename(each, error.primary) for each in waiting]
+        return []
+
+    def _run_of(self, name: str) -> int:
+        """The last replay run that the table of a type has; 0 if it cannot be read, or is not there."""
+        try:
+            if (table := self._table(name)) is None:
+                return 0
+            table.refresh()
+            return run_number(table)
+        except PenstockError:
+            return 0
+
+    def _slice(self, part: RoutedPart, share: Share, own: int) -> SlicePart:
+        """The slice as this type sees it: offsets without a record of the type are holes, back to its last commit."""
+        name = share.files[0].path.split("/", 1)[0]
+        files = tuple(_below(file, name) for file in share.files)
+        counts = Counts(read=share.counts.written, written=share.counts.written)
+        # A table beyond what the files begin with would hold their rows twice: it refuses a slice that starts below.
+        taken_from = part.taken_from.get(name, part.piece.start)
+        start = own if own <= taken_from else part.piece.start
+        return SlicePart(Slice(part.partition, start, part.piece.end, start), part.token, counts, files)
+
+    def _flow(self, name: str) -> int:
+        """Stands for all of the job file that decides which records become rows of a type."""
+        job, on = self.job, self.job.on
+        policies = (on.bad_record, on.tombstone, on.new_column, on.mixed_types)
+        kind = replace(self.export.all_types[name], rotation=None, start=None)
+        return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
+
+    def _start(self, table: Table, parts: list[RoutedPart]) -> None:
+        state = table.state([part.partition for part in parts])
+        new = [part for part in parts if state.of(part.partition).position is None]
+        if new:
+            starts = tuple(StartPart(part.partition, part.piece.start, part.token) for part in new)
+            table.commit(Proposal(self.job.name, new_batch_id(), starts))
+
+    def _ready(self, name: str) -> Table:
+        """The table of a type whose files were just staged."""
+        unread = name in self._unread
+        table = self._opened(name)
+        if unread and self.columns_of(name) != super().columns_of(name):
+            raise SchemaMovedError(f"the files of type {name} were written before its table could be read")
+        return table
+
+    def _table(self, name: str) -> Table | None:
+        known = self._tables.get(name)
+        if known is None:
+            try:
+                known = open_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
+            except MissingTableError:
+                return None
+            self._tables[name] = known
+        return known
+
+    def _opened(self, name: str) -> Table:
+        """The table with all columns of the type; it is created with the first file."""
+        wanted = pa.schema([*(self.columns_of(name) or ()), (DAY, pa.date32())])
+        table = self._table(name)
+        if table is None or len(missing_columns(table.schema, wanted)):
+            spec = type_table_spec(self.job.table, name)
+            table = open_or_create(spec, self.job.name, wanted, NewColumnPolicy.ADD, self.environment)
+            self._tables[name] = table
+        return table
+
+
+def _below(file: StagedFile, name: str) -> StagedFile:
+    """The file with its path as the type's own table sees it."""
+    return StagedFile(
+        file.topic,
+        file.partition,
+        file.path.removeprefix(f"{name}/"),
+        file.rows,
+        file.size_bytes,
+        file.partition_values,
+        file.stats,
+        file.last_offset,
+    )

@@ -1,0 +1,1 @@
+"""The files that the ledger of an export orders about."""

@@ -1,0 +1,1 @@
+"""The ledger of an export: its commit log."""

@@ -1,0 +1,153 @@
+"""An entry of the ledger: one atomic act, as a value. What it does to the state is in `fold`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.offset_ranges import Ranges
+from penstock.job.spec import TypeStart
+from penstock.logs.log import EpochMark, Partition
+from penstock.tables.export.ledger.state import Cause, Day, Rename
+from penstock.tables.state import Totals
+
+
+class EntryKind(StrEnum):
+    """One word for people who read the ledger; the fold looks at the contents."""
+
+    TYPES = "types"
+    START = "start"
+    FENCE = "fence"
+    BATCH = "batch"
+    CATCH_UP = "catch_up"
+    IDLE = "idle"
+    REPLAY = "replay"
+    COMPACTION = "compaction"
+    REBUILD = "rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    partition: Partition
+    offset: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class FenceRecord:
+    partition: Partition
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredRecord:
+    """Records of a type that a slice read and left for later; `first` is the offset of the first of them."""
+
+    count: int
+    first: int
+    size_bytes: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenRecord:
+    """What a slice wrote of a type."""
+
+    rows: int
+    files: int
+    size_bytes: int
+    days: Mapping[Day, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRecord:
+    """What a catch-up slice did for a type: from which offset, and how many of its records it dealt with."""
+
+    start: int
+    count: int
+    gap: int = 0
+    """Offsets from `start` on that the log no longer had."""
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRecord:
+    """One slice of a batch. `taken` is set for a catch-up: it moves lanes, not the partition."""
+
+    partition: Partition
+    start: int
+    end: int
+    token: int
+    totals: Totals
+    """What it adds."""
+    watermark_ms: int | None = None
+    written: Mapping[str, WrittenRecord] = field(default_factory=dict)
+    deferred: Mapping[str, DeferredRecord] = field(default_factory=dict)
+    taken: Mapping[str, TakenRecord] | None = None
+    quarantine: tuple[StagedFile, ...] = ()
+    routing: str = ""
+    """The id of the routing under which a slice of the partition itself was read; empty: that of the job file."""
+    mark: EpochMark | None = None
+    """The last record of a slice of the partition itself, if its leader epoch is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeRecord:
+    """A type that is new to the table, or whose columns changed."""
+
+    schema: str
+    start: TypeStart | None = None
+    """Where it begins in partitions that already have a position; None for a type that is not new."""
+    routing: str = ""
+    """The id of the routing by which what it has to catch up is found."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRecord:
+    """What a replay run took out of quarantine: it moves no position, and its rows belong to no slice (RULES Q2)."""
+
+    run: int
+    offsets: Mapping[Partition, Ranges]
+    written: Mapping[str, WrittenRecord] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Everything that became true at once with number `number`."""
+
+    number: int
+    kind: EntryKind
+    job: str
+    batch_id: str
+    at: float
+    starts: tuple[StartRecord, ...] = ()
+    fences: tuple[FenceRecord, ...] = ()
+    slices: tuple[SliceRecord, ...] = ()
+    types: Mapping[str, TypeRecord] = field(default_factory=dict)
+    idle: Mapping[Partition, int] = field(default_factory=dict)
+    """Watermarks of partitions that were read to their end and stayed there."""
+    renames: tuple[Rename, ...] = ()
+    removes: tuple[str, ...] = ()
+    pending: tuple[Rename, ...] = ()
+    """Renames of earlier entries that still cannot be done; all others are done (RULES L1, L4)."""
+    pending_removes: tuple[str, ...] = ()
+    pending_marks: tuple[tuple[str, Day], ...] = ()
+    """Days whose markers earlier entries should have changed and could not."""
+    dropped: tuple[Rename, ...] = ()
+    """Pending renames that are given up because their staged files are gone; their rows count as vanished."""
+    retired: int = 0
+    """See `LedgerState.retired`; 0 leaves it as it was."""
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Writes to the final place that failed since the last entry, by type."""
+    reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)
+    closed: tuple[tuple[str, Day], ...] = ()
+    """Days that are complete with this entry."""
+    routings: Mapping[str, str] = field(default_factory=dict)
+    """Routings that are new to the table, by id."""
+    replay: ReplayRecord | None = None
+
+    @property
+    def writers(self) -> tuple[SliceRecord | ReplayRecord, ...]:
+        """All that brought rows."""
+        return self.slices if self.replay is None else (*self.slices, self.replay)

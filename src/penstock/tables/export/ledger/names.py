@@ -1,0 +1,172 @@
+"""Where things lie below the root of a routed job, and the names that readers see (DESIGN 6.1).
+
+    <type>/day=YYYY-MM-DD/[<cluster>.]<topic>.<partition>[~<life>].<last offset>.parquet
+    <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
+    <type>/day=YYYY-MM-DD/replayed~<job>.<entry>.<n>.parquet
+    _penstock/names/<name space>                  which job writes names that begin so
+    _penstock/topics/<topic id>/<type>            which job writes these records
+    _penstock/<job>/ledger/<entry>.json           the chain of entries
+    _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
+    _penstock/<job>/last_snapshot.json            a hint where to begin
+    _penstock/<job>/last_complete.json            the newest entry whose acts on files are known to be done
+    _penstock/<job>/proved.json                   what `verify` has proved of the entries so far
+    _penstock/<job>/staged/<type>/s....pq         written, not yet committed (r....pq: by a replay)
+    _penstock/<job>/complete/<type>/<day>.json    day-complete markers
+
+Every reader passes over a folder that begins with `_`; whoever reads one type reads below its folder.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from penstock.logs.log import Partition
+
+SUFFIX = ".parquet"
+CLAIMS = "_penstock/names"
+_DIGITS = 20
+_FINAL = re.compile(r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)\.parquet")
+_COMPACTED = re.compile(r"compacted~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
+_REPLAYED = re.compile(r"replayed~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
+_DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The folders of one job below its root."""
+
+    job: str
+
+    @property
+    def home(self) -> str:
+        return f"_penstock/{self.job}"
+
+    @property
+    def staged(self) -> str:
+        return f"{self.home}/staged"
+
+    @property
+    def entries(self) -> str:
+        return f"{self.home}/ledger"
+
+    @property
+    def snapshots(self) -> str:
+        return f"{self.home}/snapshots"
+
+    @property
+    def last_snapshot(self) -> str:
+        return f"{self.home}/last_snapshot.json"
+
+    @property
+    def last_complete(self) -> str:
+        return f"{self.home}/last_complete.json"
+
+    def entry(self, number: int) -> str:
+        return f"{self.entries}/{number:0{_DIGITS}}.json"
+
+    def snapshot(self, number: int) -> str:
+        return f"{self.snapshots}/{number:0{_DIGITS}}.json"
+
+    @property
+    def proved(self) -> str:
+        return f"{self.home}/proved.json"
+
+    def marker(self, name: str, day: str) -> str:
+        return f"{self.home}/complete/{name}/{day}.json"
+
+    def markers(self) -> str:
+        return f"{self.home}/complete"
+
+
+@dataclass(frozen=True, slots=True)
+class NameSpace:
+    """How the file names of a job begin: `<topic>.`, or `<cluster>.<topic>.` where the job file names the cluster.
+
+    Always with the topic: a second one may be added to the job at any time.
+    """
+
+    cluster: str = ""
+
+    def of(self, topic: str) -> str:
+        space = f"{self.cluster}.{topic}." if self.cluster else f"{topic}."
+        # Readers pass over files whose names begin with these.
+        return f"~{space}" if space.startswith(("_", ".")) else space
+
+    def claim(self, topic: str) -> str:
+        """The object by which a job reserves the names that begin so."""
+        return claim_of(self.of(topic))
+
+
+@dataclass(frozen=True, slots=True)
+class FinalName:
+    """What the name of a data file says."""
+
+    space: str
+    partition: int
+    life: int
+    last_offset: int
+
+
+def claim_of(space: str) -> str:
+    """The object that says which job writes names that begin so."""
+    return f"{CLAIMS}/{space}"
+
+
+def is_of_topic(space: str, topic: str) -> bool:
+    """Whether names that begin so may be of a topic, under whatever name of its cluster."""
+    return f".{space.removeprefix('~')}".endswith(f".{topic}.")
+
+
+def topic_claim(topic_id: str, name: str) -> str:
+    """The object by which a job reserves the records of a type in one life of a topic."""
+    return f"_penstock/topics/{topic_id}/{name}"
+
+
+def day_folder(name: str, day: str) -> str:
+    return f"{name}/day={day}"
+
+
+def final_name(space: NameSpace, partition: Partition, life: int, last_offset: int) -> str:
+    """The name of a data file; `life` counts the lives of a topic that was recreated, from 1."""
+    lived = f"~{life}" if life > 1 else ""
+    return f"{space.of(partition.topic)}{partition.number}{lived}.{last_offset}{SUFFIX}"
+
+
+def compacted_final_name(job: str, entry: int, number: int) -> str:
+    return f"compacted~{job}.{entry}.{number}{SUFFIX}"
+
+
+def replayed_final_name(job: str, entry: int, number: int) -> str:
+    """The name of a file with rows out of quarantine: the files of slices have names of their own."""
+    return f"replayed~{job}.{entry}.{number}{SUFFIX}"
+
+
+def parse_final_name(path: str) -> FinalName | None:
+    """What the name says, whatever folder it lies in; None if it is no data file of ours."""
+    last_part = path.rsplit("/", 1)[-1]
+    if _COMPACTED.fullmatch(last_part) or _REPLAYED.fullmatch(last_part):
+        return None
+    found = _FINAL.fullmatch(last_part)
+    if found is None:
+        return None
+    return FinalName(found["space"], int(found["partition"]), int(found["life"] or 1), int(found["last"]))
+
+
+def output_entry(path: str, job: str) -> int | None:
+    """The entry that named an output of this job's compaction or replay; None for any other file."""
+    name = path.rsplit("/", 1)[-1]
+    found = _COMPACTED.fullmatch(name) or _REPLAYED.fullmatch(name)
+    return int(found["entry"]) if found is not None and found["job"] == job else None
+
+
+def is_own_output(path: str, job: str) -> bool:
+    """Whether the file is an output of this job's compaction or of its replay: its name tells the job and the entry."""
+    return output_entry(path, job) is not None
+
+
+def type_and_day(path: str) -> tuple[str, str] | None:
+    """The type and the day of a data file by its folders; None for anything else."""
+    parts = path.split("/")
+    found = _DAY_FOLDER.fullmatch(parts[1]) if len(parts) == 3 else None
+    return None if found is None or parts[0].startswith("_") else (parts[0], found["day"])

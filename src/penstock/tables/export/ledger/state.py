@@ -1,0 +1,217 @@
+"""What the ledger of a routed job says: positions per partition and type, and all that the next entry builds on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.flow.write.manifest import StagedFile
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.logs.log import EpochMark, Partition
+from penstock.tables.state import Totals
+
+Day = str
+"""`YYYY-MM-DD`, in UTC."""
+
+
+class Cause(StrEnum):
+    """Why a type is behind the others."""
+
+    ROTATION = "rotation"
+    FAILING = "failing"
+    BACKFILL = "backfill"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A type that is behind in a partition: everything of it below `position` is written.
+
+    A type without a lane is where the partition is: that is how an idle type counts as up to date.
+    """
+
+    position: int
+    cause: Cause
+    counted_from: int
+    """Records of the type from this offset on are in `deferred`; those below belong to a backfill."""
+    deferred: int = 0
+    size_bytes: int = 0
+    since: float = 0.0
+    """When the first of them was left behind."""
+    watermark_ms: int | None = None
+    """The event time that the type is complete up to."""
+    routing: str = ""
+    """Of a backfill: the routing of the process that added the type."""
+    gap: int = 0
+    """Offsets since `counted_from` that the log had lost: some of `deferred` may never be found."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedFrom:
+    """From which offset on the records of a partition were counted under a routing."""
+
+    offset: int
+    routing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Quarantine files that an entry listed; `number` is the entry's (RULES Q1)."""
+
+    number: int
+    files: tuple[StagedFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reread:
+    """Offsets `[start, end)` that the log gives to a type that began at the beginning, also if it has read them by now.
+
+    What is in quarantine of the type there may be among its rows: no replay touches it.
+    """
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedPartition:
+    """What the ledger holds of one partition. `position` is where every type is that has no lane."""
+
+    position: int | None = None
+    origin: int | None = None
+    token: int = 0
+    totals: Totals = field(default_factory=Totals)
+    lanes: Mapping[str, Lane] = field(default_factory=dict)
+    watermark_ms: int | None = None
+    listing: Listing | None = None
+    routings: tuple[RoutedFrom, ...] = ()
+    """Ascending, as far back as a lane may still need them; a rebuilt partition has none below its position."""
+    rereads: Mapping[str, Reread] = field(default_factory=dict)
+    mark: EpochMark | None = None
+    """The last record that was read whose leader epoch is known (RULES P3)."""
+
+    @property
+    def quarantine_mark(self) -> int | None:
+        return self.listing.number if self.listing else None
+
+    def watermark_of(self, name: str) -> int | None:
+        lane = self.lanes.get(name)
+        return self.watermark_ms if lane is None else lane.watermark_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """A staged file and the name that readers will see it under."""
+
+    source: str
+    target: str
+    type: str
+    topic_id: str = ""
+    partition: int = 0
+    start: int = 0
+    """Of the slice that it belongs to."""
+    waits: bool = False
+    """Whether it may only be done once all removes are (RULES L7)."""
+    rows: int = 0
+    size_bytes: int = 0
+    run: int = 0
+    """Of a replay: its number. The file belongs to no slice, so it holds no position back."""
+    stats: str = ""
+    """What the type's own Delta table keeps of the file, where it takes it under the name that it was staged with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """The acts on files that an entry ordered: removes come before renames (RULES L7)."""
+
+    renames: tuple[Rename, ...] = ()
+    removes: tuple[str, ...] = ()
+    marks: tuple[tuple[str, Day], ...] = ()
+    """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TypeState:
+    """One type of the table: its fixed columns and what was written of it."""
+
+    schema: str
+    """An Arrow schema, serialised and in base64; empty while it is not inferred yet."""
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    outcomes: str = ""
+    """The last writes to the final place, the newest last: `1` done, `0` failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """The fold of the ledger up to entry `number`."""
+
+    number: int = 0
+    partitions: Mapping[Partition, RoutedPartition] = field(default_factory=dict)
+    fingerprints: Mapping[str, int | None] = field(default_factory=dict)
+    types: Mapping[str, TypeState] = field(default_factory=dict)
+    unfinished: Unfinished = field(default_factory=Unfinished)
+    """Of the last entry: nobody adds an entry before these acts are done or carried over (RULES L1)."""
+    pending: tuple[Rename, ...] = ()
+    """Renames that failed and were carried over (RULES L4)."""
+    reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)
+    """Days that got late rows after they were complete, with the watermark of that moment."""
+    open_days: frozenset[tuple[str, Day]] = frozenset()
+    """Days that have rows and are not complete."""
+    first_batch: str = ""
+    """The batch id of the first entry: it tells this ledger from another one of the same job and root."""
+    routings: Mapping[str, str] = field(default_factory=dict)
+    """The routings that processes of the job had, by id, as `Routing.text`."""
+    retired: int = 0
+    """No entry takes an output of a compaction any more that had to be named by this number."""
+    replay_run: int = 0
+    """The number of the last replay run; 0 before the first."""
+    replay_entry: int = 0
+    """The entry that holds it, with the offsets that may still have to be taken out of quarantine (RULES Q2)."""
+
+    @property
+    def version(self) -> int:
+        return self.number
+
+    def of(self, partition: Partition) -> RoutedPartition:
+        return self.partitions.get(partition, RoutedPartition())
+
+    @property
+    def tokens(self) -> dict[Partition, int]:
+        return {partition: state.token for partition, state in self.partitions.items()}
+
+    def current(self) -> Iterator[tuple[Partition, RoutedPartition]]:
+        """The partitions of the topics' present lives."""
+        for partition, here in self.partitions.items():
+            if self.fingerprints.get(partition.topic) == topic_fingerprint(partition.topic_id):
+                yield partition, here
+
+    def position_of(self, partition: Partition, name: str) -> int | None:
+        """The offset up to which everything of a type is where readers see it (RULES L5)."""
+        here = self.of(partition)
+        if here.position is None:
+            return None
+        lane = here.lanes.get(name)
+        waiting = [each.start for each in self.pending if each.type == name and _of(each, partition)]
+        return min([here.position if lane is None else lane.position, *waiting])
+
+    def global_position(self, partition: Partition) -> int | None:
+        """The offset below which nothing has to be read again: the minimum over all types."""
+        here = self.of(partition)
+        if here.position is None:
+            return None
+        waiting = [each.start for each in self.pending if _of(each, partition)]
+        return min([here.position, *(lane.position for lane in here.lanes.values()), *waiting])
+
+    def life_of(self, partition: Partition) -> int:
+        """Which life of its topic a partition belongs to, from 1 on, in the order in which the ledger met them."""
+        ids = list(dict.fromkeys(each.topic_id for each in self.partitions if each.topic == partition.topic))
+        return ids.index(partition.topic_id) + 1
+
+    def pending_types(self) -> frozenset[str]:
+        return frozenset(each.type for each in self.pending)
+
+
+def _of(rename: Rename, partition: Partition) -> bool:
+    return not rename.run and (rename.topic_id, rename.partition) == (partition.topic_id, partition.number)

@@ -1,0 +1,13 @@
+"""The table of a routed job in the format that the job asks for."""
+
+from __future__ import annotations
+
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.tables.environment import Environment
+from penstock.tables.export.delta_types import DeltaTypes
+from penstock.tables.export.table import ExportTable
+
+
+def open_export(job: JobSpec, export: ExportSpec, environment: Environment) -> ExportTable:
+    kind = DeltaTypes if export.format == "delta" else ExportTable
+    return kind(job, export, environment)

@@ -1,0 +1,1 @@
+"""A lost ledger, made again."""

@@ -1,0 +1,265 @@
+"""What the data files of a job prove about its positions when the ledger is lost (RULES L6).
+
+A batch is believed only if it is whole: of every slice that left files, each task's piece is there with as many files
+of each type as the task counted. A type of which a slice has no file at all, although its tasks wrote some, failed and
+was left out of the batch, or its files are lost. If it has no file of a later slice, both are the same: it is read
+again from where its files end. Otherwise catch-ups of the type have to cover what the tasks had of it.
+
+A piece without any file may have held only records that were filtered, quarantined or left to types that are behind, or
+its files may be lost: that is a doubt. The slices of a partition have to touch, from the first to the last; offsets
+between them that left no file are a doubt for the same reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from penstock.logs.log import Partition
+from penstock.tables.export.files.data_files import Facts
+from penstock.tables.export.ledger.names import parse_final_name
+
+FILES_SHOWN_MAX = 5
+VERSION = 1
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why the ledger is not rebuilt: something that the files do not prove."""
+
+    reason: str
+    partition: str = ""
+    offsets: Range | None = None
+    """Half-open."""
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The files that a task wrote of a type, with the offsets of the first and the last row in them."""
+
+    files: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """A file that a batch wrote, by its footer; its rows may lie in a compacted file by now."""
+
+    path: str
+    partition: Partition
+    life: int
+    type: str
+    day: str
+    batch: str
+    slice: Range
+    piece: Range
+    pieces: int
+    first: int
+    last: int
+    main: bool
+    start: int
+    """From which offset on the slice took records of the type."""
+    types: Mapping[str, Extent] | None
+    """What its task wrote of each type in this piece; None if the file was closed before that was known."""
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypeProof:
+    """What the files prove of a type in a partition."""
+
+    position: int
+    """Where the last slice ends in which it has rows: it may have been behind from there on."""
+    main: tuple[Witness, ...] = ()
+    caught_up: tuple[Witness, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionProof:
+    """What the files prove of a partition."""
+
+    partition: Partition
+    life: int
+    origin: int
+    position: int
+    types: Mapping[str, TypeProof] = field(default_factory=dict)
+
+
+def witness(facts: Facts, path: str, rows: int, size_bytes: int) -> Witness | Doubt:
+    """The testimony of one footer about the file that was written under `path`."""
+    name = parse_final_name(path)
+    if not facts or facts.get("v") != VERSION or "kind" in facts or name is None:
+        return Doubt("its footer does not tell which batch wrote it", files=(path,))
+    try:
+        found = Witness(
+            path=path,
+            partition=Partition(facts["topic"], facts["topic_id"], facts["partition"]),
+            life=name.life,
+            type=facts["type"],
+            day=facts["day"],
+            batch=facts["batch"],
+            slice=_range(facts["slice"]),
+            piece=_range(facts["piece"]),
+            pieces=facts["pieces"],
+            first=facts["first"],
+            last=facts["last"],
+            main=facts["main"],
+            start=facts["from"],
+            types=_extents(facts.get("types")),
+            rows=rows,
+            size_bytes=size_bytes,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        return Doubt(f"its footer cannot be read: {error!r}", files=(path,))
+    stated = (found.partition.number, found.last, f"{found.type}/day={found.day}")
+    if stated != (name.partition, name.last_offset, path.rpartition("/")[0]):
+        return Doubt("its name and its footer disagree", str(found.partition), found.slice, (path,))
+    return found
+
+
+def prove(witnesses: Iterable[Witness], types: Iterable[str]) -> tuple[list[PartitionProof], list[Doubt]]:
+    """What the files prove, partition by partition, and everything that they leave open."""
+    by_partition: dict[Partition, list[Witness]] = defaultdict(list)
+    for each in witnesses:
+        by_partition[each.partition].append(each)
+    doubts: list[Doubt] = []
+    proofs = []
+    names = sorted({*types, *(each.type for found in by_partition.values() for each in found)})
+    for partition in sorted(by_partition):
+        found = by_partition[partition]
+        doubts += _doubts(partition, found)
+        proofs.append(_proof(partition, found, names))
+    return sorted(proofs, key=lambda each: (each.partition.topic, each.life, each.partition.number)), doubts
+
+
+def _proof(partition: Partition, found: Sequence[Witness], names: Iterable[str]) -> PartitionProof:
+    origin = min(each.slice[0] for each in found)
+    types = {}
+    for name in names:
+        mine = [each for each in found if each.type == name]
+        types[name] = TypeProof(
+            max((each.slice[1] for each in mine), default=origin),
+            tuple(each for each in mine if each.main),
+            tuple(each for each in mine if not each.main),
+        )
+    return PartitionProof(partition, found[0].life, origin, max(each.slice[1] for each in found), types)
+
+
+def _doubts(partition: Partition, found: Sequence[Witness]) -> Iterator[Doubt]:
+    name = str(partition)
+    yield from _twice(name, found)
+    if len({each.life for each in found}) > 1:
+        yield Doubt("its files are named as of several lives of the topic", name, None, _shown(found))
+    slices: dict[tuple[str, Range, bool], list[Witness]] = defaultdict(list)
+    for each in found:
+        slices[each.batch, each.slice, each.main].append(each)
+    for (_, place, _), files in slices.items():
+        yield from _not_whole(name, place, files, found)
+    yield from _not_touching(name, slices)
+    for kind in sorted({each.type for each in found}):
+        yield from _overlapping_rows(name, [each for each in found if each.type == kind])
+
+
+def _twice(name: str, found: Sequence[Witness]) -> Iterator[Doubt]:
+    seen: set[str] = set()
+    for each in found:
+        if each.path in seen:
+            yield Doubt("its rows are there twice, a compaction was cut short", name, each.slice, (each.path,))
+        seen.add(each.path)
+
+
+def _not_whole(name: str, place: Range, files: Sequence[Witness], found: Sequence[Witness]) -> Iterator[Doubt]:
+    """Whether all files are there that the slice was written to; `found` are those of the whole partition."""
+    landed = {each.type for each in files}
+    pieces: dict[Range, list[Witness]] = defaultdict(list)
+    for each in files:
+        pieces[each.piece].append(each)
+    for piece, mine in sorted(pieces.items()):
+        told = next((each.types for each in mine if each.types is not None), None)
+        if told is None:
+            yield Doubt("no file tells how many its task wrote", name, piece, _shown(mine))
+            continue
+        counts = Counter(each.type for each in mine)
+        for kind in sorted({*told, *counts}):
+            wrote = told.get(kind, Extent(0, 0, 0))
+            if kind in landed and counts[kind] != wrote.files:
+                reason = f"{counts[kind]} files of type {kind} are there, and its task wrote {wrote.files}"
+                yield Doubt(reason, name, piece, _shown(mine))
+            if kind not in landed and not _is_read_again(kind, place, wrote, found):
+                reason = (
+                    f"its task wrote {wrote.files} files of type {kind}, none is there and nothing caught up with it"
+                )
+                yield Doubt(reason, name, piece, _shown(mine))
+    spans = list(_joined(pieces))
+    # The first piece begins behind the slice where the log had lost the offsets before it.
+    touching = len(spans) == 1 and place[0] <= spans[0][0] and spans[0][1] == place[1]
+    if {each.pieces for each in files} != {len(pieces)} or not touching:
+        yield Doubt("a part of the slice left no file", name, place, _shown(files))
+
+
+def _is_read_again(kind: str, place: Range, wrote: Extent, found: Sequence[Witness]) -> bool:
+    """Whether what a slice had of a type and did not land was caught up with, or will be."""
+    mine = [each for each in found if each.type == kind]
+    if all(each.slice[1] <= place[0] for each in mine):
+        return True
+    caught_up = _joined((each.start, each.slice[1]) for each in mine if not each.main)
+    return any(start <= wrote.first and wrote.last < end for start, end in caught_up)
+
+
+def _not_touching(name: str, slices: Iterable[tuple[str, Range, bool]]) -> Iterator[Doubt]:
+    """Slices of the partition itself never overlap; a catch-up reads again what they had left."""
+    known = list(slices)
+    for before, after in pairwise(sorted(place for _, place, main in known if main)):
+        if after[0] < before[1]:
+            yield Doubt("two slices overlap", name, (after[0], min(before[1], after[1])))
+    for before, after in pairwise(_joined(place for _, place, _ in known)):
+        yield Doubt("no file tells of these offsets", name, (before[1], after[0]))
+
+
+def _overlapping_rows(name: str, files: Sequence[Witness]) -> Iterator[Doubt]:
+    """A record is in one batch: the rows of a type in two batches do not mix."""
+    batches: dict[str, list[Witness]] = defaultdict(list)
+    for each in files:
+        batches[each.batch].append(each)
+    last: Witness | None = None
+    for of in sorted(batches.values(), key=lambda each: min(one.first for one in each)):
+        first = min(of, key=lambda each: each.first)
+        if last is not None and first.first <= last.last:
+            reason = f"two batches wrote rows of {first.type} here"
+            yield Doubt(reason, name, (first.first, last.last + 1), (last.path, first.path))
+        last = max([*of, *([last] if last else [])], key=lambda each: each.last)
+
+
+def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
+    """The same offsets in as few ranges as possible."""
+    open_range: Range | None = None
+    for start, end in sorted(ranges):
+        if open_range is None:
+            open_range = start, end
+        elif start > open_range[1]:
+            yield open_range
+            open_range = start, end
+        else:
+            open_range = open_range[0], max(open_range[1], end)
+    if open_range is not None:
+        yield open_range
+
+
+def _extents(told: Mapping[str, Mapping[str, int]] | None) -> dict[str, Extent] | None:
+    return None if told is None else {name: Extent(**each) for name, each in told.items()}
+
+
+def _range(value: Sequence[int]) -> Range:
+    start, end = value
+    return int(start), int(end)
+
+
+def _shown(files: Sequence[Witness]) -> tuple[str, ...]:
+    return tuple(each.path for each in files[:FILES_SHOWN_MAX])

@@ -1,0 +1,389 @@
+"""A lost ledger made again from the names and footers of the data files (RULES L6).
+
+What files cannot tell is settled so that nothing is lost and no row doubled:
+
+- Records that left no row were filtered or never there: they all count as holes; those in quarantine as bad.
+- A type may have been behind when the ledger was lost. It is taken to be where its last slice with rows ends; from
+  there on the log is read again for it alone, which finds what it had left and can double nothing, since none of its
+  files is beyond. What the log no longer holds of that is named as a warning. A type that began `now` and left no file
+  in a partition began there at an offset that nobody knows: it counts as up to date, with a warning.
+- Records that were quarantined, at offsets that are read again, are quarantined a second time.
+- Rows that a replay took out of quarantine prove that their type was beyond them, and nothing of a slice.
+- A partition without files begins as any new one; unless the job begins at the beginning, that is a doubt.
+- Tokens begin anew and watermarks are unknown: no process of the job may run meanwhile, and days are complete again
+  once their partitions have been read on.
+
+Entry numbers go on above those that compacted files and the quarantine name: both would take a number that comes twice
+for done.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import UserError
+from penstock.flow.columns.fitting import folded, grown
+from penstock.flow.route.fanout_write import REPLAYED
+from penstock.job.spec import JobSpec, StartAt, TypeStart
+from penstock.lake.delta.keys import fingerprint, position_key
+from penstock.lake.storage import NotFoundError
+from penstock.logs.log import Bounds, Partition
+from penstock.tables.environment import new_batch_id
+from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
+from penstock.tables.export.ledger.codec import encode_entry
+from penstock.tables.export.ledger.entry import (
+    Entry,
+    EntryKind,
+    SliceRecord,
+    StartRecord,
+    TakenRecord,
+    TypeRecord,
+    WrittenRecord,
+)
+from penstock.tables.export.ledger.fold import apply
+from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
+from penstock.tables.export.ledger.schemas import schema_text
+from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.rebuild.inputs import Doubt, PartitionProof, Witness, prove, witness
+from penstock.tables.export.rebuild.replayed_inputs import (
+    ReplayedFile,
+    bad_counts,
+    replay_doubts,
+    replay_record,
+    replayed_file,
+    with_replays,
+)
+from penstock.tables.export.table import ExportTable
+from penstock.tables.quarantine.table import adopt, open_quarantine
+from penstock.tables.state import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What a rebuild found. `number` is the newest entry of the new ledger; None if a doubt kept it from being made."""
+
+    number: int | None
+    state: LedgerState | None
+    files: int
+    rows: int
+    doubts: tuple[Doubt, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.doubts
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Everything that was read from the data files."""
+
+    witnesses: tuple[Witness, ...]
+    schemas: Mapping[str, pa.Schema]
+    """By type, of the file with the most columns: columns are only ever added."""
+    doubts: tuple[Doubt, ...]
+    entry_max: int
+    """The greatest number of an entry that a file name tells."""
+    replayed: tuple[ReplayedFile, ...] = ()
+
+    @property
+    def files(self) -> tuple[Witness | ReplayedFile, ...]:
+        return (*self.witnesses, *self.replayed)
+
+
+def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
+    """Make the ledger again, or say what keeps it from being made; `bounds` are of the topics' present partitions."""
+    _refuse_remains(table)
+    found = _look(table)
+    proofs, open_questions = prove(found.witnesses, table.export.all_types)
+    doubts = (
+        *found.doubts,
+        *open_questions,
+        *replay_doubts(found.replayed, proofs),
+        *_without_files(table.job, proofs, bounds),
+    )
+    files, rows = len(found.files), sum(each.rows for each in found.files)
+    if doubts or not proofs:
+        nothing = () if doubts else (Doubt("there are no data files of this job"),)
+        return RebuildReport(None, None, files, rows, (*doubts, *nothing))
+    proofs = with_replays(proofs, found.replayed)
+    table.claim_names({each.partition.topic for each in proofs})
+    table.claim_topics({each.partition.topic_id for each in proofs})
+    _forget_markers(table)
+    entries, state = _entries(table, found, proofs, bounds)
+    # Before it: what is in quarantine belongs to these files, whichever ledger they have.
+    adopt(table.job, fingerprint(state.first_batch), table.environment)
+    # The one act that counts: without it nobody finds the entries, with it nobody needs them.
+    table.ledger.keep_snapshot(state)
+    for entry in entries:
+        table.storage.put_if_absent(table.places.entry(entry.number), encode_entry(entry))
+    return RebuildReport(state.number, state, files, rows, warnings=tuple(_warnings(table, proofs, state, bounds)))
+
+
+def _refuse_remains(table: ExportTable) -> None:
+    places = table.places
+    for folder in (places.entries, places.snapshots):
+        if next(iter(table.storage.list(folder)), None) is not None:
+            raise UserError(
+                f"the job {table.job.name} has a ledger",
+                detail=f"there are objects below {folder}",
+                hint="a ledger is rebuilt only where none is; move remains of a damaged one away first",
+            )
+    if table.storage.exists(places.last_snapshot):
+        raise UserError(f"{places.last_snapshot} is what is left of a ledger", hint="move it away first")
+
+
+def _forget_markers(table: ExportTable) -> None:
+    """Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so."""
+    for entry in list(table.storage.list(table.places.markers())):
+        table.storage.delete(entry.path)
+
+
+# what is there
+
+
+def _look(table: ExportTable) -> Found:
+    """Read the footers of all data files of this job."""
+    files = list(_files(table))
+    witnesses: list[Witness] = []
+    replayed: list[ReplayedFile] = []
+    doubts: list[Doubt] = []
+    schemas: dict[str, pa.Schema] = {}
+    for file, footer in zip(files, read_footers(table.storage, [each.path for each in files]), strict=True):
+        if not isinstance(footer, Footer):
+            reason = "it is gone again" if footer is None else footer.detail
+            doubts.append(Doubt(f"its footer cannot be read: {reason}", files=(file.path,)))
+            continue
+        if not _is_ours(table, file, footer):
+            continue
+        for each in _testimony(table, file, footer):
+            match each:
+                case Doubt():
+                    doubts.append(each)
+                case ReplayedFile():
+                    replayed.append(each)
+                case Witness():
+                    witnesses.append(each)
+        known = schemas.get(file.type, footer.schema)
+        # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
+        youngest = max(known, footer.schema, key=len)
+        schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
+    numbers = (output_entry(each.path, table.job.name) or 0 for each in files)
+    return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0), tuple(replayed))
+
+
+def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
+    """Whether this job wrote a file; that of a topic that it no longer reads tells it in its footer."""
+    expected = {table.space.of(each) for each in table.job.log.topics}
+    return file.name is None or file.name.space in expected or footer.facts.get("job") == table.job.name
+
+
+def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[Witness | ReplayedFile | Doubt]:
+    if file.name is not None:
+        expected = table.space.of(str(footer.facts.get("topic", "")))
+        if footer.facts and file.name.space != expected:
+            yield Doubt(
+                f"its name does not begin with {expected}: was table.export.cluster changed?", files=(file.path,)
+            )
+            return
+        yield witness(footer.facts, file.path, footer.rows, file.size_bytes)
+        return
+    if footer.facts.get("kind") == REPLAYED:
+        yield replayed_file(footer.facts, file.path, footer.rows, file.size_bytes)
+        return
+    if footer.facts.get("kind") != COMPACTED:
+        yield Doubt("its footer does not tell what it replaces", files=(file.path,))
+        return
+    replaced = footer.facts["replaces"]
+    if sum(each["rows"] for each in replaced) != footer.rows:
+        yield Doubt("it has not as many rows as the files that it replaces", files=(file.path,))
+    for each in replaced:
+        tell = replayed_file if each.get("kind") == REPLAYED else witness
+        yield tell(each, each["path"], each["rows"], each["size_bytes"])
+
+
+def _files(table: ExportTable) -> Iterator[DataFile]:
+    """All data files that may be this job's, also of topics and types that the job file no longer names."""
+    places = ((entry, type_and_day(entry.path)) for entry in table.storage.list())
+    data = [(entry, place, parse_final_name(entry.path)) for entry, place in places if place is not None]
+    owners = {name.space: _owner(table, name.space) for _, _, name in data if name is not None}
+    for entry, place, name in sorted(data, key=lambda each: each[0].path):
+        unclaimed = name is not None and owners[name.space] in (None, table.job.name)
+        if unclaimed or is_own_output(entry.path, table.job.name):
+            yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
+
+
+def _owner(table: ExportTable, space: str) -> str | None:
+    try:
+        return table.storage.read(claim_of(space)).decode()
+    except NotFoundError:
+        return None
+
+
+def _without_files(
+    job: JobSpec, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
+) -> Iterator[Doubt]:
+    """Partitions of which nothing tells where they began."""
+    known = {each.partition for each in proofs}
+    for partition in sorted(bounds.keys() - known):
+        if job.log.start is not StartAt.EARLIEST:
+            reason = "it left no file, and the job does not begin at the beginning (log.kafka.start: earliest)"
+            yield Doubt(reason, str(partition))
+
+
+# what is written
+
+
+def _entries(
+    table: ExportTable, found: Found, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
+) -> tuple[tuple[Entry, Entry], LedgerState]:
+    """The starts and slices of all partitions, then each type back to where it is proved to be."""
+    proofs = list(proofs)
+    number = max(found.entry_max, _quarantined_up_to(table, proofs))
+    schemas = _type_schemas(table, found)
+    at = table.environment.now()
+    present = {each.topic_id for each in bounds}
+    quarantine = open_quarantine(table.job, table.environment)
+    bad = bad_counts(quarantine, proofs, found.replayed)
+    begun = Entry(
+        number + 1,
+        EntryKind.REBUILD,
+        table.job.name,
+        new_batch_id(),
+        at,
+        starts=tuple(StartRecord(each.partition, each.origin, 0) for each in proofs),
+        slices=tuple(_whole_slice(each, bad[each.partition]) for each in proofs),
+        types={name: TypeRecord(schema, TypeStart.NOW) for name, schema in schemas.items()},
+        routings={table.routing.id: table.routing.text},
+    )
+    caught_up = Entry(
+        number + 2,
+        EntryKind.REBUILD,
+        table.job.name,
+        begun.batch_id,
+        at,
+        slices=tuple(
+            piece for each in proofs for piece in _type_slices(table, each, schemas, each.partition.topic_id in present)
+        ),
+        types={
+            # What is read again is routed as the present job file says, whatever a later one does with the type.
+            name: TypeRecord(schema, TypeStart.BEGINNING, table.routing.id if name in table.export.all_types else "")
+            for name, schema in schemas.items()
+        },
+        replay=replay_record(quarantine, found.replayed),
+    )
+    return (begun, caught_up), apply(apply(LedgerState(number=number), begun), caught_up)
+
+
+def _whole_slice(proof: PartitionProof, bad: int) -> SliceRecord:
+    """Everything that slices of the partition itself wrote, as one."""
+    written = {name: _written(each.main) for name, each in proof.types.items() if each.main}
+    rows = sum(each.rows for each in written.values())
+    free = proof.position - proof.origin - rows
+    bad = min(bad, free)
+    totals = Totals(read=rows + bad, written=rows, quarantined=bad, holes=free - bad)
+    return SliceRecord(proof.partition, proof.origin, proof.position, 0, totals, written=written)
+
+
+def _type_slices(
+    table: ExportTable, proof: PartitionProof, types: Iterable[str], readable: bool
+) -> Iterator[SliceRecord]:
+    """Each type from the beginning to where it is proved to be; the rest stays before it as a lane.
+
+    A topic's earlier life cannot be read again: there every type counts as complete.
+    """
+    for name in types:
+        proved = proof.types.get(name)
+        rows = sum(each.rows for each in proved.caught_up) if proved else 0
+        position = proved.position if proved else proof.origin
+        if not readable or _began_unseen(table, proof, name):
+            position = proof.position
+        if position == proof.origin:
+            continue
+        yield SliceRecord(
+            proof.partition,
+            proof.origin,
+            position,
+            0,
+            Totals(written=rows, backfilled=rows),
+            written={name: _written(proved.caught_up)} if proved and proved.caught_up else {},
+            taken={name: TakenRecord(proof.origin, rows)},
+        )
+
+
+def _began_unseen(table: ExportTable, proof: PartitionProof, name: str) -> bool:
+    """Whether a type began at some offset of the partition, and left no file that would tell which."""
+    spec = table.export.all_types.get(name)
+    proved = proof.types.get(name)
+    seen = proved is not None and bool(proved.main or proved.caught_up)
+    return spec is not None and spec.start is TypeStart.NOW and not seen
+
+
+def _written(files: Iterable[Witness]) -> WrittenRecord:
+    rows, count, size_bytes = 0, 0, 0
+    days: Counter[str] = Counter()
+    for each in files:
+        rows, count, size_bytes = rows + each.rows, count + 1, size_bytes + each.size_bytes
+        days[each.day] += each.rows
+    return WrittenRecord(rows, count, size_bytes, dict(days))
+
+
+def _quarantined_up_to(table: ExportTable, proofs: Iterable[PartitionProof]) -> int:
+    """The greatest entry number whose quarantine files are appended."""
+    quarantine = open_quarantine(table.job, table.environment)
+    if quarantine is None:
+        return 0
+    marks = (quarantine.transaction(position_key(table.job.name, each.partition)) for each in proofs)
+    return max((each for each in marks if each is not None), default=0)
+
+
+def _type_schemas(table: ExportTable, found: Found) -> dict[str, str]:
+    """The decoded columns of every type: as the files have them without those that the job computes.
+
+    A type of the job file without a file is entered too; unless it is to begin at the beginning, which it then will.
+    """
+    schemas = {}
+    computed = {folded(name) for name in table.job.columns}
+    for name, spec in table.export.all_types.items():
+        if name not in found.schemas and spec.start is not TypeStart.BEGINNING:
+            schemas[name] = "" if spec.schema is None else schema_text(spec.schema)
+    for name, schema in found.schemas.items():
+        spec_schema = table.export.all_types[name].schema if name in table.export.all_types else None
+        decoded = pa.schema([each for each in schema if folded(each.name) not in computed])
+        schemas[name] = schema_text(_as_decoded(decoded, spec_schema))
+    return schemas
+
+
+def _as_decoded(filed: pa.Schema, stated: pa.Schema | None) -> pa.Schema:
+    """The columns of a file with the types of the job file where these are written so: Parquet keeps fewer types."""
+    if stated is None:
+        return filed
+    sink = io.BytesIO()
+    pq.write_table(stated.empty_table(), sink, store_schema=False, version="2.6", coerce_timestamps="us")
+    as_filed = plain(pq.read_schema(sink))
+    same = {each.name for each in as_filed if each.name in filed.names and filed.field(each.name).type == each.type}
+    return pa.schema([stated.field(each.name) if each.name in same else each for each in filed])
+
+
+def _warnings(
+    table: ExportTable, proofs: Iterable[PartitionProof], state: LedgerState, bounds: Mapping[Partition, Bounds]
+) -> Iterator[str]:
+    for proof in proofs:
+        held = bounds.get(proof.partition)
+        if held is None:
+            continue
+        for name, lane in sorted(state.of(proof.partition).lanes.items()):
+            if lane.position < held.first:
+                yield (
+                    f"{proof.partition}: the log no longer has offsets {lane.position} to {held.first - 1}; "
+                    f"if type {name} was behind there, its records are lost"
+                )
+        for name in sorted(state.types):
+            if _began_unseen(table, proof, name):
+                yield f"{proof.partition}: type {name} began `now` and left no file: it counts as up to date"

@@ -1,0 +1,131 @@
+"""What replayed files and the quarantine tell when the ledger is lost (RULES L6, Q2).
+
+A replayed file belongs to no slice and proves no slice. It proves that its type was beyond its rows: a replay writes
+nothing that the log has still to give to the type. Which run is the last is in the footers; if the quarantine knows
+only an earlier one, the rows of that run are in it as well, and the new ledger orders their removal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.logs.log import Partition
+from penstock.tables.delta.table import Table
+from penstock.tables.export.files.data_files import Facts
+from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
+from penstock.tables.export.rebuild.inputs import VERSION, Doubt, PartitionProof, TypeProof
+from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.rows import own_files, own_rows
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedFile:
+    """A file that a replay run wrote, by its footer; its rows may lie in a compacted file by now."""
+
+    path: str
+    partition: Partition
+    type: str
+    day: str
+    run: int
+    offsets: Ranges
+    rows: int
+    size_bytes: int
+
+
+def replayed_file(facts: Facts, path: str, rows: int, size_bytes: int) -> ReplayedFile | Doubt:
+    """The testimony of one footer."""
+    try:
+        found = ReplayedFile(
+            path=path,
+            partition=Partition(facts["topic"], facts["topic_id"], facts["partition"]),
+            type=facts["type"],
+            day=facts["day"],
+            run=int(facts["run"]),
+            offsets=tuple((int(start), int(end)) for start, end in facts["offsets"]),
+            rows=rows,
+            size_bytes=size_bytes,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        return Doubt(f"its footer cannot be read: {error!r}", files=(path,))
+    stated = (facts.get("v"), count_of(found.offsets), f"{found.type}/day={found.day}")
+    if stated != (VERSION, rows, path.rpartition("/")[0]):
+        return Doubt("its footer and the file disagree", str(found.partition), files=(path,))
+    return found
+
+
+def replay_doubts(found: Iterable[ReplayedFile], proofs: Iterable[PartitionProof]) -> Iterator[Doubt]:
+    """Rows that no slice is proved to have passed: read on from there, the log would give them a second time."""
+    positions = {each.partition: each.position for each in proofs}
+    seen: dict[tuple[Partition, str], set[int]] = {}
+    for each in found:
+        first, last = each.offsets[0][0], each.offsets[-1][1] - 1
+        if last >= positions.get(each.partition, 0):
+            reason = "it holds replayed rows beyond the last slice that left a file"
+            yield Doubt(reason, str(each.partition), (first, last + 1), (each.path,))
+        offsets = set(offsets_of(each.offsets))
+        known = seen.setdefault((each.partition, each.type), set())
+        if known & offsets:
+            reason = "its rows are there twice, a compaction was cut short"
+            yield Doubt(reason, str(each.partition), (first, last + 1), (each.path,))
+        known |= offsets
+
+
+def with_replays(proofs: Iterable[PartitionProof], found: Sequence[ReplayedFile]) -> list[PartitionProof]:
+    """The proofs with each type beyond its replayed rows."""
+    return [replace(proof, types=_beyond(proof, found)) for proof in proofs]
+
+
+def _beyond(proof: PartitionProof, found: Sequence[ReplayedFile]) -> dict[str, TypeProof]:
+    types = dict(proof.types)
+    for each in found:
+        if each.partition == proof.partition:
+            before = types.get(each.type, TypeProof(proof.origin))
+            types[each.type] = replace(before, position=max(before.position, each.offsets[-1][1]))
+    return types
+
+
+def bad_counts(
+    quarantine: Table | None, proofs: Iterable[PartitionProof], found: Sequence[ReplayedFile]
+) -> dict[Partition, int]:
+    """How many records of each partition were bad: those in quarantine, and those that replays took out of it."""
+    offsets: dict[Partition, set[int]] = {each.partition: set() for each in proofs}
+    for each in found:
+        offsets.setdefault(each.partition, set()).update(offsets_of(each.offsets))
+    for rows in _places_in(quarantine):
+        for partition, known in offsets.items():
+            topic_id, number = rows.column("topic_id"), rows.column("partition")
+            here = pc.and_(pc.equal(topic_id, partition.topic_id), pc.equal(number, partition.number))
+            known.update(rows.filter(here).column("offset").to_pylist())
+    ends = {each.partition: (each.origin, each.position) for each in proofs}
+    return {
+        partition: sum(ends[partition][0] <= each < ends[partition][1] for each in offsets[partition])
+        for partition in ends
+    }
+
+
+def _places_in(quarantine: Table | None) -> Iterator[pa.Table]:
+    if quarantine is not None:
+        for file in own_files(quarantine):
+            yield from own_rows(quarantine, file, ["topic_id", "partition", "offset"])
+
+
+def replay_record(quarantine: Table | None, found: Sequence[ReplayedFile]) -> ReplayRecord | None:
+    """All runs as one, under the number of the last; None if there never was one."""
+    last = max([0 if quarantine is None else run_number(quarantine), *(each.run for each in found)])
+    if not last:
+        return None
+    offsets: dict[Partition, list[int]] = {}
+    written: dict[str, WrittenRecord] = {}
+    for each in found:
+        offsets.setdefault(each.partition, []).extend(offsets_of(each.offsets))
+        before = written.get(each.type, WrittenRecord(0, 0, 0))
+        days: Mapping[str, int] = {**before.days, each.day: before.days.get(each.day, 0) + each.rows}
+        written[each.type] = WrittenRecord(
+            before.rows + each.rows, before.files + 1, before.size_bytes + each.size_bytes, days
+        )
+    return ReplayRecord(last, {partition: ranges_of(each) for partition, each in offsets.items()}, written)

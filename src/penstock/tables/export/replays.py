@@ -1,0 +1,146 @@
+"""Replay runs of a routed job: an entry of its own kind that moves no position (RULES Q2).
+
+The entry of run N says which offsets it wrote, and orders the staged files to be renamed. The removal from quarantine
+carries the same number. Only the newest run can still owe its removal: whoever wants the next one finishes it first.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from penstock.flow.route.type_counts import Share
+from penstock.flow.write.offset_ranges import Ranges
+from penstock.logs.log import Partition
+from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, WrittenRecord
+from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.table import Draft, ExportTable
+from penstock.tables.quarantine.replayed import ReplayRun
+from penstock.tables.staged import check_staged
+
+Shares = Mapping[Partition, Mapping[str, Share]]
+"""What a run staged of every type."""
+
+_NO_END = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRuns:
+    """The runs of a routed job."""
+
+    table: ExportTable
+
+    @property
+    def job(self) -> str:
+        return self.table.job.name
+
+    @property
+    def path(self) -> str:
+        return self.table.job.table.path
+
+    def last(self) -> int:
+        return self.table.state().replay_run
+
+    def owed(self, removed: int) -> tuple[int, ...]:
+        last = self.last()
+        return (last,) if last > removed else ()
+
+    def find(self, number: int) -> ReplayRun | None:
+        """The newest run; earlier ones owe nothing."""
+        state = self.table.state()
+        return last_run(self.table, state) if state.replay_run == number else None
+
+
+def last_run(table: ExportTable, state: LedgerState) -> ReplayRun | None:
+    """The last run of a state, out of its entry."""
+    entry = table.ledger.read(state.replay_entry)
+    if entry is None or entry.replay is None:
+        return None
+    return ReplayRun(entry.replay.run, entry.batch_id, entry.replay.offsets)
+
+
+def left_to_log(state: LedgerState, partition: Partition, name: str) -> Ranges:
+    """Offsets of a partition whose records the log itself gives to a type: what is in quarantine there stays there.
+
+    A type that began at the beginning reads them again, or has; one that is behind may be yet to read them.
+    """
+    here = state.of(partition)
+    if here.position is None:
+        return ((0, _NO_END),)
+    found: list[tuple[int, int]] = []
+    if (reread := here.rereads.get(name)) is not None and reread.start < reread.end:
+        found.append((reread.start, reread.end))
+    if (lane := here.lanes.get(name)) is not None:
+        found.append((lane.position, _NO_END))
+    return tuple(found)
+
+
+def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
+    """Make a run true in one entry; False if another run came first."""
+
+    def decide(state: LedgerState) -> Draft | None:
+        if state.replay_run != run.number - 1:
+            return None
+        check_staged(
+            table.storage, [file for named in shares.values() for each in named.values() for file in each.files]
+        )
+        record = ReplayRecord(run.number, run.offsets, _written(shares))
+        renames = tuple(_renames(table, state.number + 1, run.number, shares))
+        return Draft(EntryKind.REPLAY, run.batch_id, renames=renames, replay=record)
+
+    landed = table.append(decide) is not None
+    table.carry_leftover()
+    return landed
+
+
+def _renames(table: ExportTable, entry: int, run: int, shares: Shares) -> Iterator[Rename]:
+    """They belong to no slice: one that fails holds its type back, but no position of it."""
+    staged = [
+        (partition, name, share, file)
+        for partition, named in shares.items()
+        for name, share in named.items()
+        for file in share.files
+    ]
+    for number, (partition, name, share, file) in enumerate(staged):
+        yield Rename(
+            file.path,
+            table.replay_target(file, name, entry, number),
+            name,
+            partition.topic_id,
+            partition.number,
+            start=share.first or 0,
+            rows=file.rows,
+            size_bytes=file.size_bytes,
+            run=run,
+            stats=file.stats,
+        )
+
+
+def raise_run(table: ExportTable, known: int) -> None:
+    """Let the ledger go on from a run that a type's table or the quarantine knows, if it does not know it itself.
+
+    So it is for a ledger that was begun anew over tables that are older, or of which an older copy was put back: a run
+    with a number that was used before would count as done.
+    """
+
+    def decide(state: LedgerState) -> Draft | None:
+        return Draft(EntryKind.REPLAY, replay=ReplayRecord(known, {})) if state.replay_run < known else None
+
+    table.append(decide)
+
+
+def _written(shares: Shares) -> dict[str, WrittenRecord]:
+    found: dict[str, WrittenRecord] = {}
+    for named in shares.values():
+        for name, share in named.items():
+            if not share.files:
+                continue
+            before = found.get(name, WrittenRecord(0, 0, 0))
+            found[name] = WrittenRecord(
+                before.rows + share.counts.written,
+                before.files + len(share.files),
+                before.size_bytes + sum(file.size_bytes for file in share.files),
+                dict(Counter(before.days) + Counter(share.days)),
+            )
+    return found

@@ -1,0 +1,151 @@
+"""Discarding the quarantined records of a job: one commit to the quarantine, whatever state it was left in.
+
+Afterwards the quarantine holds no row of the job, belongs to the present life of its table, and takes everything that
+the table's commits listed so far for dealt with. Rows of other jobs stay. The data table is only read.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction, RemoveAction
+
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import compacted_name
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import is_position_of, replay_key, table_key
+from penstock.lake.delta.keys import position_key as key_of
+from penstock.lake.delta.library import MissingTableError
+from penstock.tables.delta.table import Change, Table, open_table
+from penstock.tables.environment import Environment
+from penstock.tables.export.opening import open_export
+from penstock.tables.quarantine.life import belongs_to, life_of, positions_in
+from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.rows import QuarantineFile, count_rows, own_files, own_rows, read_file
+from penstock.tables.quarantine.table import create_quarantine, open_quarantine
+
+_MARK = "#quarantine"
+
+
+@dataclass(frozen=True, slots=True)
+class Listings:
+    """What the table of a job says now: which one it is, and up to where its commits listed quarantine files."""
+
+    life: int | None = None
+    """None: there is no table."""
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """By the keys of the positions in the quarantine."""
+    replay_run: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DiscardReport:
+    """What was, or would be, discarded."""
+
+    rows: int = 0
+    """In the quarantine."""
+    unappended: bool = False
+    """Whether commits of the table list further records, which never got there or are gone from it."""
+    earlier_table: bool = False
+    """Whether the rows belong to an earlier life of the table: the present one has read them again, or will."""
+
+
+def read_listings(job: JobSpec, environment: Environment) -> Listings:
+    """Read the job's table or ledger."""
+    if job.export is not None:
+        table = open_export(job, job.export, environment)
+        state = table.state()
+        listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
+        marks = {key_of(job.name, each): number for each, number in listed.items()}
+        return Listings(table.life, marks, state.replay_run)
+    try:
+        data = open_table(job.table, job.name, environment)
+    except MissingTableError:
+        return Listings()
+    marks = {key.removesuffix(_MARK): end for key, end in data.transactions().items() if key.endswith(_MARK)}
+    return Listings(
+        life_of(data), {key: end for key, end in marks.items() if is_position_of(job.name, key)}, run_number(data)
+    )
+
+
+def judge_discard(job: JobSpec, environment: Environment) -> DiscardReport:
+    """What a discard would do; nothing is changed."""
+    return _judged(open_quarantine(job, environment), job.name, read_listings(job, environment))
+
+
+def discard(job: JobSpec, environment: Environment) -> DiscardReport:
+    """Discard all quarantined records of the job. A crash leaves everything as it was, or all of it done."""
+    quarantine = open_quarantine(job, environment)
+    if quarantine is None and not read_listings(job, environment).marks:
+        return DiscardReport()
+    table = quarantine or create_quarantine(job, environment)
+    report = DiscardReport()
+
+    def decide() -> Change | None:
+        nonlocal report
+        listings = read_listings(job, environment)
+        report = _judged(table, job.name, listings)
+        actions = [action for file in own_files(table) for action in _removal(table, file)]
+        wanted = _transactions(table, job.name, listings)
+        changed = {key: number for key, number in wanted.items() if (table.transaction(key) or 0) != number}
+        if not actions and not changed:
+            return None
+        return Change(
+            actions, changed, {"penstock": {"v": 1, "kind": "discarded", "job": job.name, "rows": report.rows}}
+        )
+
+    table.swap(decide, "discard_checked")
+    environment.reach("discarded")
+    return report
+
+
+def _judged(quarantine: Table | None, job: str, listings: Listings) -> DiscardReport:
+    if quarantine is None:
+        return DiscardReport(unappended=bool(listings.marks))
+    same = belongs_to(quarantine, job, listings.life)
+    positions = positions_in(quarantine, job) if same else {}
+    rows = count_rows(quarantine)
+    return DiscardReport(
+        rows=rows,
+        unappended=any(positions.get(key, 0) < mark for key, mark in listings.marks.items()),
+        earlier_table=bool(rows) and not same,
+    )
+
+
+def _transactions(quarantine: Table, job: str, listings: Listings) -> dict[str, int]:
+    """Positions of an earlier life begin anew; those of the present one never fall."""
+    same = belongs_to(quarantine, job, listings.life)
+    found = positions_in(quarantine, job)
+    return {
+        **{key: max(found.get(key, 0) if same else 0, listings.marks.get(key, 0)) for key in {*found, *listings.marks}},
+        table_key(job): listings.life or 0,
+        replay_key(job): listings.replay_run,
+    }
+
+
+def _removal(table: Table, file: QuarantineFile) -> list[AddAction | RemoveAction]:
+    """The actions that take the job's rows out of a file; one that another writer mixed is written again without."""
+    if not any(rows.num_rows for rows in own_rows(table, file, ["offset"])):
+        return []
+    now_ms = int(table.environment.now() * 1000)
+    kept = () if file.is_of(table.job) else _without_own(table, file)
+    return [RemoveAction(file.path, True, now_ms, file.size_bytes, {}), *(table.add_action(each) for each in kept)]
+
+
+def _without_own(table: Table, file: QuarantineFile) -> tuple[StagedFile, ...]:
+    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
+    # The commit lands as the next version or not at all.
+    writer = StagedWriter(options, lambda: compacted_name(table.version + 1, uuid.uuid4().hex), "", 0)
+    try:
+        for rows in read_file(table, file):
+            others = pc.fill_null(pc.not_equal(rows.column("job"), table.job), True)
+            for batch in rows.filter(others).to_batches():
+                writer.write(batch)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise

@@ -1,0 +1,229 @@
+"""The record of a replay run in the data table, and the removal of its rows from quarantine (RULES Q2).
+
+For an export the ledger stands for the data table (`tables.parquet.replaying`).
+
+The data commit of run N says which offsets it wrote; it is the truth. The removal carries the same number into the
+quarantine table. While that table's number is lower, rows are in both, and whoever comes next finishes the removal:
+it is worked out from the data commit alone, so it can be done any number of times by anybody.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake.transaction import AddAction, RemoveAction
+
+from penstock.errors import InvariantError
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import owner_tag, replayed_name
+from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
+from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.library import library_errors
+from penstock.logs.log import Partition
+from penstock.tables.delta.table import Change, Table
+from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file
+
+_KIND = "replay"
+_KEYS = ("job", "topic_id", "partition", "offset")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRun:
+    """What one replay run wrote to the data table; `batch_id` tells it from a rival's run of the same number."""
+
+    number: int
+    batch_id: str
+    offsets: Mapping[Partition, Ranges]
+
+    @property
+    def rows(self) -> int:
+        return sum(count_of(ranges) for ranges in self.offsets.values())
+
+
+class Runs(Protocol):
+    """Where the data commits of a job's runs are found."""
+
+    @property
+    def job(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    def last(self) -> int:
+        """The number of the last run; 0 before the first."""
+        ...
+
+    def owed(self, removed: int) -> Iterable[int]:
+        """The runs whose rows may still be in a quarantine that knows the run `removed`."""
+        ...
+
+    def find(self, number: int) -> ReplayRun | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableRuns:
+    """The runs of a job with one Delta table, as of the loaded version."""
+
+    data: Table
+
+    @property
+    def job(self) -> str:
+        return self.data.job
+
+    @property
+    def path(self) -> str:
+        return self.data.spec.path
+
+    def last(self) -> int:
+        return run_number(self.data)
+
+    def owed(self, removed: int) -> Iterable[int]:
+        return range(removed + 1, self.last() + 1)
+
+    def find(self, number: int) -> ReplayRun | None:
+        return find_run(self.data, number)
+
+
+def run_number(table: Table) -> int:
+    """The number of the last run that the loaded version knows; 0 before the first."""
+    return table.transaction(replay_key(table.job)) or 0
+
+
+def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[str, Any]:
+    """The run as metadata of its data commit."""
+    return {
+        "penstock": {
+            "v": 1,
+            "kind": _KIND,
+            "job": job,
+            "batch": run.batch_id,
+            "run": run.number,
+            "offsets": [
+                {"topic": each.topic, "topic_id": each.topic_id, "partition": each.number, "ranges": ranges}
+                for each, ranges in run.offsets.items()
+            ],
+            "rows": run.rows,
+            "size_bytes": sum(file.size_bytes for file in files),
+        }
+    }
+
+
+def find_run(data: Table, number: int) -> ReplayRun | None:
+    """Search the data table's history for the commit of a run."""
+    with library_errors(data.spec.path):
+        history = data.handle.history()
+    for record in history:
+        ours = record.get("penstock")
+        if isinstance(ours, dict) and ours["kind"] == _KIND and ours["job"] == data.job and ours["run"] == number:
+            return ReplayRun(number, ours["batch"], dict(_offsets(each) for each in ours["offsets"]))
+    return None
+
+
+def _offsets(record: Mapping[str, Any]) -> tuple[Partition, Ranges]:
+    partition = Partition(record["topic"], record["topic_id"], record["partition"])
+    return partition, tuple((start, end) for start, end in record["ranges"])
+
+
+def finish_replay(runs: Runs, quarantine: Table) -> int:
+    """Do the removals that runs still owe; returns how many rows were taken out."""
+    removed = 0
+    for number in runs.owed(run_number(quarantine)):
+        run = runs.find(number)
+        if run is None:
+            raise InvariantError(
+                f"replay run {number} of {runs.job} was not finished and is not in the table's history any more",
+                detail=f"records that it wrote to {runs.path} may still be in {quarantine.spec.path}",
+                hint="restore the table's log; until then a replay could write records twice",
+            )
+        removed += remove_run(quarantine, run)
+    return removed
+
+
+def remove_run(quarantine: Table, run: ReplayRun) -> int:
+    """Take a run's rows out of quarantine; returns how many were there, 0 if somebody else did it before."""
+    rewrites: dict[str, _Rewrite] = {}
+
+    def decide() -> Change | None:
+        if run_number(quarantine) >= run.number:
+            return None
+        actions: list[AddAction | RemoveAction] = []
+        for file in own_files(quarantine):
+            if not _may_touch(file, run):
+                continue
+            if file.path not in rewrites:
+                rewrites[file.path] = _rewrite(quarantine, file, run)
+            actions += _actions(quarantine, file, rewrites[file.path])
+        return Change(
+            actions,
+            {replay_key(quarantine.job): run.number},
+            {"penstock": {"v": 1, "kind": "replayed", "job": quarantine.job, "run": run.number}},
+        )
+
+    landed = quarantine.swap(decide)
+    quarantine.environment.reach("replay_removed")
+    return sum(each.removed for each in rewrites.values()) if landed else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Rewrite:
+    """What takes the place of a file once a run's rows are out of it."""
+
+    removed: int
+    files: tuple[StagedFile, ...] = ()
+
+
+def _actions(table: Table, file: QuarantineFile, rewrite: _Rewrite) -> list[AddAction | RemoveAction]:
+    if not rewrite.removed:
+        return []
+    now_ms = int(table.environment.now() * 1000)
+    removal = RemoveAction(file.path, True, now_ms, file.size_bytes, {})
+    return [removal, *(table.add_action(each) for each in rewrite.files)]
+
+
+def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
+    return any(
+        file.may_hold(partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
+    )
+
+
+def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
+    """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
+    gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
+    removed = sum(_count(_hits(rows, table.job, gone)) for rows in read_file(table, file, _KEYS))
+    if not removed:
+        return _Rewrite(0)
+    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
+
+    def name() -> str:
+        return replayed_name(str(run.number), uuid.uuid4().hex, owner_tag(table.job))
+
+    writer = StagedWriter(options, name, "", 0)
+    try:
+        for rows in read_file(table, file):
+            for batch in rows.filter(pc.invert(_hits(rows, table.job, gone))).to_batches():
+                writer.write(batch)
+        return _Rewrite(removed, writer.finish())
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _hits(rows: pa.Table, job: str, gone: Mapping[Partition, pa.Array]) -> pa.ChunkedArray:
+    """Which rows a run of the job wrote. A topic id alone names a life of a topic, whatever the topic is called."""
+    hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
+    for partition, offsets in gone.items():
+        same = pc.and_(
+            pc.equal(rows.column("topic_id"), partition.topic_id), pc.equal(rows.column("partition"), partition.number)
+        )
+        hits = pc.or_(hits, pc.and_(same, pc.is_in(rows.column("offset"), value_set=offsets)))
+    return pc.fill_null(pc.and_(hits, pc.equal(rows.column("job"), job)), False)
+
+
+def _count(hits: pa.ChunkedArray) -> int:
+    return int(pc.sum(hits).as_py() or 0)

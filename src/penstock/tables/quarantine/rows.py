@@ -1,0 +1,223 @@
+"""Reading the quarantine table: its files one row group at a time, the newest rows, one row by its place.
+
+Several jobs may share a quarantine: rows are those of the job that the table was opened for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.flow.write.reasons import error_kinds
+from penstock.lake.delta.library import library_errors
+from penstock.logs.log import Partition
+from penstock.tables.delta.table import Table
+
+KINDS_MAX = 1000
+OTHER_KINDS = "other errors"
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineFile:
+    """An active file of the quarantine table; a span is None where its statistics do not tell."""
+
+    path: str
+    size_bytes: int
+    rows: int | None
+    modified_at_ms: int
+    job_span: tuple[str, str] | None
+    partition_span: tuple[int, int] | None
+    offset_span: tuple[int, int] | None
+
+    def may_be_of(self, job: str) -> bool:
+        """Whether a row of the job can be in the file."""
+        return _meets(self.job_span, job, job)
+
+    def is_of(self, job: str) -> bool:
+        """Whether all rows of the file are known to be the job's."""
+        return self.job_span == (job, job)
+
+    def may_hold(self, partition: int, first: int, last: int) -> bool:
+        """Whether an offset of `[first, last]` of that partition number can be in the file."""
+        return _meets(self.partition_span, partition, partition) and _meets(self.offset_span, first, last)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of the listing."""
+
+    topic: str
+    partition: int
+    offset: int
+    quarantined_at: datetime
+    error: str
+    size_bytes: int | None
+    """Of the value; None for a tombstone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The newest rows, and how many there are of each kind of error, the most frequent first."""
+
+    rows: int = 0
+    kinds: dict[str, int] = field(default_factory=dict)
+    newest: tuple[Entry, ...] = ()
+
+
+def own_files(table: Table) -> list[QuarantineFile]:
+    """The files that may hold rows of the table's job, oldest first."""
+    return [file for file in active_files(table) if file.may_be_of(table.job)]
+
+
+def active_files(table: Table) -> list[QuarantineFile]:
+    """The files of all jobs in the version that the handle has loaded, oldest first."""
+    with library_errors(table.spec.path):
+        added = pa.table(table.handle.get_add_actions(flatten=True)).to_pylist()
+    files = [
+        QuarantineFile(
+            # The library tells the name as a URL has it; actions and storage want it as it is.
+            path=unquote(each["path"]),
+            size_bytes=each["size_bytes"],
+            rows=each.get("num_records"),
+            modified_at_ms=each["modification_time"],
+            job_span=_span(each, "job") if each.get("null_count.job") == 0 else None,
+            partition_span=_span(each, "partition"),
+            offset_span=_span(each, "offset"),
+        )
+        for each in added
+    ]
+    return sorted(files, key=lambda file: (file.modified_at_ms, file.offset_span or (0, 0), file.path))
+
+
+def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
+    wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
+    with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
+        there = set(parquet.schema_arrow.names)
+        names = [name for name in wanted.names if name in there]
+        for group in range(parquet.num_row_groups):
+            # No threads of Arrow, here and for reading ahead: one that still winds down aborts a short command at exit.
+            rows = parquet.read_row_group(group, columns=names, use_threads=False)
+            arrays = [
+                rows.column(each.name).cast(each.type) if each.name in there else pa.nulls(rows.num_rows, each.type)
+                for each in wanted
+            ]
+            yield pa.Table.from_arrays(arrays, schema=wanted)
+
+
+def own_rows(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of the table's job in a file, one row group at a time."""
+    if "job" not in table.schema.names:
+        # Made before rows knew their job: they are nobody's.
+        return
+    wanted = tuple(table.schema.names) if columns is None else tuple(columns)
+    for rows in read_file(table, file, (*wanted, *(() if "job" in wanted else ("job",)))):
+        mine = rows if file.is_of(table.job) else rows.filter(pc.equal(rows.column("job"), table.job))
+        yield mine.select(wanted)
+
+
+def count_rows(table: Table) -> int:
+    """How many rows the job has in the loaded version."""
+    return sum(_row_count(table, file) for file in own_files(table))
+
+
+def list_rows(table: Table, limit: int) -> Listing:
+    """Read everything once; only `limit` rows are kept at a time."""
+    kinds: Counter[str] = Counter()
+    newest: pa.Table | None = None
+    count = 0
+    for file in own_files(table):
+        for rows in own_rows(table, file, ["topic", "partition", "offset", "quarantined_at", "error", "value"]):
+            count += rows.num_rows
+            _count_kinds(kinds, rows.column("error"))
+            newest = _newest(newest, rows, limit)
+    entries = tuple(Entry(**each) for each in newest.to_pylist()) if newest is not None else ()
+    return Listing(count, dict(kinds.most_common()), entries)
+
+
+def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dict[str, Any]]:
+    """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
+    found: list[dict[str, Any]] = []
+    for file in own_files(table):
+        if not file.may_hold(partition, offset, offset):
+            continue
+        for rows in own_rows(table, file):
+            here = pc.and_(pc.equal(rows.column("partition"), partition), pc.equal(rows.column("offset"), offset))
+            found += rows.filter(pc.and_(here, pc.equal(rows.column("topic"), topic))).to_pylist()
+    return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
+
+
+Places = Mapping[tuple[str, int], pa.Array]
+"""Offsets by topic id and partition."""
+
+
+def repeated_rows(table: Table) -> Places:
+    """The places of which the job has more than one row in the loaded version."""
+    keys = ["topic_id", "partition", "offset"]
+    found = [rows for file in own_files(table) for rows in own_rows(table, file, keys)]
+    if not found:
+        return {}
+    counted = pa.concat_tables(found).group_by(keys).aggregate([([], "count_all")])
+    repeated: dict[tuple[str, int], list[int]] = {}
+    for each in counted.filter(pc.greater(counted.column("count_all"), 1)).to_pylist():
+        repeated.setdefault((each["topic_id"], each["partition"]), []).append(each["offset"])
+    return {place: pa.array(offsets, pa.int64()) for place, offsets in repeated.items()}
+
+
+def without_places(rows: pa.Table, places: Places) -> pa.Table:
+    """The rows that are not at one of the places."""
+    for (topic_id, partition), offsets in places.items():
+        here = pc.and_(pc.equal(rows.column("topic_id"), topic_id), pc.equal(rows.column("partition"), partition))
+        rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))
+    return rows
+
+
+def partitions_of(rows: pa.Table) -> list[Partition]:
+    """The partitions, with their topic's life, that rows came from."""
+    places = rows.select(["topic", "topic_id", "partition"]).group_by(["topic", "topic_id", "partition"]).aggregate([])
+    return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
+
+
+def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
+    for each in error_kinds(errors).value_counts().to_pylist():
+        kind = each["values"]
+        if kind not in kinds and len(kinds) >= KINDS_MAX:
+            kind = OTHER_KINDS
+        kinds[kind] += each["counts"]
+
+
+def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
+    sized = rows.append_column("size_bytes", pc.cast(pc.binary_length(rows.column("value")), pa.int64()))
+    together = sized.drop_columns(["value"])
+    if before is not None:
+        together = pa.concat_tables([before, together])
+    order = [
+        ("quarantined_at", "descending"),
+        ("topic", "ascending"),
+        ("partition", "ascending"),
+        ("offset", "descending"),
+    ]
+    return together.take(pc.sort_indices(together, order)[:limit])
+
+
+def _row_count(table: Table, file: QuarantineFile) -> int:
+    if file.rows is not None and file.is_of(table.job):
+        return file.rows
+    return sum(rows.num_rows for rows in own_rows(table, file, ["offset"]))
+
+
+def _span(action: dict[str, Any], column: str) -> tuple[Any, Any] | None:
+    least, most = action.get(f"min.{column}"), action.get(f"max.{column}")
+    return None if least is None or most is None else (least, most)
+
+
+def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:
+    return span is None or (span[0] <= last and first <= span[1])

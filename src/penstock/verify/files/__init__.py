@@ -1,0 +1,1 @@
+"""The files that a table names, looked at one by one."""

@@ -1,0 +1,1 @@
+"""Each offset once: log, table and quarantine compared."""

@@ -1,0 +1,1 @@
+"""The values of rows, compared with the log decoded again."""
