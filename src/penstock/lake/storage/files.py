@@ -58,9 +58,12 @@ class ObjectWriter:
         size = memoryview(data).nbytes
         if self._sink is not None:
             with told_as_ours(self._path):
-                self._sink.write(data)
+                self._pass_on(self._sink, data)
         self._written_bytes += size
         return size
+
+    def _pass_on(self, sink: _Sink, data: Any) -> None:
+        sink.write(data)
 
     def flush(self) -> None:
         """Nothing: an object store has no half object to show, and a local file is flushed when it closes."""
@@ -88,6 +91,12 @@ class ObjectWriter:
 
 class LocalWriter(ObjectWriter):
     """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
+
+    def _pass_on(self, sink: _Sink, data: Any) -> None:
+        """All of it: a disk that is almost full takes a part without an error, which comes with the next attempt."""
+        left = memoryview(data).cast("B")
+        while len(left):
+            left = left[sink.write(left) :]
 
     def close(self) -> None:
         if not self._closed and self._sink is not None:
