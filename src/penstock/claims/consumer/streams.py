@@ -17,12 +17,15 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import Partition
 
 FETCH_AT_ONCE_MAX = 500
 UNANSWERED_SECONDS_MAX = 10.0
 """A consumer that gives nothing for so long although the log has more is replaced: after a restart of its broker
 librdkafka may wait for ever for the answer to a question about leader epochs."""
+_LOOKS_AT_PROGRESS = 4
+"""How often the consumer says within that time how far it has fetched."""
 
 _OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
@@ -58,14 +61,15 @@ class Stream:
     """It has to start again from the group's position."""
     out_of_range: bool = False
     """The log no longer holds what comes next: it starts again once everything before is done."""
-    fetch_from: int = -1
-    """The offset after the last one that was fetched."""
+    fetch_from: int = field(init=False)
+    """The offset after the last record that the consumer delivered."""
+    fetched_to: int | None = None
+    """How far the consumer says that it has fetched: records of aborted transactions are never delivered."""
     unanswered_seconds: float = 0.0
-    """How long the consumer was asked for this stream since it last answered."""
+    """How long the consumer was asked for this stream since it last came forward."""
 
     def __post_init__(self) -> None:
-        if self.fetch_from < 0:
-            self.fetch_from = self.acks.position
+        self.fetch_from = self.acks.position
 
     @property
     def partition(self) -> Partition:
@@ -93,6 +97,12 @@ class Stream:
         self.queue.append(each)
         self.fetch_from = fetch_from
         self.unanswered_seconds = 0.0
+
+    def hear_progress(self, fetched_to: int | None) -> None:
+        """Note how far the consumer has fetched; if that is further than before, it is not stuck."""
+        if fetched_to != self.fetched_to:
+            self.fetched_to = fetched_to
+            self.unanswered_seconds = 0.0
 
     def next_messages(self, count_max: int) -> list[Message]:
         """The records that could be delivered now; they stay in the queue until `hand_out` takes them."""
@@ -141,6 +151,8 @@ class Reader:
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
+            "statistics.interval.ms": int(1_000 * UNANSWERED_SECONDS_MAX / _LOOKS_AT_PROGRESS),
+            "stats_cb": self._hear_statistics,
         }
         self._consumer = self._open()
 
@@ -189,6 +201,11 @@ class Reader:
             raise self._error(error) from None
         for message in messages:
             self._take(message)
+
+    def _hear_statistics(self, statistics: str) -> None:
+        offsets = next_offsets(statistics)
+        for key, stream in self._followed.items():
+            stream.hear_progress(offsets.get(key))
 
     def _count_unanswered(self, seconds: float) -> None:
         for key, stream in self._followed.items():

@@ -20,7 +20,7 @@ POLL_SECONDS = 0.1
 IDENTITY_CHECK_INTERVALS = 2
 """How often the coordination topic is checked: it may have been deleted and recreated."""
 UNHEARD_INTERVALS_MAX = 6
-_CATCH_UP_SILENCE_SECONDS_MAX = 15.0
+_CATCH_UP_SILENCE_SECONDS_MAX = 30.0
 
 Tell = Callable[..., None]
 

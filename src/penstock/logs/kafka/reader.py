@@ -8,7 +8,6 @@ that the log ends there. See docs/adr/0004.
 from __future__ import annotations
 
 import gc
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +28,7 @@ from penstock.logs.kafka.batches import gathered, mark_batch
 from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.spark_source import SliceShrankError
+from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import EpochMark, Slice
 
 MIB = 1024 * 1024
@@ -173,8 +173,7 @@ class _Progress:
 
     def hear_statistics(self, text: str) -> None:
         """The client passes over the records of aborted transactions: only its next offset to fetch shows it."""
-        partitions = json.loads(text)["topics"].get(self._piece.topic, {}).get("partitions", {})
-        fetched_to = partitions.get(str(self._piece.partition), {}).get("next_offset")
+        fetched_to = next_offsets(text).get((self._piece.topic, self._piece.partition))
         if fetched_to != self._fetched_to:
             self._fetched_to = fetched_to
             self.at = time.monotonic()

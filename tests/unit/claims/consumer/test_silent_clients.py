@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Clock, Session
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import JoiningGroup, Presence
 from penstock.errors import TransientError
+from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import Partition
 
 INTERVAL = 1.0
@@ -76,3 +78,23 @@ def test_a_stream_is_stuck_if_the_log_has_more_and_the_consumer_gives_nothing_al
     stream.take(7, 7)
     assert (stream.fetch_from, stream.unanswered_seconds) == (7, 0.0)
     assert not stream.stuck(8), "it was not asked for long"
+
+
+def test_a_consumer_that_passes_over_an_aborted_transaction_is_not_stuck() -> None:
+    stream = Stream(Acks(Partition("topic", "id", 0), 1, 0, 10), 0.0)
+    for fetched_to in (100, 200, 300):
+        stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
+        stream.hear_progress(fetched_to)
+        assert not stream.stuck(1000)
+    stream.unanswered_seconds = UNANSWERED_SECONDS_MAX + 1
+    stream.hear_progress(300)
+    assert stream.stuck(1000), "it says the same as before"
+
+
+def test_progress_is_read_from_the_clients_statistics() -> None:
+    partitions = {"0": {"next_offset": 7}, "1": {"next_offset": 9}, "-1": {}}
+    assert next_offsets(json.dumps({"topics": {"hits": {"partitions": partitions}}})) == {
+        ("hits", 0): 7,
+        ("hits", 1): 9,
+    }
+    assert next_offsets(json.dumps({"topics": {}})) == {}
