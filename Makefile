@@ -53,7 +53,7 @@ bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/penstock bench fanout --records $(RECORDS) --json
 
 hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS (92 MB of jars, once)
-	$(BIN)/python -m penstock.engine.spark.jars hdfs
+	$(BIN)/python -m penstock.spark.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/test_export_hdfs.py
 
 soak: setup ## exporters at length: 2 million events, and a random walk of kills, breaks and losses (PENSTOCK_SEED=11)
@@ -79,7 +79,7 @@ $(STAMP): | require-python require-java
 	$(call retry,$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION))
 	$(call retry,$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python --require-hashes -r requirements.lock)
 	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .)
-	$(BIN)/python -m penstock.engine.spark.jars
+	$(BIN)/python -m penstock.spark.jars
 	@rm -f $(VENV)/.set-up-* && touch $@
 	@echo "setup: done, try $(BIN)/penstock --help"
 

@@ -21,7 +21,7 @@ QUIET = "-Xlog:disable -Xlog:all=error:stderr"
 _SECONDS_MAX = 180
 _USE_SPARK = """
 import sys
-from penstock.engine.spark.session import open_spark
+from penstock.spark.session import open_spark
 from penstock.job.spec import SparkSpec
 
 spark = open_spark(SparkSpec(), name="archive")

@@ -13,10 +13,10 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
-from penstock.engine.spark.delta_spark import DELTA_SETTINGS
-from penstock.engine.spark.jars import JarSet
-from penstock.engine.spark.session import open_spark
 from penstock.job.spec import SparkSpec
+from penstock.spark.delta_spark import DELTA_SETTINGS
+from penstock.spark.jars import JarSet
+from penstock.spark.session import open_spark
 from tests import class_archive
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics

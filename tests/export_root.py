@@ -16,22 +16,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.route.type_counts import Share
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.offset_ranges import ranges_of
 from penstock.job.loader import load_job
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.lake.proposal import StartPart
 from penstock.lake.storage import Storage
 from penstock.lake.storage.objects import MemoryStorage
 from penstock.logs.log import Partition, Slice
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.delta_types import DeltaTypes
 from penstock.tables.export.ledger.names import day_folder
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.table import ExportTable
-from penstock.tables.proposal import StartPart
 
 JOB = """\
 job: {name}
@@ -163,10 +163,9 @@ class ExportRoot:
 
     def open(self, environment: Environment | None = None) -> ExportTable:
         """Another process's view of the same root."""
-        assert self.job.export is not None
-        if self.job.export.format == "delta":
-            return DeltaTypes(self.job, self.job.export, environment or self.environment)
-        return ExportTable(self.job, self.job.export, environment or self.environment, self.storage)
+        if job_of(self.job, ExportSpec).table.format == "delta":
+            return DeltaTypes(job_of(self.job, ExportSpec), environment or self.environment)
+        return ExportTable(job_of(self.job, ExportSpec), environment or self.environment, self.storage)
 
     def files(self) -> list[str]:
         """What readers see, sorted."""

@@ -10,12 +10,12 @@ from datetime import timedelta
 from penstock.claims import StaticClaims
 from penstock.engine.export import ExportPipeline
 from penstock.engine.rounds import Context, Landed
-from penstock.engine.write.export_writer import WrittenShares
+from penstock.environment import Environment
 from penstock.failpoints import Reach
+from penstock.lake.state import TableWord, Totals
 from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan import Wait
-from penstock.tables.environment import Environment
-from penstock.tables.state import TableWord, Totals
+from penstock.tables.export.writer import WrittenShares
 from tests.exports import FIRST_DAY, ExportPipe, event
 from tests.kafka import Produce
 from tests.pipes import Clock, Recorder

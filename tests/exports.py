@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.rounds import Context
+from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
-from penstock.job.spec import JobSpec
-from penstock.tables.environment import Environment
+from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.table import ExportTable
@@ -137,8 +137,7 @@ class ExportPipe:
     @property
     def table(self) -> ExportTable:
         job = self.job
-        assert job.export is not None
-        return open_export(job, job.export, Environment())
+        return open_export(job_of(job, ExportSpec), Environment())
 
     @property
     def state(self) -> LedgerState:

@@ -24,8 +24,8 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
 from penstock.lake.delta.active_files import active_files
-from penstock.tables.delta.compact import compact
-from penstock.tables.delta.table import Table, open_or_create
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import Table, open_or_create
 
 SCHEMA = pa.schema(
     [

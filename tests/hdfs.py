@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock.engine.spark.jars import JarSet, resolve
-from penstock.engine.spark.java import java_command
+from penstock.spark.jars import JarSet, resolve
+from penstock.spark.java import java_command
 
 START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 20.0

@@ -14,15 +14,15 @@ import boto3
 import polars as pl
 import pyarrow as pa
 
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import owner_tag, staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
-from penstock.tables.delta.table import Table, open_or_create
-from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 
 JOB = "web-requests"
 SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])

@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 
+from penstock.environment import Environment
 from penstock.errors import FencedError
 from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
+from penstock.lake.proposal import FencePart, StartPart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.environment import Environment
 from penstock.tables.export.table import ExportTable
-from penstock.tables.proposal import FencePart, StartPart
 from tests.routed_parts import EVENTS, Event, Reader, land, open_table, staged_in
 
 KINDS = ("A", "B", "C")

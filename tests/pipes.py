@@ -20,11 +20,11 @@ from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.process import open_rounds
 from penstock.engine.rounds import Context
+from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.tables.environment import Environment
-from penstock.tables.state import Totals
+from penstock.lake.state import Totals
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
 

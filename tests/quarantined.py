@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.engine.pipeline import Pipeline
+from penstock.environment import Environment
 from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
-from penstock.tables.delta.table import Table, open_table
-from penstock.tables.environment import Environment
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.state import Totals
 from penstock.tables.quarantine.table import quarantine_spec
-from penstock.tables.state import Totals
 
 GOOD = '{"id": 1}'
 EXTRA = '{"id": 2, "extra": "x"}'

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import (
     DaysSpec,
     DecodeSpec,
-    DeltaTableSpec,
     ExportSpec,
     JobSpec,
     KafkaLogSpec,
@@ -24,14 +24,13 @@ from penstock.job.spec import (
     TypeSpec,
     TypeStart,
 )
+from penstock.lake.proposal import StartPart
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition, Slice
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.ledger.names import Places
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.table import ExportTable, LedgerOutcome
-from penstock.tables.proposal import StartPart
 
 EVENTS = Partition("events", "life-1", 0)
 RECORD_BYTES = 10
@@ -60,27 +59,25 @@ def export_job(
     cluster: str = "",
     start: TypeStart | None = None,
     days: DaysSpec | None = None,
-) -> tuple[JobSpec, ExportSpec]:
+) -> JobSpec[ExportSpec]:
     specs = {each: TypeSpec(each, (each,), ROWS, KafkaField("timestamp"), start=start) for each in types}
-    export = ExportSpec(RouteSpec("header", ("type",)), specs, days=days or DaysSpec(), cluster=cluster)
-    job = JobSpec(
+    route = RouteSpec("header", ("type",))
+    return JobSpec(
         name=name,
         log=KafkaLogSpec("nowhere:9092", topics=("events",)),
         decode=DecodeSpec("raw"),
         schema=pa.schema([]),
         columns={},
-        table=DeltaTableSpec(root),
-        export=export,
+        table=ExportSpec(root, route=route, types=specs, days=days or DaysSpec(), cluster=cluster),
     )
-    return job, export
 
 
 def open_table(
     storage: Storage, types: Iterable[str], environment: Environment | None = None, **options: object
 ) -> ExportTable:
     """A process's view of the export below the storage's root; waits between attempts take no time."""
-    job, export = export_job(storage.url, types, **options)  # type: ignore[arg-type]
-    return ExportTable(job, export, environment or Environment(sleep=lambda _: None), storage)
+    job = export_job(storage.url, types, **options)  # type: ignore[arg-type]
+    return ExportTable(job, environment or Environment(sleep=lambda _: None), storage)
 
 
 def begun(table: ExportTable, partition: Partition = EVENTS, offset: int = 0, token: int = 1) -> ExportTable:

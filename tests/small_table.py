@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.delta.table import Table, open_or_create
-from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.quarantine.table import Quarantine
 
 SCHEMA = pa.schema([("id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])

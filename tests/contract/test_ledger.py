@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import InvariantError, TransientError
 from penstock.failpoints import Failpoint
+from penstock.lake.proposal import FencePart
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
 from penstock.tables.export.ledger.codec import decode_entry, encode_entry
 from penstock.tables.export.ledger.entry import Entry, EntryKind, FenceRecord
@@ -20,7 +21,6 @@ from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import Places
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.table import ExportTable
-from penstock.tables.proposal import FencePart
 from tests.routed_parts import (
     EVENTS,
     Event,

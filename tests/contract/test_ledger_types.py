@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
+from penstock.lake.proposal import FencePart
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.names import Places
 from penstock.tables.export.ledger.schemas import schema_of
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.table import ExportTable
-from penstock.tables.proposal import FencePart
 from tests.routed_parts import (
     EVENTS,
     Event,

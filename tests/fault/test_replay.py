@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.engine.replay.replaying import replay
+from penstock.engine.replay import replay
 from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.tables.state import Totals
+from penstock.lake.state import Totals
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics

@@ -20,11 +20,11 @@ from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.rounds import Context
-from penstock.engine.write.isolate import UnhealthyTasksError
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import KafkaSecurity
 from penstock.logs.kafka.log import KafkaLog
+from penstock.staging.isolate import UnhealthyTasksError
 from penstock.verify import verify
 from tests.exports import ExportPipe
 from tests.jobs import assert_every_record_once, numbered, numbered_job

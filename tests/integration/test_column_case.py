@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from penstock.tables.delta.compact import compact
-from penstock.tables.delta.table import open_table
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import open_table
 from tests.exports import ExportPipe, type_of
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe

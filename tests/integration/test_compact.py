@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import parse_compacted_name
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
 from penstock.lake.delta.active_files import active_files, active_paths
-from penstock.lake.delta.keys import token_key
-from penstock.tables.delta.compact import (
+from penstock.lake.delta.compact import (
     VERSIONS_TO_LAND_MAX,
     CompactReport,
     commit_merged,
@@ -30,8 +30,8 @@ from penstock.tables.delta.compact import (
     group_files,
     merge_group,
 )
-from penstock.tables.delta.table import Table, open_or_create
-from penstock.tables.environment import Environment
+from penstock.lake.delta.keys import token_key
+from penstock.lake.delta.table import Table, open_or_create
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 
-from penstock.engine.spark.jars import JarSet, resolve
-from penstock.engine.spark.java import java_command
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
+from penstock.spark.jars import JarSet, resolve
+from penstock.spark.java import java_command
 from tests.kafka import Produce, Topics
 
 TOOL = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import DeltaTableSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.library import ConflictError, MissingTableError
+from penstock.lake.delta.reading import read_state
+from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
+from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
+from penstock.lake.staged import StagedFileGoneError
+from penstock.lake.state import Totals
 from penstock.logs.log import Slice
-from penstock.tables.delta.reading import read_state
-from penstock.tables.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
-from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.proposal import FencePart, Proposal, SlicePart, StartPart
-from penstock.tables.staged import StagedFileGoneError
-from penstock.tables.state import Totals
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, commit, offsets, with_token
 
 DAY_SECONDS = 86_400

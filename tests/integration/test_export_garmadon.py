@@ -14,7 +14,7 @@ import pytest
 
 from penstock.job.faults import JobFileError
 from penstock.job.loader import load_job
-from penstock.tables.state import Totals
+from penstock.lake.state import Totals
 from penstock.verify import verify
 from tests.exports import ExportPipe, data_files, export_job, type_of
 from tests.garmadon_descriptors import (

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
-from penstock.engine.replay.replaying import ReplayOptions, ReplayReport, replay
-from penstock.tables.environment import Environment
+from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.environment import Environment
 from penstock.tables.export.compact import compact
 from penstock.tables.export.vacuum import vacuum
 from penstock.verify import verify

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.tables.state import Totals
+from penstock.lake.state import Totals
 from penstock.verify import verify
 from tests.exports import FIRST_DAY, ExportPipe, data_files, event, type_of
 from tests.kafka import Headers, Produce, Topics

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.rounds import Context
+from penstock.environment import Environment
 from penstock.failpoints import Reach, noop
 from penstock.job.loader import load_job
-from penstock.job.spec import JobSpec
-from penstock.tables.environment import Environment
+from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.tables.export.compact import compact
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import vacuum
@@ -72,7 +72,6 @@ def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
         export_job(bootstrap, Path("ROOT"), name, export=STORAGE.format(**s3), more=limits).replace("ROOT", root)
     )
     job = load_job(path)
-    assert job.export is not None
     places = produce(name, [event("ABC"[number % 3], number, day=number % 2) for number in range(30)])
     for step in ("entry_written", "renaming"):
         with pytest.raises(CrashError):
@@ -81,7 +80,7 @@ def test_records_are_exported_to_s3_once_through_crash_compaction_and_vacuum(
     places += produce(name, [event("ABC"[number % 3], number, day=9) for number in range(30, 60)])
     run_to_end(job, spark)
     assert offsets(root, s3) == Counter(places)
-    table = ExportTable(job, job.export, Environment())
+    table = ExportTable(job_of(job, ExportSpec), Environment())
     report = compact(table)
     assert report.files_removed > report.files_added > 0
     vacuum(table)

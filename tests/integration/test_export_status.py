@@ -22,16 +22,16 @@ from rich.console import Console
 
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
+from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.logs.log import Partition
-from penstock.tables.environment import Environment
 from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
 from penstock.tables.export.table import ExportTable
-from penstock.watch.export_status import ExportPartitionStatus, ExportStatus, TypeStatus
 from penstock.watch.standing import AlertKind
 from penstock.watch.status import status
 from tests.kafka import Produce, Topics
@@ -69,9 +69,7 @@ class Fan:
         return load_job(self.path)
 
     def table(self) -> ExportTable:
-        export = self.job.export
-        assert export is not None
-        return ExportTable(self.job, export, Environment(now=lambda: self.now, sleep=lambda _: None))
+        return ExportTable(job_of(self.job, ExportSpec), Environment(now=lambda: self.now, sleep=lambda _: None))
 
     def started(self) -> ExportTable:
         with closing(KafkaLog(self.job.log)) as log:

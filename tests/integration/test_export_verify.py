@@ -10,7 +10,8 @@ import pytest
 import typer
 
 from penstock.cli.verify import verify as verify_command
-from penstock.tables.environment import Environment
+from penstock.environment import Environment
+from penstock.job.spec import ExportSpec, job_of
 from penstock.tables.export.compact import compact
 from penstock.tables.export.table import ExportTable
 from penstock.verify import Check, Offence, OffenceKind, Sample, VerifyReport, verify
@@ -99,8 +100,7 @@ def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topi
     assert {"entry_written", "renaming", "renamed", "quarantined"} <= set(steps)
     steps.clear()
     job = export.job
-    assert job.export is not None
-    compact(ExportTable(job, job.export, Environment(reach=look)), all_days=True)
+    compact(ExportTable(job_of(job, ExportSpec), Environment(reach=look)), all_days=True)
     assert wrong == []
     assert {"entry_written", "removing", "removed", "renaming"} <= set(steps)
 

@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.engine.pipeline import Pipeline
 from penstock.errors import FencedError
+from penstock.lake.delta.table import open_table
+from penstock.lake.delta.vacuum import Dead, vacuum
+from penstock.lake.state import Totals
 from penstock.plan import GapError
-from penstock.tables.delta.table import open_table
-from penstock.tables.delta.vacuum import Dead, vacuum
-from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, Pipe, Recorder, crash_at, ids, once_at
 from tests.processes import penstock

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.engine.ownership import TopicRecreatedError
+from penstock.environment import new_batch_id
 from penstock.errors import UserError
+from penstock.lake.proposal import Proposal, StartPart
+from penstock.lake.state import Totals
 from penstock.plan import BeyondEndError
-from penstock.tables.environment import new_batch_id
-from penstock.tables.proposal import Proposal, StartPart
-from penstock.tables.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, Pipe, crash_at, ids, once_at, wait_until
 

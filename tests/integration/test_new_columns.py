@@ -9,11 +9,11 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
-from penstock.engine.replay.replaying import replay
+from penstock.engine.replay import replay
 from penstock.errors import UserError
-from penstock.tables.delta.compact import compact
-from penstock.tables.delta.table import open_table
-from penstock.tables.state import Totals
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import open_table
+from penstock.lake.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
 

@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
-from penstock.engine.replay.replaying import ReplayReport, replay
-from penstock.engine.write.bad_share import BadShareError
+from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec
+from penstock.lake.state import Totals
+from penstock.staging.bad_share import BadShareError
 from penstock.tables.quarantine.rows import list_rows
 from penstock.tables.quarantine.table import EarlierLifeError
-from penstock.tables.state import Totals
 from penstock.verify import verify
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at

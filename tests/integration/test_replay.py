@@ -13,13 +13,13 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import SparkSession
 
 from penstock.engine.pipeline import Pipeline
-from penstock.engine.replay.replaying import ReplayOptions, ReplayReport, replay
+from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.job.expressions import parse
 from penstock.job.spec import JobSpec, RecreatedPolicy, SqlSpec, TombstonePolicy
 from penstock.lake.delta.keys import position_key, replay_key
-from penstock.tables.environment import Environment
-from penstock.tables.state import Totals
+from penstock.lake.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at, once_at, wait_until
 from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written

@@ -13,9 +13,9 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.tables.delta.compact import compact
-from penstock.tables.delta.table import open_table
-from penstock.tables.delta.vacuum import vacuum
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import open_table
+from penstock.lake.delta.vacuum import vacuum
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
 

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.tables.state import Totals
+from penstock.lake.state import Totals
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.tables.staged import StagedFileGoneError
+from penstock.lake.staged import StagedFileGoneError
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids, once_at

@@ -11,17 +11,17 @@ import polars as pl
 import pytest
 from deltalake import DeltaTable
 
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.names import compacted_name, parse_staged_name, replayed_name, staged_name
 from penstock.lake.delta.active_files import active_files, active_paths
+from penstock.lake.delta.compact import compact, group_files, merge_group
 from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.vacuum import Dead, Kept, vacuum
+from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.delta.compact import compact, group_files, merge_group
-from penstock.tables.delta.table import Table, open_table
-from penstock.tables.delta.vacuum import Dead, Kept, vacuum
-from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.quarantine.table import Quarantine, quarantine_spec
 from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 

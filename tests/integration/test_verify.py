@@ -21,8 +21,8 @@ from penstock.cli.verify import verify as verify_command
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec, KafkaLogSpec
+from penstock.lake.delta.compact import compact
 from penstock.logs.kafka.log import KafkaLog
-from penstock.tables.delta.compact import compact
 from penstock.verify import Check, Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until

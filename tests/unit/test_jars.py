@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine.spark.file_lock import exclusive
-from penstock.engine.spark.ivy import Coordinate, Request
-from penstock.engine.spark.jars import ATTEMPTS_MAX, MANIFEST_NAME, JarSet, Spark, request_for, resolve_with
-from penstock.engine.spark.java import parse_major
 from penstock.errors import TransientError, UserError
+from penstock.spark.file_lock import exclusive
+from penstock.spark.ivy import Coordinate, Request
+from penstock.spark.jars import ATTEMPTS_MAX, MANIFEST_NAME, JarSet, Spark, request_for, resolve_with
+from penstock.spark.java import parse_major
 
 REQUEST = Request("pumps", (Coordinate("org.example", "pump", "1.2"),), ())
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.spark.task_errors import task_error
 from penstock.errors import InvariantError, TransientError, UserError
 from penstock.lake.storage import NotFoundError
+from penstock.spark.task_errors import task_error
 
 TRACE = """\
 Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times

@@ -17,13 +17,13 @@ from penstock.bench.cpu import Meter
 from penstock.bench.ingest_sides import source_options_of_tuning
 from penstock.bench.memory import PeakMemory
 from penstock.embedded.sample_events import export_job, type_names, type_schema
-from penstock.engine.events import NullListener
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.spark.delta_spark import open_delta_spark
-from penstock.engine.spark.session import open_spark
+from penstock.events import NullListener
 from penstock.job.loader import load_job
 from penstock.job.spec import SparkSpec
+from penstock.spark.delta_spark import open_delta_spark
+from penstock.spark.session import open_spark
 
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: a cached batch, one filtered write per type"
 RECORDS_PER_BATCH = 500_000

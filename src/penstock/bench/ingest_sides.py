@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 
 from penstock.bench.cpu import Meter
 from penstock.embedded.sample import job_file
-from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.pipeline import Pipeline
-from penstock.engine.spark.delta_spark import open_delta_spark
+from penstock.events import NullListener
 from penstock.job.loader import load_job
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.spark_source import source_options
+from penstock.spark.delta_spark import open_delta_spark
 
 BASELINE_NAME = "Spark Structured Streaming from_json to Delta, availableNow"
 _SCHEMA = (

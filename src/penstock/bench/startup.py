@@ -16,17 +16,17 @@ import pyarrow as pa
 
 from penstock.bench.cpu import Meter, Spent
 from penstock.bench.result import BenchResult, median
+from penstock.environment import new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import DeltaTableSpec, FlushPolicy, GapPolicy, NewColumnPolicy
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import Table, open_or_create, open_table
+from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.plan import Lane, Terms, plan
-from penstock.tables.delta.compact import compact
-from penstock.tables.delta.table import Table, open_or_create, open_table
-from penstock.tables.environment import new_batch_id
-from penstock.tables.proposal import Proposal, SlicePart, StartPart
 
 PARTITIONS = 4
 COMMITS_FEW = 10

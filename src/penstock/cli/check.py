@@ -11,7 +11,7 @@ import typer
 
 from penstock.job.faults import JobFileError, shown
 from penstock.job.job_set import CheckedFile, check_jobs
-from penstock.job.spec import JobSpec, Secret
+from penstock.job.spec import ExportSpec, JobSpec, Secret
 
 
 def check(
@@ -38,9 +38,9 @@ def _as_text(result: CheckedFile) -> str:
 
 
 def _kind(spec: JobSpec) -> str:
-    if spec.export is None:
+    if not isinstance(spec.table, ExportSpec):
         return "delta"
-    return f"export of {len(spec.export.types)} types as {spec.export.format}"
+    return f"export of {len(spec.table.types)} types as {spec.table.format}"
 
 
 def _topics(spec: JobSpec) -> str:

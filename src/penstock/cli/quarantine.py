@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.maintenance.opening import environment
-from penstock.engine.replay.replaying import ReplayOptions, ReplayReport, replay
+from penstock.engine.replay import ReplayOptions, ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec

@@ -17,8 +17,8 @@ from penstock.errors import UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.tables.export.alerts import Rule, limit_of
-from penstock.watch.day_answers import DayAnswer, instant
-from penstock.watch.export_status import ExportPartitionStatus, ExportStatus, TypeStatus, day_answers
+from penstock.tables.export.status.day_answers import DayAnswer, instant
+from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus, day_answers
 from penstock.watch.standing import JobStatus, PartitionStatus
 from penstock.watch.status import status as status_of
 

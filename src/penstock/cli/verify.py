@@ -14,6 +14,7 @@ from rich.text import Text
 from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
 from penstock.errors import UserError
 from penstock.job.loader import load_job
+from penstock.job.spec import ExportSpec
 from penstock.verify import Check, Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
@@ -59,7 +60,7 @@ def verify(
         if not rebuild_ledger(spec, json):
             raise typer.Exit(EXIT_FAILED)
         return
-    if every and not values and spec.export is None:
+    if every and not values and not isinstance(spec.table, ExportSpec):
         raise UserError("--all goes with --values or with an export", hint="penstock verify JOB --values --all")
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None

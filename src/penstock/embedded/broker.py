@@ -20,9 +20,9 @@ from confluent_kafka.admin import AdminClient
 from penstock.embedded import kafka, process
 from penstock.embedded.layout import Broker, Layout, Security, is_free, new_brokers
 from penstock.embedded.state import ProcessId, State, read_state, write_state
-from penstock.engine.spark.file_lock import exclusive
-from penstock.engine.spark.paths import home
 from penstock.errors import TransientError, UserError
+from penstock.spark.file_lock import exclusive
+from penstock.spark.paths import home
 
 READY_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 15.0

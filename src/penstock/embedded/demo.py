@@ -14,9 +14,9 @@ from deltalake import DeltaTable
 from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_sample
-from penstock.engine.spark.delta_spark import open_delta_spark
 from penstock.errors import TransientError
 from penstock.job.loader import load_job
+from penstock.spark.delta_spark import open_delta_spark
 from penstock.verify import VerifyReport, verify
 
 TOPIC = "web_requests"

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from penstock.embedded.layout import Broker, Layout, Security, log4j_properties, server_properties
-from penstock.engine.spark.jars import JarSet, resolve
-from penstock.engine.spark.java import java_command
 from penstock.errors import TransientError
+from penstock.spark.jars import JarSet, resolve
+from penstock.spark.java import java_command
 
 HEAP_MIB_MAX = 512
 FORMAT_SECONDS_MAX = 120

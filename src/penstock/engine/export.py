@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from penstock.engine.failing import FailingTypes
 from penstock.engine.ownership import StartedTable
 from penstock.engine.rounds import Context, JobRounds, answering_log
-from penstock.engine.waiting import WaitingRecords
-from penstock.engine.write.export_writer import ExportWriter, Roles, WrittenShares
-from penstock.errors import InvariantError, TransientError
+from penstock.environment import new_batch_id
+from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
 from penstock.job.checks.spark import refuse_unshared
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.lake.state import TableWord
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.plan import Wait
 from penstock.plan.planner import records_per_batch_max
-from penstock.tables.environment import new_batch_id
 from penstock.tables.export.alerts import RULES_EVENT, rule_fields
-from penstock.tables.export.catch_up import CatchUpTerms, catch_up, check_residue
+from penstock.tables.export.catching_up.catch_up import CatchUpTerms, catch_up, check_residue
+from penstock.tables.export.catching_up.failing import FailingTypes
+from penstock.tables.export.catching_up.waiting import WaitingRecords
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, next_boundary_ms
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
@@ -29,8 +29,8 @@ from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.replays import LedgerRuns
 from penstock.tables.export.table import Draft, LedgerOutcome
+from penstock.tables.export.writer import ExportWriter, Roles, WrittenShares
 from penstock.tables.quarantine.table import Listed, QuarantineTable, open_quarantine, refuse_earlier_life
-from penstock.tables.state import TableWord
 
 
 class TypeBehindError(TransientError):
@@ -51,28 +51,29 @@ class ExportPipeline(JobRounds[WrittenShares]):
 
     def __init__(self, job: JobSpec, spark: SparkSession, context: Context | None = None) -> None:
         context = context or Context()
-        if job.export is None:
-            raise InvariantError(f"{job.name} is no routed job")
-        self.export = job.export
+        routed = job_of(job, ExportSpec)
+        self.export = routed.table
         self.spark = spark
         refuse_unshared(job, spark.sparkContext.master)
         with answering_log(job, context) as log:
-            self.table = open_export(job, job.export, context.environment)
+            self.table = open_export(routed, context.environment)
             refuse_earlier_life(job, self.table.life, open_quarantine(job, context.environment))
             self.table.agree_on_types()
             super().__init__(job, context, log)
-            self.writer = ExportWriter(job, job.export, spark, self.table, self.log, self.listener, context.failpoint)
+            self.writer = ExportWriter(routed, spark, self.table, self.log, self.listener, context.failpoint)
             life = self.table.life
             assert life is not None
             self.quarantine = QuarantineTable(job, self.environment, life)
             self.quarantine.finish_replay(LedgerRuns(self.table))
-            self.failing = FailingTypes(job.export.retry_seconds)
+            self.failing = FailingTypes(routed.table.retry_seconds)
             self._flushing = False
             self._ends: dict[Partition, int] = {}
             self._expiring: Mapping[Partition, int] = {}
             self._vanished = self._vanished_now()
             self._idle_since: dict[Partition, float] = {}
-            self.waiting = WaitingRecords(self.log, job.on.gap, job.export.alerts.retention_percent_max, self.listener)
+            self.waiting = WaitingRecords(
+                self.log, job.on.gap, routed.table.alerts.retention_percent_max, self.listener
+            )
             self._named_topics: set[str] = set()
             self._claimed_topic_ids: set[str] = set()
             self.table.finishing.sweep_markers()

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.engine.events import Listener
 from penstock.engine.rounds import Round
-from penstock.engine.spark.failures import SparkGoneError, SparkStoppedError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.events import Listener
 from penstock.logs.log import Partition
 from penstock.plan import LogCutError
+from penstock.spark.failures import SparkGoneError, SparkStoppedError
 
 POLL_SECONDS = 0.5
 """How often the log is asked for new records while nothing is due."""

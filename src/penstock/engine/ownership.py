@@ -9,16 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from penstock.claims import Claims
-from penstock.engine.events import Listener
+from penstock.environment import new_batch_id
 from penstock.errors import UserError
+from penstock.events import Listener
 from penstock.failpoints import Reach
 from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
+from penstock.lake.state import TableWord
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Partition, Slice
-from penstock.tables.environment import new_batch_id
-from penstock.tables.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
-from penstock.tables.state import TableWord
 
 ROUNDS_MAX = 3
 """A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""

@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping
 from pyspark.sql import SparkSession
 
 from penstock.claims import Claims, StaticClaims
-from penstock.engine.events import Listener, NullListener
 from penstock.engine.ownership import StartedTable
 from penstock.engine.rounds import Context, JobRounds, answering_log
-from penstock.engine.spark.failures import spark_errors
-from penstock.engine.write.batch_writer import BatchWriter
-from penstock.engine.write.reports import Written
+from penstock.environment import Environment
+from penstock.events import Listener, NullListener
 from penstock.failpoints import Failpoint
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
 from penstock.job.checks.spark import refuse_unshared
-from penstock.job.spec import JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.job.spec import DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, job_of
+from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.proposal import Outcome, Proposal, SlicePart
+from penstock.lake.state import TableWord
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Batch, Partition
-from penstock.tables.delta.table import Table, open_or_create
-from penstock.tables.environment import Environment
-from penstock.tables.proposal import Outcome, Proposal, SlicePart
+from penstock.spark.failures import spark_errors
+from penstock.staging.reports import Written
+from penstock.tables.delta.writer import BatchWriter
 from penstock.tables.quarantine.replayed import TableRuns
 from penstock.tables.quarantine.table import Quarantine, refuse_earlier_table
-from penstock.tables.state import TableWord
 
 
 class Pipeline(JobRounds[Written]):
@@ -131,4 +131,4 @@ def _open_table(job: JobSpec, spark: SparkSession, environment: Environment) -> 
     if job.sql and job.sql.select:
         policy = NewColumnPolicy.ADD
     refuse_earlier_table(job, environment)
-    return open_or_create(job.table, job.name, schema, policy, environment)
+    return open_or_create(job_of(job, DeltaTableSpec).table, job.name, schema, policy, environment)

@@ -12,19 +12,19 @@ from pyspark.sql import SparkSession
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
-from penstock.engine.events import Listener
 from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Rounds, Stop
 from penstock.engine.pipeline import Pipeline
 from penstock.engine.rounds import Context
-from penstock.engine.spark.failures import SparkGoneError
-from penstock.engine.spark.gateway import jvm_exit_code
-from penstock.engine.spark.session import SharedSession, open_spark
+from penstock.environment import Environment
 from penstock.errors import PenstockError
+from penstock.events import Listener
 from penstock.failpoints import Failpoint, noop
 from penstock.job.checks.spark import merged_spark
-from penstock.job.spec import JobSpec
-from penstock.tables.environment import Environment
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.spark.failures import SparkGoneError
+from penstock.spark.gateway import jvm_exit_code
+from penstock.spark.session import SharedSession, open_spark
 
 _JOIN_SECONDS = 0.2
 
@@ -77,7 +77,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
 def open_rounds(job: JobSpec, spark: SparkSession, context: Context) -> Rounds:
     """The rounds of a job, by the kind of its table."""
-    if job.export is not None:
+    if isinstance(job.table, ExportSpec):
         return ExportPipeline(job, spark, context)
     return Pipeline(
         job, spark, context.environment, context.listener, context.failpoint, context.claims, context.stopping

@@ -12,17 +12,17 @@ from typing import Generic, TypeVar
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.range_client import HeldRange, RangeClient
-from penstock.engine.events import Listener
 from penstock.engine.ownership import StartedTable
+from penstock.environment import new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.events import Listener
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
+from penstock.lake.proposal import Outcome
+from penstock.lake.state import TableWord
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan.planner import range_slice
-from penstock.tables.environment import new_batch_id
-from penstock.tables.proposal import Outcome
-from penstock.tables.state import TableWord
 
 W = TypeVar("W")
 """What the write step leaves behind for the commit."""

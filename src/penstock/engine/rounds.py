@@ -13,21 +13,21 @@ from typing import Generic, Protocol, TypeVar
 
 from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
-from penstock.engine.events import Listener, NullListener
 from penstock.engine.ownership import StartedTable, Starter
 from penstock.engine.ranges import RangeCallbacks, RangeWork
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, PenstockError, TransientError
+from penstock.events import Listener, NullListener
 from penstock.failpoints import Failpoint
 from penstock.flow.write.manifest import Marks
 from penstock.job.spec import Delivery, JobSpec, KafkaLogSpec
+from penstock.lake.proposal import Outcome, Refusal
+from penstock.lake.state import TableWord
 from penstock.logs.kafka.epochs import lost_tails
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.logs.log import Batch, Bounds, EpochMark, Partition
 from penstock.plan import BeyondEndError, Lane, LostTailError, Terms, Wait, plan
-from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.proposal import Outcome, Refusal
-from penstock.tables.state import TableWord
 
 W = TypeVar("W")
 """What the write step leaves behind for the commit."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.job.checks.spark import UNSHARED, UNSHARED_HINT, contradiction, contradiction_text, is_unshared
 from penstock.job.faults import Fault, JobFileError
 from penstock.job.loader import load_job
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,14 @@ def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> Fault 
     spark = _spark_clash(path, job, other_path, other)
     if spark is not None:
         return spark
-    if job.export is None and other.export is None:
+    if not isinstance(job.table, ExportSpec) and not isinstance(other.table, ExportSpec):
         return None
     if _lies_in(job, other) or _lies_in(other, job):
         message = f"a table of this job and one in {other_path} lie one inside the other: readers would see both"
         return Fault(str(path), 1, 1, "table", message, "put them side by side")
-    if job.table.path == other.table.path and (job.export is None or other.export is None):
+    if job.table.path == other.table.path and (
+        not isinstance(job.table, ExportSpec) or not isinstance(other.table, ExportSpec)
+    ):
         message = f"the table in {other_path} lies in the same folder, and one of both is an export"
         return Fault(str(path), 1, 1, "table", message, "give each a folder of its own")
     if job.table.path == other.table.path and _same_names(job, other):
@@ -75,7 +77,7 @@ def _spark_clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec) -> 
         return Fault(str(path), 1, 1, found[0], message, "state the same, or run the jobs in processes of their own")
     for each, master in ((job, other.spark.master), (other, job.spark.master)):
         if master is not None and is_unshared(each, master):
-            key = "table.delta" if each.export is None else "table.export"
+            key = f"table.{each.table.kind}"
             message = f"job {each.name} has {UNSHARED}, as the other job of the process states ({other_path})"
             return Fault(str(path), 1, 1, f"{key}.path", message, UNSHARED_HINT.format(key=f"{key}.shared"))
     return None
@@ -88,5 +90,5 @@ def _lies_in(job: JobSpec, other: JobSpec) -> bool:
 
 def _same_names(job: JobSpec, other: JobSpec) -> bool:
     """Whether two exports could give files the same names, as far as stated topics tell it."""
-    assert job.export is not None and other.export is not None
-    return job.export.cluster == other.export.cluster and not set(job.log.topics).isdisjoint(other.log.topics)
+    assert isinstance(job.table, ExportSpec) and isinstance(other.table, ExportSpec)
+    return job.table.cluster == other.table.cluster and not set(job.log.topics).isdisjoint(other.log.topics)

@@ -51,6 +51,7 @@ from penstock.job.spec import (
     Secret,
     SparkSpec,
     SqlSpec,
+    TableSpec,
 )
 
 FILE_BYTES_MAX = 1024 * 1024
@@ -200,8 +201,7 @@ def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
         decode=parts.decode,
         schema=parts.schema,
         columns=parts.columns,
-        table=_table(table, folder),
-        export=build_export(file, table.export, parts.export) if table.export and parts.export else None,
+        table=_table(file, table, parts, folder),
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
         claims=_claims(file.claims or ClaimsSection()) if with_claims(file) else None,
         flush=_flush(file),
@@ -213,19 +213,25 @@ def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
     )
 
 
-def _table(table: TableSection, folder: Path) -> DeltaTableSpec:
+def _table(file: JobFile, table: TableSection, parts: _Parts, folder: Path) -> TableSpec:
     section = table.delta or table.export
     assert section is not None and section.path is not None
-    spec = DeltaTableSpec(
+    place = TableSpec(
         path=table_path(section.path, folder),
         quarantine_path=quarantine_path(section, folder),
         storage_options=_hiding(section.storage),
         shared=section.shared or False,
     )
-    if table.delta is None:
-        return spec
-    return replace(
-        spec, partition_by=tuple(table.delta.partition_by or ()), properties=dict(table.delta.properties or {})
+    if table.export and parts.export:
+        return build_export(file, table.export, parts.export, place)
+    assert table.delta is not None
+    return DeltaTableSpec(
+        place.path,
+        place.quarantine_path,
+        place.storage_options,
+        place.shared,
+        partition_by=tuple(table.delta.partition_by or ()),
+        properties=dict(table.delta.properties or {}),
     )
 
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Generic, Literal, cast
 
 import pyarrow as pa
+from typing_extensions import TypeVar
 
+from penstock.errors import InvariantError
 from penstock.job.expressions import Expression, KafkaField
 
 UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
@@ -183,14 +185,23 @@ class SqlSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaTableSpec:
+class TableSpec:
+    """Where a table and its quarantine lie. Each kind of table adds what it states in a class of its own."""
+
+    kind: ClassVar[str]
+    """The key under `table:` in a job file."""
     path: str
-    partition_by: tuple[str, ...] = ()
     quarantine_path: str = ""
     storage_options: Mapping[str, str] = field(default_factory=dict)
-    properties: Mapping[str, str] = field(default_factory=dict)
     shared: bool = False
     """Of local paths: whether every executor sees the same folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaTableSpec(TableSpec):
+    kind = "delta"
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 class UnknownTypePolicy(StrEnum):
@@ -281,9 +292,11 @@ class AlertLimits:
     """How much of the topic's retention may be over before records that wait for a type raise an alert."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSpec:
-    """Mixed event types of one log into a table per type and day."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportSpec(TableSpec):
+    """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
+
+    kind = "export"
 
     route: RouteSpec
     types: Mapping[str, TypeSpec]
@@ -348,9 +361,14 @@ class SparkSpec:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+TableT_co = TypeVar("TableT_co", bound=TableSpec, covariant=True, default=TableSpec)
+
+TableT = TypeVar("TableT", bound=TableSpec)
+
+
 @dataclass(frozen=True, slots=True)
-class JobSpec:
-    """One log to one destination."""
+class JobSpec(Generic[TableT_co]):
+    """One log to one destination; `JobSpec[ExportSpec]` is a job whose table is known to be of that kind."""
 
     name: str
     log: KafkaLogSpec
@@ -359,10 +377,7 @@ class JobSpec:
     """The decoded fields. For `raw` it is one binary field, `value`; of a routed job it is empty."""
     columns: Mapping[str, Expression]
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
-    table: DeltaTableSpec
-    """Where the table and its quarantine lie; of a routed job the root of all types."""
-    export: ExportSpec | None = None
-    """Set for a routed job; `columns` then stand for every type."""
+    table: TableT_co
     sql: SqlSpec | None = None
     claims: ClaimsSpec | None = None
     """None: static, this process owns every partition."""
@@ -372,3 +387,10 @@ class JobSpec:
     limits: Limits = field(default_factory=Limits)
     spark: SparkSpec = field(default_factory=SparkSpec)
     path: Path | None = None
+
+
+def job_of(job: JobSpec, table: type[TableT]) -> JobSpec[TableT]:
+    """The same job, known to have a table of this kind."""
+    if not isinstance(job.table, table):
+        raise InvariantError(f"the table of {job.name} is of another kind than {table.__name__}")
+    return cast("JobSpec[TableT]", job)

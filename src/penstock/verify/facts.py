@@ -9,13 +9,13 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key, topic_fingerprint
 from penstock.lake.delta.library import MissingTableError, library_errors
+from penstock.lake.delta.reading import state_of
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
-from penstock.tables.delta.reading import state_of
-from penstock.tables.delta.table import Table, open_table
 from penstock.tables.quarantine.life import appended_up_to, belongs_to, life_of
 from penstock.tables.quarantine.rows import count_rows, own_files
 from penstock.tables.quarantine.table import open_quarantine
-from penstock.tables.state import PartitionState
 from penstock.verify.invariants import LogFacts, States
 from penstock.verify.log_port import LogAnswers, ReadableLog
 from penstock.verify.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history

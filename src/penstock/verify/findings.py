@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.tables.state import Totals
 
 
 class Verdict(StrEnum):

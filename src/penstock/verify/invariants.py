@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.state import PartitionWord, Totals
 from penstock.logs.kafka.epochs import LostTail
 from penstock.logs.log import Bounds, Partition
 from penstock.plan import LostTailError
-from penstock.tables.state import PartitionWord, Totals
 from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
 
 _COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 
-from penstock.job.spec import JobSpec, Secret
-from penstock.verify.export.verification import prove_export
+from penstock.job.spec import ExportSpec, JobSpec, Secret, job_of
+from penstock.tables.export.proof.verification import prove_export
 from penstock.verify.facts import TableFacts, read_log, read_table, with_epochs
 from penstock.verify.files.table import TableFiles
 from penstock.verify.findings import NO_TABLE, Proof, VerifyReport
@@ -56,8 +56,8 @@ def verify(
 
 
 def _prove(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
-    if job.export is not None:
-        return prove_export(job, job.export, depth, open_log)
+    if isinstance(job.table, ExportSpec):
+        return prove_export(job_of(job, ExportSpec), depth, open_log)
     return _prove_table(job, depth, open_log)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.engine.events import Listener
+from penstock.events import Listener
 from penstock.tables.export.alerts import RULES_EVENT
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec, Secret
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.tables.state import Totals
 from penstock.verify.invariants import LogFacts
 
 COMMITS_SHOWN = 5

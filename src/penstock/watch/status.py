@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
-from penstock.tables.state import PartitionState
+from penstock.tables.export.status.status import export_status
 from penstock.verify.facts import read_table
-from penstock.watch.export_status import export_status
 from penstock.watch.log_side import alerts, read_log_view
 from penstock.watch.standing import COMMITS_SHOWN, CommitStatus, LogView, PartitionStatus, RecordedGap, shown_path
 from penstock.watch.standing import AlertKind as AlertKind
@@ -20,8 +20,8 @@ from penstock.watch.standing import JobStatus as JobStatus
 
 def status(job: JobSpec, now: Callable[[], float] = time.time) -> JobStatus:
     """Ask table and log how the job stands; a log that does not answer leaves the table's side."""
-    if job.export is not None:
-        return export_status(job, job.export, now)
+    if isinstance(job.table, ExportSpec):
+        return export_status(job_of(job, ExportSpec), now)
     path = shown_path(job)
     facts = read_table(job)
     if facts is None:

@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.engine.write.bad_share import BadShareError, hint_for
-from penstock.engine.write.read_checks import JUDGED_RECORDS_MIN, ReadChecks
 from penstock.flow.decode import decoder_for
 from penstock.flow.write.manifest import Counts, Reason, TaskReport, decode_report, encode_report
 from penstock.flow.write.reasons import KINDS_MAX, OTHER_KIND, error_kinds, merged_reasons, reasons_of
 from penstock.job.schema import job_type_name, parse_type
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
 from penstock.logs.kafka.log import KafkaLog
+from penstock.staging.bad_share import BadShareError, hint_for
+from penstock.staging.read_checks import JUDGED_RECORDS_MIN, ReadChecks
 from tests.lake import Lake
 from tests.unit.flow.fanouts import fanout_flow, kafka_part, run
 from tests.unit.flow.kafka_batches import kafka_batch

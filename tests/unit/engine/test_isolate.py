@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.write.isolate import (
+from penstock.errors import TransientError, UserError
+from penstock.logs.log import Partition, Slice
+from penstock.staging.isolate import (
     ALONE_FAILURES_MIN,
     POISON_PER_BATCH_MAX,
     Poison,
@@ -16,8 +18,6 @@ from penstock.engine.write.isolate import (
     UnhealthyTasksError,
     find_poison,
 )
-from penstock.errors import TransientError, UserError
-from penstock.logs.log import Partition, Slice
 
 PARTITIONS = [Partition("web", "id", number) for number in range(3)]
 Place = tuple[int, int]

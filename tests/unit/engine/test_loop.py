@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.rounds import Round
 from penstock.errors import PenstockError, TransientError, UserError
+from penstock.events import NullListener
 from penstock.logs.log import Partition
 from penstock.plan import Wait
 

@@ -13,18 +13,18 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.engine.events import NullListener
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.spark.failures import (
+from penstock.errors import TransientError, UserError
+from penstock.events import NullListener
+from penstock.job.spec import SparkSpec
+from penstock.spark.failures import (
     BatchFailedError,
     SparkGoneError,
     SparkStoppedError,
     spark_errors,
     spark_failure,
 )
-from penstock.engine.spark.session import SharedSession, chosen_master, open_spark
-from penstock.errors import TransientError, UserError
-from penstock.job.spec import SparkSpec
+from penstock.spark.session import SharedSession, chosen_master, open_spark
 from tests.unit.engine.test_loop import CAUGHT_UP, Patient, Script
 
 CA_MISSING = """\

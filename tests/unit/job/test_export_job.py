@@ -12,7 +12,6 @@ from penstock.job.job_set import check_jobs
 from penstock.job.spec import (
     AlertLimits,
     DaysSpec,
-    DeltaTableSpec,
     ExportSpec,
     MessageName,
     OutsidePolicy,
@@ -21,6 +20,7 @@ from penstock.job.spec import (
     TypeSpec,
     TypeStart,
     UnknownTypePolicy,
+    job_of,
 )
 from tests.unit.job.conftest import BASE, Load
 from tests.unit.job.descriptors import GARMADON
@@ -97,12 +97,13 @@ def test_a_json_export_gets_a_schema_per_type_and_every_default(load: Load) -> N
     spec = load(JSON)
     order = pa.schema([("meta", pa.struct([("type", pa.string()), ("at", pa.string())])), ("price", pa.int64())])
     at = Field(("meta", "at"))
-    assert spec.export == ExportSpec(
+    assert spec.table == ExportSpec(
+        "s3://lake/shop",
+        "s3://lake/shop_quarantine",
         route=RouteSpec("field", ("meta", "type")),
         types={"order": TypeSpec("order", ("order",), order, at), "click": TypeSpec("click", ("click",), None, at)},
     )
     assert spec.schema == pa.schema([])
-    assert spec.table == DeltaTableSpec("s3://lake/shop", (), "s3://lake/shop_quarantine")
     assert spec.columns == {
         "kafka_partition": KafkaField("partition"),
         "kafka_offset": KafkaField("offset"),
@@ -126,7 +127,11 @@ def test_every_key_of_a_garmadon_export_arrives_in_the_spec(load: Load, tmp_path
     assert "plain-text" not in repr(spec)
     header = [("application_id", pa.string())]
     stamp = [("timestamp", pa.int64())]
-    assert spec.export == ExportSpec(
+    assert spec.table == ExportSpec(
+        spec.table.path,
+        spec.table.quarantine_path,
+        spec.table.storage_options,
+        spec.table.shared,
         route=RouteSpec("envelope", (), UnknownTypePolicy.TABLE, "rest"),
         types={
             "fs": TypeSpec(
@@ -174,16 +179,18 @@ def test_a_spec_travels_to_a_task_and_back(load: Load) -> None:
     ],
 )
 def test_a_route_names_what_tells_the_type(load: Load, by: str, decode: str, route: RouteSpec) -> None:
-    export = load(JSON.replace("field(meta.type)", by).replace("decode: json", f"decode: {decode}")).export
-    assert export is not None
+    export = job_of(
+        load(JSON.replace("field(meta.type)", by).replace("decode: json", f"decode: {decode}")), ExportSpec
+    ).table
     assert export.route == route
 
 
 def test_raw_records_are_routed_by_header_and_dated_by_kafka(load: Load) -> None:
     text = JSON.replace("decode: json", "decode: raw").replace("field(meta.type)", "header(t)")
     text = text.replace("meta.at", "kafka.timestamp").replace("{schema: infer}", "{}")
-    export = load(text.replace("{schema: {meta: {type: string, at: string}, price: long}}", "{}")).export
-    assert export is not None
+    export = job_of(
+        load(text.replace("{schema: {meta: {type: string, at: string}, price: long}}", "{}")), ExportSpec
+    ).table
     assert {name: each.schema for name, each in export.types.items()} == {
         "order": pa.schema([("value", pa.binary())]),
         "click": pa.schema([("value", pa.binary())]),
@@ -192,10 +199,8 @@ def test_raw_records_are_routed_by_header_and_dated_by_kafka(load: Load) -> None
 
 def test_protobuf_records_are_routed_by_key_with_a_message_per_type(load: Load) -> None:
     text = GARMADON_JOB.replace("format: garmadon,", "format: protobuf,").replace(", header: g.Header", "")
-    export = load(
-        text.replace("by: envelope", "by: key").replace("timestamp_millis(timestamp)", "kafka.timestamp")
-    ).export
-    assert export is not None
+    text = text.replace("by: envelope", "by: key").replace("timestamp_millis(timestamp)", "kafka.timestamp")
+    export = job_of(load(text), ExportSpec).table
     assert export.types["fs"].schema == pa.schema([("action", pa.string()), ("size", pa.int64())])
 
 
@@ -205,7 +210,7 @@ def test_a_single_table_takes_its_fields_from_its_message(load: Load) -> None:
     spec = load(text + "columns: {bytes: size}\n")
     assert spec.decode.message == MessageName("g.FsEvent")
     assert spec.schema == pa.schema([("action", pa.string()), ("size", pa.int64())])
-    assert spec.export is None
+    assert not isinstance(spec.table, ExportSpec)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from penstock.job.loader import load_job
 from penstock.job.spec import (
     BadRecordPolicy,
     DecodeSpec,
+    DeltaTableSpec,
     FlushPolicy,
     GapPolicy,
     Limits,
@@ -23,6 +24,7 @@ from penstock.job.spec import (
     SqlSpec,
     StartAt,
     TombstonePolicy,
+    job_of,
 )
 from tests.unit.job.conftest import BASE, Load
 
@@ -93,7 +95,7 @@ def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
     }
     assert spec.table.path == "s3://lake/web_requests"
     assert spec.table.quarantine_path == "s3://lake/web_requests_quarantine"
-    assert spec.table.partition_by == ("date",)
+    assert job_of(spec, DeltaTableSpec).table.partition_by == ("date",)
     assert spec.on == Policies()
 
 
@@ -126,7 +128,10 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
     assert spec.table.path == str(tmp_path / "data/x")
     assert spec.table.quarantine_path == str(tmp_path / "bad/x")
     assert spec.table.storage_options["AWS_ALLOW_HTTP"] == "true"
-    assert spec.table.properties == {"delta.logRetentionDuration": "interval 2 days", "delta.checkpointInterval": "50"}
+    assert job_of(spec, DeltaTableSpec).table.properties == {
+        "delta.logRetentionDuration": "interval 2 days",
+        "delta.checkpointInterval": "50",
+    }
     assert spec.flush == FlushPolicy(0.5, 1024, 10, 1_000_000)
     assert spec.on == Policies(
         BadRecordPolicy.FAIL,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.write.offset_ranges import ranges_of
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.replays import LedgerRuns, land_replay
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import ReplayRun, remove_run

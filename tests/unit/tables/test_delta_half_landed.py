@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.tables.environment import Environment
+from penstock.job.spec import ExportSpec, job_of
 from penstock.tables.export.delta_types import DeltaTypes
 from tests.export_root import MONDAY, ZERO, ExportRoot, filled
 from tests.pipes import CrashError, once_at
@@ -31,8 +32,7 @@ def root(tmp_path: Path) -> ExportRoot:
 
 def ahead(root: ExportRoot, path: Path) -> int:
     job = load_job(path)
-    assert job.export is not None
-    return DeltaTypes(job, job.export, Environment()).ahead_of(ZERO, "click", 34)
+    return DeltaTypes(job_of(job, ExportSpec), Environment()).ahead_of(ZERO, "click", 34)
 
 
 def test_l8_the_next_process_takes_each_type_from_where_its_table_is(root: ExportRoot) -> None:

@@ -17,11 +17,11 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.maintenance.compact import compact as compact_command
+from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.failpoints import noop
 from penstock.lake.storage import Entry as Stored
 from penstock.lake.storage import open_storage
-from penstock.tables.environment import Environment
 from penstock.tables.export.compact import compact
 from penstock.tables.export.files.operations import finish
 from penstock.tables.export.ledger.entry import EntryKind

@@ -8,6 +8,7 @@ import pytest
 
 from penstock.job.spec import DaysSpec
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import closable, end_ms, is_complete, next_boundary_ms, reopened_by, watermark_of
@@ -15,7 +16,6 @@ from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, S
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.state import Totals
 from tests.routed_parts import EVENTS, Event, Reader, begun, landed, open_table, run_of, staged_in
 
 HOUR_MS = 3_600_000

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.failpoints import Failpoint
 from penstock.lake.storage import open_storage
-from penstock.tables.environment import Environment
 from penstock.tables.export.compact import compact
+from penstock.tables.export.status.day_answers import DayState
+from penstock.tables.export.status.status import day_answers
 from penstock.tables.export.table import ExportTable
-from penstock.watch.day_answers import DayState
-from penstock.watch.export_status import day_answers
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.watched_storage import WatchedStorage
 

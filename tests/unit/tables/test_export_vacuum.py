@@ -15,6 +15,7 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.cli.maintenance.vacuum import vacuum as vacuum_command
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.route.type_counts import UNROUTED, Share
@@ -23,7 +24,6 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import compacted_name, owner_tag, staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.logs.log import Partition, Slice
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.compact import compact
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.ledger.proposal import RoutedPart

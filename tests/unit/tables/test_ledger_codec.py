@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import TypeStart
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.codec import (
     UnreadableLedgerError,
@@ -43,7 +44,6 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
-from penstock.tables.state import Totals
 from tests.unit.tables.any_entries import entries, states
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger" / "v1"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.environment import new_batch_id
 from penstock.errors import InvariantError
 from penstock.job.spec import TypeStart
+from penstock.lake.proposal import FencePart
+from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition
-from penstock.tables.environment import new_batch_id
 from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, WrittenRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.table import ExportTable
-from penstock.tables.proposal import FencePart
-from penstock.tables.state import Totals
 from tests.routed_parts import (
     EVENTS,
     Event,

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.lake.delta.effect import effect
 from penstock.lake.delta.keys import (
     epoch_end_key,
     epoch_key,
@@ -17,10 +18,9 @@ from penstock.lake.delta.keys import (
     topic_key,
     total_key,
 )
+from penstock.lake.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
+from penstock.lake.state import PartitionState, TableState, Totals
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.delta.effect import effect
-from penstock.tables.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
-from penstock.tables.state import PartitionState, TableState, Totals
 
 ONE = Partition("web", "idA", 1)
 TWO = Partition("web", "idA", 2)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from deltalake import write_deltalake
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import DeltaTableSpec
-from penstock.tables.delta.table import open_table
+from penstock.lake.delta.table import open_table
 from penstock.tables.quarantine.rows import find_rows, list_rows
 
 def threads():

@@ -12,18 +12,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.log import Partition, Slice
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.proof.facts import LedgerFacts
+from penstock.tables.export.proof.verification import find_landed, ledger_facts, own_checks, swept
 from penstock.tables.quarantine.table import Listed, QuarantineTable
-from penstock.verify.export.facts import LedgerFacts
-from penstock.verify.export.verification import find_landed, ledger_facts, own_checks, swept
 from penstock.verify.findings import Check, Offence, OffenceKind, Verdict, earliest
 from penstock.verify.sources import Depth
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
@@ -32,17 +32,15 @@ Checks = dict[str, Check]
 
 
 def facts_of(job: JobSpec) -> LedgerFacts:
-    assert job.export is not None
-    facts = ledger_facts(job, job.export)
+    facts = ledger_facts(job_of(job, ExportSpec))
     assert isinstance(facts, LedgerFacts)
     return facts
 
 
 def judged(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
     """What `verify` says of ledger and files, without a log."""
-    assert job.export is not None
     facts = facts or facts_of(job)
-    landed = find_landed(job, job.export, facts)
+    landed = find_landed(job_of(job, ExportSpec), facts)
     sweep = swept(job, facts, landed, Depth(False, None, offsets_per_pass_max))
     return {check.name: check for check in own_checks(facts, landed, sweep)}
 

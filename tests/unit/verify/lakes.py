@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.compact import compact
 from penstock.logs.log import Partition
-from penstock.tables.delta.compact import compact
 from penstock.verify import Sample, VerifyReport, verify
 from tests.memory_log import MemoryLog
 from tests.small_table import Load, SmallTable, small_job, without_offsets

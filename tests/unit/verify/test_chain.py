@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.job.spec import TypeStart
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
@@ -21,8 +22,7 @@ from penstock.tables.export.ledger.entry import (
     WrittenRecord,
 )
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
-from penstock.tables.state import Totals
-from penstock.verify.export.chain import Chain
+from penstock.tables.export.proof.chain import Chain
 from penstock.verify.findings import Offence, OffenceKind
 from penstock.verify.invariants import Span
 from tests.routed_parts import EVENTS

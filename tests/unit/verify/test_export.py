@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from penstock.tables.environment import Environment
+from penstock.environment import Environment
+from penstock.job.spec import ExportSpec, job_of
 from penstock.tables.export.compact import compact
-from penstock.verify.export.facts import read_ledger
-from penstock.verify.export.files import parquet_files
+from penstock.tables.export.proof.facts import read_ledger
+from penstock.tables.export.proof.files import parquet_files
 from penstock.verify.findings import Offence, OffenceKind, Verdict
 from penstock.verify.offsets.table import GoneError
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
@@ -64,8 +65,7 @@ def test_the_proof_is_the_same_in_many_small_passes(root: ExportRoot) -> None:
 def test_without_a_ledger_nothing_is_proved(tmp_path: Path) -> None:
     job = ExportRoot(job_file(tmp_path)).job
     shutil.rmtree(tmp_path / "lake")
-    assert job.export is not None
-    assert read_ledger(job, job.export) is None
+    assert read_ledger(job_of(job, ExportSpec)) is None
 
 
 # files

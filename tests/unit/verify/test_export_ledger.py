@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.job.spec import ExportSpec, job_of
 from penstock.logs.log import Bounds
+from penstock.tables.export.proof.facts import BrokenLedger, read_ledger
 from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.verify.export.facts import BrokenLedger, read_ledger
 from penstock.verify.findings import OffenceKind
 from tests.export_root import MONDAY, ONE, TUESDAY, ZERO, ExportRoot
 from tests.unit.verify.damaged import append_bad, at, bad_root, edit_json, entry_path, failed, first_offence, judged
@@ -97,8 +98,7 @@ def test_a_hole_in_the_chain_is_named_with_its_offset(root: ExportRoot) -> None:
         piece["start"] = 12
 
     edit_json(entry_path(root, 4), edit)
-    assert root.job.export is not None
-    broken = read_ledger(root.job, root.job.export)
+    broken = read_ledger(job_of(root.job, ExportSpec))
     assert isinstance(broken, BrokenLedger)
     assert not broken.slices.ok
     assert broken.slices.offence == at(0, 10, OffenceKind.HOLE)

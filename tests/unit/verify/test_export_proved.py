@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
+from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
 from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
+from penstock.tables.export.proof.proved import encode_proved, read_proved
+from penstock.tables.export.proof.verification import keep_for_next
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.verify import VerifyReport, verify
-from penstock.verify.export.facts import LedgerFacts, read_ledger
-from penstock.verify.export.proved import encode_proved, read_proved
-from penstock.verify.export.verification import keep_for_next
 from penstock.verify.findings import OffenceKind, Verdict
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
 from tests.memory_log import MemoryLog
@@ -60,8 +61,7 @@ def test_what_is_proved_comes_back_as_it_was_and_leads_to_the_same_verdict(root:
     newer = facts_of(root.job)
     assert newer.last is not None
     assert newer.last.number == root.state.number
-    assert root.job.export is not None
-    whole = read_ledger(root.job, root.job.export, from_first=True)
+    whole = read_ledger(job_of(root.job, ExportSpec), from_first=True)
     assert isinstance(whole, LedgerFacts)
     assert newer.chain == whole.chain
     seen, again = judged(root.job, newer), judged(root.job, whole)
@@ -81,8 +81,7 @@ def test_proved_entries_are_not_read_again(root: ExportRoot) -> None:
         if int(entry.stem) < known:
             entry.write_bytes(b"gone")
     assert failed(judged(root.job)) == []
-    assert root.job.export is not None
-    whole = read_ledger(root.job, root.job.export, from_first=True)
+    whole = read_ledger(job_of(root.job, ExportSpec), from_first=True)
     assert isinstance(whole, LedgerFacts)
     assert not whole.slices.ok, "with --all they are"
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.tables.state import Totals
 from penstock.verify.findings import Offence, OffenceKind, earliest
 from penstock.verify.invariants import Span
 from penstock.verify.offsets.scan_passes import Window, passes

@@ -8,8 +8,8 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.tables.state import Totals
 from penstock.verify.findings import Offence, OffenceKind
 from penstock.verify.invariants import Span
 from penstock.verify.offsets.pool import Placed, reconcile_pool

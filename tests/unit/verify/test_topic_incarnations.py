@@ -15,9 +15,9 @@ from penstock.job.expressions import KafkaField, parse
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, SqlSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition
-from penstock.tables.state import Totals
 from penstock.verify.invariants import CommittedSlice
 from penstock.verify.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
 from penstock.verify.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns

@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from penstock.engine.write.batch_writer import decoded_schema, flow_of
+from penstock.environment import Environment, new_batch_id
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import decode_report
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, MixedTypesPolicy, NewColumnPolicy, SqlSpec
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.table import open_or_create
+from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
-from penstock.tables.delta.compact import compact
-from penstock.tables.delta.table import open_or_create
-from penstock.tables.environment import Environment, new_batch_id
-from penstock.tables.proposal import Proposal, SlicePart, StartPart
+from penstock.tables.delta.writer import decoded_schema, flow_of
 from penstock.tables.quarantine.table import Quarantine
 from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from penstock.verify.values.compare import sampled

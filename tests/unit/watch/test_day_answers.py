@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
-from penstock.watch.day_answers import DayAnswer, DayState, Holder, answer, last_complete_day
+from penstock.tables.export.status.day_answers import DayAnswer, DayState, Holder, answer, last_complete_day
 
 ZERO = Partition("events", "life-1", 0)
 ONE = Partition("events", "life-1", 1)

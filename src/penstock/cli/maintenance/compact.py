@@ -14,8 +14,9 @@ from penstock.cli.maintenance.export_table import existing_export
 from penstock.cli.maintenance.opening import environment, existing_table
 from penstock.job.loader import load_job
 from penstock.job.quantities import QuantityError, parse_size
-from penstock.tables.delta.compact import CompactReport, Progress
-from penstock.tables.delta.compact import compact as compact_table
+from penstock.job.spec import ExportSpec, job_of
+from penstock.lake.delta.compact import CompactReport, Progress
+from penstock.lake.delta.compact import compact as compact_table
 from penstock.tables.export.compact import CompactReport as ExportCompactReport
 from penstock.tables.export.compact import compact as compact_export
 from penstock.tables.export.delta_types import type_tables
@@ -41,11 +42,11 @@ def compact(
     spec = load_job(job)
     wanted = None if target_size is None else _size(target_size)
     report: CompactReport
-    if spec.export is not None and spec.export.format == "delta":
-        tables = type_tables(spec, spec.export, environment())
-        size = wanted or spec.export.compact_bytes
+    if isinstance(spec.table, ExportSpec) and spec.table.format == "delta":
+        tables = type_tables(job_of(spec, ExportSpec), environment())
+        size = wanted or spec.table.compact_bytes
         report = sum((compact_table(each, size, _progress(json, "groups")) for each in tables), CompactReport())
-    elif spec.export is not None:
+    elif isinstance(spec.table, ExportSpec):
         report = compact_export(existing_export(spec), wanted, all_days=all_days, progress=_progress(json, "days"))
     elif all_days:
         raise typer.BadParameter("the job is no export", param_hint="--all-days")

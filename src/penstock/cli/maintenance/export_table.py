@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from penstock.cli.maintenance.opening import environment
 from penstock.errors import InvariantError, UserError
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.table import ExportTable
 
 
 def export_table(job: JobSpec) -> ExportTable:
     """The job's files; whether there is a ledger is not looked at."""
-    if job.export is None:
+    if not isinstance(job.table, ExportSpec):
         raise InvariantError(f"{job.name} is no routed job")
-    if job.export.format != "parquet":
+    if job.table.format != "parquet":
         raise UserError(
             f"the job {job.name} keeps its types in Delta tables",
             hint="this command is for exports in the format parquet",
         )
-    return open_export(job, job.export, environment())
+    return open_export(job_of(job, ExportSpec), environment())
 
 
 def existing_export(job: JobSpec) -> ExportTable:
@@ -28,9 +28,9 @@ def existing_export(job: JobSpec) -> ExportTable:
 
 def existing_types(job: JobSpec) -> ExportTable:
     """The same for an export in any format."""
-    if job.export is None:
+    if not isinstance(job.table, ExportSpec):
         raise InvariantError(f"{job.name} is no routed job")
-    return _existing(open_export(job, job.export, environment()))
+    return _existing(open_export(job_of(job, ExportSpec), environment()))
 
 
 def _existing(table: ExportTable) -> ExportTable:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 
+from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.failpoints import ENVIRONMENT_NAME, armed
-from penstock.job.spec import DeltaTableSpec
+from penstock.job.spec import TableSpec
 from penstock.lake.delta.library import MissingTableError
-from penstock.tables.delta.table import Table, open_table
-from penstock.tables.environment import Environment
+from penstock.lake.delta.table import Table, open_table
 
 
 def environment() -> Environment:
@@ -18,7 +18,7 @@ def environment() -> Environment:
     return Environment() if failpoint is None else Environment(reach=failpoint.reach)
 
 
-def existing_table(spec: DeltaTableSpec, job: str, environment: Environment) -> Table:
+def existing_table(spec: TableSpec, job: str, environment: Environment) -> Table:
     """The job's table; one that is missing is the user's to create."""
     try:
         return open_table(spec, job, environment)

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.maintenance.export_table import export_table
 from penstock.errors import UserError
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.tables.export.rebuild.inputs import Doubt
 from penstock.tables.export.rebuild.rebuild import RebuildReport
@@ -19,7 +19,7 @@ from penstock.tables.export.rebuild.rebuild import rebuild as rebuild_ledger
 
 def rebuild(job: JobSpec, json: bool) -> bool:
     """Rebuild, and tell what came of it; whether there is a ledger now."""
-    if job.export is None:
+    if not isinstance(job.table, ExportSpec):
         raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for jobs with table.export")
     table = export_table(job)
     with closing(KafkaLog(job.log)) as log:

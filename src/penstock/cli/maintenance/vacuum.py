@@ -12,9 +12,9 @@ import typer
 from penstock.cli.maintenance.export_table import existing_export, existing_types
 from penstock.cli.maintenance.opening import environment, existing_table
 from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec
-from penstock.tables.delta.vacuum import VacuumReport
-from penstock.tables.delta.vacuum import vacuum as vacuum_tables
+from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.delta.vacuum import vacuum as vacuum_tables
 from penstock.tables.export.delta_types import type_tables
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.vacuum import vacuum as vacuum_export
@@ -36,13 +36,13 @@ def vacuum(
 ) -> None:
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
-    if drop_lost and spec.export is None:
+    if drop_lost and not isinstance(spec.table, ExportSpec):
         raise typer.BadParameter("the job is no export", param_hint="--drop-lost")
     dropped = drop_lost_files(existing_types(spec), dry_run=dry_run) if drop_lost else ()
-    if spec.export is None:
+    if not isinstance(spec.table, ExportSpec):
         report = _of_table(spec, dry_run)
-    elif spec.export.format == "delta":
-        report = _of_types(spec, spec.export, dry_run)
+    elif spec.table.format == "delta":
+        report = _of_types(job_of(spec, ExportSpec), dry_run)
     else:
         report = vacuum_export(existing_export(spec), dry_run=dry_run)
     if json:
@@ -60,9 +60,9 @@ def _of_table(spec: JobSpec, dry_run: bool) -> VacuumReport:
     return vacuum_tables(table, open_quarantine(spec, around), dry_run=dry_run)
 
 
-def _of_types(spec: JobSpec, export: ExportSpec, dry_run: bool) -> VacuumReport:
+def _of_types(spec: JobSpec[ExportSpec], dry_run: bool) -> VacuumReport:
     """The tables of all types; what is left over in the quarantine's folder stays."""
-    reports = [vacuum_tables(each, dry_run=dry_run) for each in type_tables(spec, export, environment())]
+    reports = [vacuum_tables(each, dry_run=dry_run) for each in type_tables(spec, environment())]
     kept = sum((Counter(each.kept) for each in reports), Counter[str]())
     return VacuumReport(tuple(dead for each in reports for dead in each.deleted), kept, dry_run)
 

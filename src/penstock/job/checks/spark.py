@@ -77,11 +77,10 @@ def is_unshared(job: JobSpec, master: str) -> bool:
 def refuse_unshared(job: JobSpec, master: str | None) -> None:
     """Raise `UserError` for a job whose local paths the executors of the running master do not share."""
     if master is not None and is_unshared(job, master):
-        kind = "delta" if job.export is None else "export"
         raise UserError(
-            f"job {job.name}: table.{kind}.path is {UNSHARED}",
+            f"job {job.name}: table.{job.table.kind}.path is {UNSHARED}",
             detail=f"the master is {master}",
-            hint=UNSHARED_HINT.format(key=f"table.{kind}.shared"),
+            hint=UNSHARED_HINT.format(key=f"table.{job.table.kind}.shared"),
         )
 
 

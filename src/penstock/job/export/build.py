@@ -15,7 +15,7 @@ from penstock.job.expressions import Expression
 from penstock.job.faults import Finding
 from penstock.job.models import JobFile
 from penstock.job.section import stated
-from penstock.job.spec import AlertLimits, DaysSpec, DecodeSpec, ExportSpec, Rotation, RouteSpec, TypeSpec
+from penstock.job.spec import AlertLimits, DaysSpec, DecodeSpec, ExportSpec, Rotation, RouteSpec, TableSpec, TypeSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,17 @@ def read_export(
     return ExportParts(schemas, times, columns), findings
 
 
-def build_export(file: JobFile, export: ExportSection, parts: ExportParts) -> ExportSpec:
+def build_export(file: JobFile, export: ExportSection, parts: ExportParts, place: TableSpec) -> ExportSpec:
     """The export of a file without a fault."""
     return replace(
-        ExportSpec(_route(file), {name: _type(name, section, parts) for name, section in (file.types or {}).items()}),
+        ExportSpec(
+            place.path,
+            place.quarantine_path,
+            place.storage_options,
+            place.shared,
+            route=_route(file),
+            types={name: _type(name, section, parts) for name, section in (file.types or {}).items()},
+        ),
         days=_days(file),
         alerts=_alerts(file),
         **stated(

@@ -19,8 +19,8 @@ from typing import Any
 
 from penstock.errors import InvariantError
 from penstock.flow.write.names import StagedName, compacted_name, parse_staged_name
+from penstock.lake.delta.compact import CompactReport as TableCompactReport
 from penstock.lake.storage import Entry, NotFoundError
-from penstock.tables.delta.compact import CompactReport as TableCompactReport
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.export.files.data_files import (
     DataFile,

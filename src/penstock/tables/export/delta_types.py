@@ -14,31 +14,31 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
 from penstock.flow.route.type_counts import Share
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.schema import missing_columns
+from penstock.lake.delta.table import SchemaMovedError, Table, open_or_create, open_table
+from penstock.lake.proposal import Proposal, SlicePart, StartPart
+from penstock.lake.staged import StagedFileGoneError
 from penstock.logs.log import Partition, Slice
-from penstock.tables.delta.table import SchemaMovedError, Table, open_or_create, open_table
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.files.operations import FailedRename, gone_reason
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import ExportTable, LedgerOutcome
 from penstock.tables.export.taking import take_run
-from penstock.tables.proposal import Proposal, SlicePart, StartPart
 from penstock.tables.quarantine.replayed import run_number
-from penstock.tables.staged import StagedFileGoneError
 
 DAY = "day"
 
 
-def type_table_spec(place: DeltaTableSpec, name: str) -> DeltaTableSpec:
+def type_table_spec(place: TableSpec, name: str) -> DeltaTableSpec:
     """Where the table of one type lies."""
     return DeltaTableSpec(
         path=f"{place.path.rstrip('/')}/{name}",
@@ -48,10 +48,10 @@ def type_table_spec(place: DeltaTableSpec, name: str) -> DeltaTableSpec:
     )
 
 
-def type_tables(job: JobSpec, export: ExportSpec, environment: Environment) -> list[Table]:
+def type_tables(job: JobSpec[ExportSpec], environment: Environment) -> list[Table]:
     """The tables of those types that have had rows."""
     found = []
-    for name in export.all_types:
+    for name in job.table.all_types:
         try:
             found.append(open_table(type_table_spec(job.table, name), job.name, environment))
         except MissingTableError:
@@ -62,8 +62,8 @@ def type_tables(job: JobSpec, export: ExportSpec, environment: Environment) -> l
 class DeltaTypes(ExportTable):
     """The types of a routed job as Delta tables side by side; the ledger keeps what they have in common."""
 
-    def __init__(self, job: JobSpec, export: ExportSpec, environment: Environment) -> None:
-        super().__init__(job, export, environment)
+    def __init__(self, job: JobSpec[ExportSpec], environment: Environment) -> None:
+        super().__init__(job, environment)
         self.finishing.placing = self
         self._tables: dict[str, Table] = {}
         self._unread: set[str] = set()

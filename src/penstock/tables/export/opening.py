@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from penstock.environment import Environment
 from penstock.job.spec import ExportSpec, JobSpec
-from penstock.tables.environment import Environment
 from penstock.tables.export.delta_types import DeltaTypes
 from penstock.tables.export.table import ExportTable
 
 
-def open_export(job: JobSpec, export: ExportSpec, environment: Environment) -> ExportTable:
-    kind = DeltaTypes if export.format == "delta" else ExportTable
-    return kind(job, export, environment)
+def open_export(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
+    kind = DeltaTypes if job.table.format == "delta" else ExportTable
+    return kind(job, environment)

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from penstock.flow.route.type_counts import Share
 from penstock.flow.write.offset_ranges import Ranges
+from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, WrittenRecord
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.quarantine.replayed import ReplayRun
-from penstock.tables.staged import check_staged
 
 Shares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""

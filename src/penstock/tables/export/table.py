@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import grown, respelled
@@ -14,9 +15,10 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.lake.delta.keys import fingerprint
+from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
+from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
-from penstock.tables.environment import Environment, new_batch_id
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.export.files.finishing import Finishing
 from penstock.tables.export.files.lost_ledger import refuse_files_without_ledger
@@ -40,8 +42,6 @@ from penstock.tables.export.ledger.proposal import (
 from penstock.tables.export.ledger.routing import Routing
 from penstock.tables.export.ledger.schemas import extended, schema_of, schema_text
 from penstock.tables.export.ledger.state import LedgerState, Rename
-from penstock.tables.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
-from penstock.tables.staged import check_quarantine, check_staged
 
 COMMIT_ATTEMPTS_MAX = 50
 _BACKOFF_SECONDS = 0.02
@@ -77,16 +77,14 @@ class Draft:
 class ExportTable:
     """All types of one routed job under one root. Every change is the next entry of its ledger."""
 
-    def __init__(
-        self, job: JobSpec, export: ExportSpec, environment: Environment, storage: Storage | None = None
-    ) -> None:
+    def __init__(self, job: JobSpec[ExportSpec], environment: Environment, storage: Storage | None = None) -> None:
         self.job = job
-        self.export = export
+        self.export = job.table
         self.environment = environment
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
-        self.space = NameSpace(export.cluster)
-        self.routing = Routing.of(job, export)
+        self.space = NameSpace(job.table.cluster)
+        self.routing = Routing.of(job)
         self.ledger = Ledger(self.storage, self.places, environment)
         self.finishing = Finishing(self.storage, self.places, self.ledger, environment)
         self.failures = self.finishing.failures
@@ -270,7 +268,7 @@ class ExportTable:
         specs = self.export.all_types
 
         if not self.ledger.exists:
-            refuse_files_without_ledger(self.storage, self.job, self.export)
+            refuse_files_without_ledger(self.storage, self.job)
         else:
             self.refuse_older_ledger()
         self.refuse_other_names(self.job.log.topics)

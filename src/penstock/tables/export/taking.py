@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import replay_key, total_key
+from penstock.lake.delta.table import Change, Table
+from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
-from penstock.tables.delta.table import Change, Table
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import Rename
 from penstock.tables.quarantine.replayed import run_number
-from penstock.tables.staged import check_staged
 
 
 def take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:

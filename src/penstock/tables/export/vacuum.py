@@ -21,9 +21,9 @@ from enum import StrEnum
 from urllib.parse import urlsplit
 
 from penstock.flow.write.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
+from penstock.lake.delta.vacuum import Deleted, VacuumReport
 from penstock.lake.storage import Entry, Storage
 from penstock.logs.log import Partition
-from penstock.tables.delta.vacuum import Deleted, VacuumReport
 from penstock.tables.export.files.quarantine_leftovers import judge_quarantine
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import LedgerState

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 import pyarrow.compute as pc
 from deltalake.transaction import AddAction, RemoveAction
 
+from penstock.environment import Environment
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
-from penstock.job.spec import JobSpec
+from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.lake.delta.keys import is_position_of, replay_key, table_key
 from penstock.lake.delta.keys import position_key as key_of
 from penstock.lake.delta.library import MissingTableError
-from penstock.tables.delta.table import Change, Table, open_table
-from penstock.tables.environment import Environment
+from penstock.lake.delta.table import Change, Table, open_table
 from penstock.tables.export.opening import open_export
 from penstock.tables.quarantine.life import belongs_to, life_of, positions_in
 from penstock.tables.quarantine.replayed import run_number
@@ -56,8 +56,8 @@ class DiscardReport:
 
 def read_listings(job: JobSpec, environment: Environment) -> Listings:
     """Read the job's table or ledger."""
-    if job.export is not None:
-        table = open_export(job, job.export, environment)
+    if isinstance(job.table, ExportSpec):
+        table = open_export(job_of(job, ExportSpec), environment)
         state = table.state()
         listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
         marks = {key_of(job.name, each): number for each, number in listed.items()}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.lake.delta.keys import fingerprint, is_position_of, position_key, replay_key, table_key
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
-from penstock.tables.delta.table import Table
 
 
 def life_of(table: Table) -> int:

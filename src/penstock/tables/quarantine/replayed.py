@@ -25,8 +25,8 @@ from penstock.flow.write.names import owner_tag, replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Partition
-from penstock.tables.delta.table import Change, Table
 from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file
 
 _KIND = "replay"

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from penstock.flow.write.reasons import error_kinds
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
-from penstock.tables.delta.table import Table
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"

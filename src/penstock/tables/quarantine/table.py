@@ -12,18 +12,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.table import Change, Table, open_or_create, open_table
+from penstock.lake.proposal import Part, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.delta.table import Change, Table, open_or_create, open_table
-from penstock.tables.environment import Environment
-from penstock.tables.proposal import Part, SlicePart
 from penstock.tables.quarantine.life import adoption, appended_up_to, belongs_to, life_of, positions_in
 from penstock.tables.quarantine.replayed import Runs, finish_replay
 from penstock.tables.quarantine.rows import count_rows
@@ -200,7 +200,7 @@ class QuarantineTable:
             shown = "; ".join(places[:_PLACES_SHOWN_MAX])
             more = len(places) - _PLACES_SHOWN_MAX
             # A ledger knows its newest listing only.
-            least = "" if self._job.export is None else "at least "
+            least = "" if not isinstance(self._job.table, ExportSpec) else "at least "
             raise QuarantineGoneError(
                 self._job,
                 f"{least}{sum(file.rows for file in gone)} quarantined records of {self._job.name} are gone",
@@ -274,4 +274,4 @@ def _place(file: StagedFile) -> str:
 
 
 def _kind(job: JobSpec) -> str:
-    return "delta" if job.export is None else "export"
+    return "delta" if not isinstance(job.table, ExportSpec) else "export"

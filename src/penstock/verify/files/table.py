@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from penstock.job.spec import DeltaTableSpec, JobSpec
 from penstock.lake.delta.active_files import active_paths
+from penstock.lake.delta.table import open_table
 from penstock.lake.storage import Storage, open_storage
-from penstock.tables.delta.table import open_table
 from penstock.tables.quarantine.life import life_of
 from penstock.verify.facts import TableFacts, life_faults, quarantine_files
 from penstock.verify.files.footers import Examined, examine, slice_faults

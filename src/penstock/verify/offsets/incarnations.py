@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.lake.delta.effect import totals_of_record
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
-from penstock.tables.delta.effect import totals_of_record
 from penstock.verify.invariants import CommittedSlice
 
 UNKNOWN_TOPIC = "?"

@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.names import parse_staged_name
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.delta.table import Table
 from penstock.verify.offsets.owners import OriginColumns
 
 ROWS_PER_BATCH = 256 * 1024

@@ -12,12 +12,12 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.engine.write.batch_writer import decoded_schema, flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import StagedFile, decode_report
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch, Partition, Slice
+from penstock.tables.delta.writer import decoded_schema, flow_of
 from penstock.verify.offsets.table import DataFile
 from penstock.verify.values.files import ValueFile
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.lake.storage import Storage
-from penstock.tables.environment import Environment
 from penstock.tables.export.days.markers import DayMarks
 from penstock.tables.export.files.operations import Leftover, Placing, finish, unseen_files
 from penstock.tables.export.ledger.chain import Ledger

@@ -8,9 +8,9 @@ from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.ledger.names import claim_of, is_own_output, parse_final_name, type_and_day
 
 
-def refuse_files_without_ledger(storage: Storage, job: JobSpec, export: ExportSpec) -> None:
+def refuse_files_without_ledger(storage: Storage, job: JobSpec[ExportSpec]) -> None:
     """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
-    for name in export.all_types if export.format == "parquet" else ():
+    for name in job.table.all_types if job.table.format == "parquet" else ():
         found = _first_file_of(storage, job.name, name)
         if found is not None:
             raise UserError(

@@ -13,9 +13,8 @@ from collections.abc import Iterable
 
 from penstock.flow.write.names import StagedName, owner_tag
 from penstock.lake.delta.keys import fingerprint
-from penstock.lake.storage import Entry
-from penstock.tables.delta.table import Table
-from penstock.tables.delta.vacuum import (
+from penstock.lake.delta.table import Table
+from penstock.lake.delta.vacuum import (
     LOG_FOLDER,
     Dead,
     Deleted,
@@ -25,6 +24,7 @@ from penstock.tables.delta.vacuum import (
     judge_all,
     own_replays,
 )
+from penstock.lake.storage import Entry
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.quarantine.life import appended_up_to
 

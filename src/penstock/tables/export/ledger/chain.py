@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 
+from penstock.environment import Environment
 from penstock.errors import InvariantError, OutcomeUnknownError, TransientError
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.environment import Environment
 from penstock.tables.export.ledger.codec import decode_entry, decode_state, encode_entry, encode_state
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.fold import DAMAGED, apply

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import TypeStart
+from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
@@ -36,7 +37,6 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
-from penstock.tables.state import Totals
 
 VERSION = 1
 

@@ -9,6 +9,7 @@ from penstock.errors import InvariantError
 from penstock.flow.write.offset_ranges import count_of
 from penstock.job.spec import TypeStart
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import Entry, ReplayRecord, SliceRecord, TakenRecord, TypeRecord
 from penstock.tables.export.ledger.names import type_and_day
@@ -25,7 +26,6 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
-from penstock.tables.state import Totals
 
 OUTCOMES_KEPT = 64
 DAMAGED = (

@@ -9,6 +9,8 @@ from typing import assert_never
 from penstock.errors import UserError
 from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.lake.proposal import FencePart, Refusal, StartPart
+from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
@@ -20,8 +22,6 @@ from penstock.tables.export.ledger.entry import (
     WrittenRecord,
 )
 from penstock.tables.export.ledger.state import Cause, LedgerState, RoutedPartition
-from penstock.tables.proposal import FencePart, Refusal, StartPart
-from penstock.tables.state import Totals
 
 
 @dataclass(frozen=True, slots=True)

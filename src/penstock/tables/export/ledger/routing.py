@@ -26,10 +26,10 @@ class Routing:
     payload: Payload
 
     @staticmethod
-    def of(job: JobSpec, export: ExportSpec) -> Routing:
+    def of(job: JobSpec[ExportSpec]) -> Routing:
         """The routing of a job file."""
-        values = {name: spec.values for name, spec in export.types.items()}
-        return Routing(export.route, values, job.on.tombstone, job.decode.payload)
+        values = {name: spec.values for name, spec in job.table.types.items()}
+        return Routing(job.table.route, values, job.on.tombstone, job.decode.payload)
 
     @property
     def text(self) -> str:

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
-from penstock.tables.state import Totals
 
 Day = str
 """`YYYY-MM-DD`, in UTC."""

@@ -27,14 +27,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.fanout_write import REPLAYED
 from penstock.job.spec import JobSpec, StartAt, TypeStart
 from penstock.lake.delta.keys import fingerprint, position_key
+from penstock.lake.state import Totals
 from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Partition
-from penstock.tables.environment import new_batch_id
 from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
 from penstock.tables.export.ledger.codec import encode_entry
 from penstock.tables.export.ledger.entry import (
@@ -61,7 +62,6 @@ from penstock.tables.export.rebuild.replayed_inputs import (
 )
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.table import adopt, open_quarantine
-from penstock.tables.state import Totals
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
-from penstock.tables.delta.table import Table
 from penstock.tables.export.files.data_files import Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
 from penstock.tables.export.rebuild.inputs import VERSION, Doubt, PartitionProof, TypeProof

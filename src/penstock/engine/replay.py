@@ -1,0 +1,168 @@
+"""Replay: quarantined records through the job as it is now; those that fit land once, the others stay (RULES Q2).
+
+A run has a number and four steps, each of which can be the last before a crash:
+
+    1. finish     what an earlier run owes: its rows are taken out of quarantine
+    2. stage      a bounded set of quarantined records goes through the job's flow
+    3. commit     the rows that fit, with the run's number and offsets; refused if another run came first
+    4. remove     the same offsets from quarantine, with the same number
+
+After a crash behind 2 there are staged files that no commit names. Behind 3, step 1 of whoever comes next removes.
+Steps 2 and 3 differ between a job with one table (`engine.replay_table`) and an export (`engine.replay_export`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic
+
+from pyspark.sql import SparkSession
+
+from penstock.engine.export import ExportPipeline
+from penstock.engine.pipeline import Pipeline
+from penstock.engine.rounds import Context
+from penstock.environment import Environment, new_batch_id
+from penstock.errors import TransientError
+from penstock.events import Listener, NullListener
+from penstock.flow.write.manifest import Counts
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.lake.delta.table import SchemaMovedError, Table
+from penstock.spark.session import open_spark
+from penstock.tables.delta.replay_target import TableTarget
+from penstock.tables.export.replay_target import ExportTarget
+from penstock.tables.quarantine.chunks import Chunk, ReplayOptions, chunks_of
+from penstock.tables.quarantine.replay_target import F, OvertakenError, Target
+from penstock.tables.quarantine.replayed import finish_replay, remove_run
+from penstock.tables.quarantine.rows import count_rows
+
+__all__ = ["OvertakenError", "ReplayOptions", "ReplayReport", "replay"]
+
+PASSES_MAX = 20
+"""How often a pass over the quarantine begins anew because a rival or a new column came between."""
+_PAUSE_SECONDS_MAX = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """What a replay did: rows finished for an earlier run, rows of its own, and what stays in quarantine."""
+
+    runs: int = 0
+    finished: int = 0
+    replayed: int = 0
+    still_bad: int = 0
+    filtered: int = 0
+    """Records that would be rows, but that the job's filter drops: they stay, so that the counts stay true (I3)."""
+    left_to_log: int = 0
+    """Records of an export whose type reads them, or has read them, from the log: they stay, and come twice nowhere."""
+    waiting: int = 0
+    """Records of types of an export that cannot be written now: they stay, for another replay."""
+    remaining: int = 0
+    """Rows in quarantine afterwards, those that were not chosen included."""
+
+
+def replay(
+    job: JobSpec,
+    listener: Listener | None = None,
+    options: ReplayOptions | None = None,
+    *,
+    environment: Environment | None = None,
+    spark: SparkSession | None = None,
+) -> ReplayReport:
+    """Decode the quarantined records of a job again.
+
+    Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
+    """
+    session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
+    try:
+        if not isinstance(job.table, ExportSpec):
+            pipeline = Pipeline(job, session, environment, listener)
+            try:
+                return _Replay(TableTarget(pipeline), options or ReplayOptions()).run()
+            finally:
+                pipeline.close()
+        context = Context(environment or Environment(), listener or NullListener())
+        exporting = ExportPipeline(job, session, context)
+        try:
+            return _Replay(ExportTarget(exporting), options or ReplayOptions()).run()
+        finally:
+            exporting.close()
+    finally:
+        if spark is None:
+            session.stop()
+
+
+class _Replay(Generic[F]):
+    """One call of `replay`."""
+
+    def __init__(self, target: Target[F], options: ReplayOptions) -> None:
+        self._target = target
+        self._options = options
+        self._runs = 0
+        self._finished = 0
+        self._replayed = 0
+        self._left = Counts()
+        self._waiting = 0
+
+    def run(self) -> ReplayReport:
+        quarantine = self._target.quarantine()
+        if quarantine is None:
+            return ReplayReport()
+        for _ in range(PASSES_MAX):
+            try:
+                self._pass(quarantine)
+                return self._report(quarantine)
+            except (OvertakenError, SchemaMovedError) as error:
+                self._target.listener.event("replay begins anew", reason=error.primary)
+                self._pause()
+        raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {quarantine.job} came first")
+
+    def _pass(self, quarantine: Table) -> None:
+        """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
+        self._left, self._waiting = Counts(), 0
+        self._target.refresh()
+        number = self._target.runs.last()
+        self._finish(quarantine)
+        for chunk in chunks_of(quarantine, self._target.choice(quarantine), self._options):
+            if self._carry(quarantine, chunk, number + 1):
+                number += 1
+
+    def _finish(self, quarantine: Table) -> None:
+        quarantine.refresh()
+        removed = finish_replay(self._target.runs, quarantine)
+        if removed:
+            self._finished += removed
+            self._target.listener.event("replay finished", run=self._target.runs.last(), rows=removed)
+
+    def _carry(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
+        """One run; whether it committed anything."""
+        staged = self._target.stage(chunk, new_batch_id(), number)
+        run, total = staged.run, staged.total
+        still_bad = total.quarantined - staged.waiting
+        if run.rows:
+            self._target.environment.reach("replay_staged")
+            self._target.commit(staged)
+            self._target.environment.reach("replay_committed")
+            remove_run(quarantine, run)
+            self._runs += 1
+            self._replayed += run.rows
+            self._target.listener.event("replay committed", run=number, rows=run.rows, still_bad=still_bad)
+        self._left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
+        self._waiting += staged.waiting
+        return run.rows > 0
+
+    def _report(self, quarantine: Table) -> ReplayReport:
+        quarantine.refresh()
+        return ReplayReport(
+            runs=self._runs,
+            finished=self._finished,
+            replayed=self._replayed,
+            still_bad=self._left.quarantined,
+            filtered=self._left.filtered,
+            left_to_log=self._left.skipped,
+            waiting=self._waiting,
+            remaining=count_rows(quarantine),
+        )
+
+    def _pause(self) -> None:
+        environment = self._target.environment
+        environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))

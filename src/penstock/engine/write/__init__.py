@@ -1,1 +1,0 @@
-"""The write step: one Spark job per batch."""

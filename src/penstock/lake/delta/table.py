@@ -1,0 +1,324 @@
+"""A Delta table that carries its job's positions: open or create it, read its word, commit to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake.transaction import AddAction, RemoveAction
+
+from penstock.environment import Environment
+from penstock.errors import TransientError, UserError
+from penstock.flow.write.manifest import StagedFile
+from penstock.job.spec import DeltaTableSpec, NewColumnPolicy, TableSpec
+from penstock.lake.delta.effect import Effect, effect
+from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
+from penstock.lake.delta.reading import state_of
+from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
+from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, check
+from penstock.lake.staged import check_quarantine, check_staged
+from penstock.lake.state import TableState
+from penstock.lake.storage import Storage, open_storage
+from penstock.logs.log import Partition
+
+COMMIT_ATTEMPTS_MAX = 20
+STORE_FAILURES_MAX = 5
+"""Of one commit, for reasons other than a rival: the library has tried each several times already."""
+_BACKOFF_SECONDS = 0.02
+_BACKOFF_SECONDS_MAX = 2.0
+
+
+class SchemaMovedError(TransientError):
+    """The table's columns changed so that staged files no longer fit: the batch has to be written again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One commit that is not a batch of a log: an append to quarantine, a compaction, a replay."""
+
+    actions: list[AddAction | RemoveAction]
+    transactions: Mapping[str, int]
+    metadata: Mapping[str, Any]
+
+
+class Table:
+    """One Delta table under one job. Every commit compares and swaps on the version that was checked (RULES C3)."""
+
+    def __init__(self, spec: DeltaTableSpec, job: str, handle: DeltaTable, environment: Environment) -> None:
+        self.spec = spec
+        self.job = job
+        self.environment = environment
+        self._handle = handle
+        self._state = TableState(handle.version(), {}, {})
+        self._numbers: tuple[int, Mapping[str, int]] | None = None
+
+    @property
+    def handle(self) -> DeltaTable:
+        return self._handle
+
+    @property
+    def version(self) -> int:
+        return self._handle.version()
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(self._handle)
+
+    def storage(self) -> Storage:
+        return open_storage(self.spec.path, self.spec.storage_options)
+
+    def refresh(self) -> None:
+        """Load what others committed since."""
+        with library_errors(self.spec.path):
+            self._handle.update_incremental()
+
+    def state(self, partitions: Iterable[Partition]) -> TableState:
+        """The table's word on these partitions, as of the newest version."""
+        self.refresh()
+        return self._known_state(partitions)
+
+    def _known_state(self, partitions: Iterable[Partition]) -> TableState:
+        wanted = tuple(partitions)
+        if self._state.version != self.version or not set(wanted) <= self._state.partitions.keys():
+            self._state = state_of(self.version, self.transaction, self.job, {*wanted, *self._state.partitions})
+        return self._state
+
+    def transactions(self) -> Mapping[str, int]:
+        """Every app transaction as of the loaded version: the library reads the whole checkpoint again for each."""
+        if self._numbers is None or self._numbers[0] != self.version:
+            self._numbers = (self.version, app_transactions(self.storage(), self.version))
+        return self._numbers[1]
+
+    def transaction(self, key: str) -> int | None:
+        return self.transactions().get(key)
+
+    def commit(self, proposal: Proposal, written_with: pa.Schema | None = None) -> Outcome:
+        """Make the proposal true, as far as the table accepts it; each partition for itself (RULES C2 to C4).
+
+        `written_with` is the schema of the staged files; if the table no longer has those columns, they cannot land.
+        """
+        partitions = [part.partition for part in proposal.parts]
+        failures: list[TransientError] = []
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
+            state = self.state(partitions)
+            self.check_schema(written_with)
+            checked = check(proposal, state)
+            if not checked.accepted:
+                return Outcome(None, (), checked.refused)
+            self.environment.reach("checked")
+            self._check_staged(checked.accepted)
+            wanted = effect(proposal, checked.accepted, state)
+            failure = self._land(proposal.batch_id, wanted)
+            if failure is None:
+                self._remember(state, wanted)
+                return Outcome(self.version, checked.accepted, checked.refused)
+            self._bear(failures, failure)
+            self._back_off(attempt)
+        raise self._too_many_rivals()
+
+    def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
+        """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
+
+        `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
+        Returns whether a commit of ours landed.
+        """
+        failures: list[TransientError] = []
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
+            self.refresh()
+            change = decide()
+            if change is None:
+                return False
+            if step:
+                self.environment.reach(step)
+            try:
+                self.commit_actions(change.actions, change.transactions, change.metadata)
+            except TransientError as error:
+                self._bear(failures, error)
+                self._back_off(attempt)
+                continue
+            self.refresh()
+            return True
+        raise self._too_many_rivals()
+
+    def commit_actions(
+        self,
+        actions: list[AddAction | RemoveAction],
+        transactions: Mapping[str, int],
+        metadata: Mapping[str, Any],
+    ) -> None:
+        """One compare-and-swap attempt on the loaded version; `ConflictError` if another commit came first."""
+        now_ms = int(self.environment.now() * 1000)
+        properties = CommitProperties(
+            custom_metadata=dict(metadata),
+            max_commit_retries=0,
+            app_transactions=[Transaction(key, number, now_ms) for key, number in transactions.items()],
+        )
+        with library_errors(self.spec.path):
+            self._handle.create_write_transaction(
+                actions,
+                "append",
+                self._handle.schema(),
+                partition_by=list(self.spec.partition_by),
+                commit_properties=properties,
+                post_commithook_properties=PostCommitHookProperties(),
+            )
+
+    def add_action(self, file: StagedFile, data_change: bool = True) -> AddAction:
+        return AddAction(
+            file.path,
+            file.size_bytes,
+            dict(file.partition_values),
+            int(self.environment.now() * 1000),
+            data_change,
+            file.stats,
+        )
+
+    def add_columns(self, columns: pa.Schema) -> None:
+        """Add columns, and fields of columns; a rival that adds them first has done our work, its types then stand."""
+        for attempt in range(COMMIT_ATTEMPTS_MAX):
+            self.refresh()
+            missing = missing_columns(self.schema, columns)
+            if not len(missing):
+                return
+            try:
+                with library_errors(self.spec.path):
+                    self._handle.alter.add_columns(
+                        delta_schema(missing).fields,
+                        commit_properties=CommitProperties(
+                            custom_metadata={"penstock": {"v": 1, "kind": "columns", "job": self.job}},
+                            max_commit_retries=0,
+                        ),
+                    )
+                return
+            except ConflictError:
+                self._back_off(attempt)
+        raise TransientError(f"gave up adding columns to {self.spec.path}: too many other commits")
+
+    def commits_since(self, version: int) -> list[dict[str, Any]]:
+        """The provenance records of the versions after `version`, newest first."""
+        with library_errors(self.spec.path):
+            count = self.version - version
+            return self._handle.history(count) if count > 0 else []
+
+    def _land(self, batch_id: str, wanted: Effect) -> TransientError | None:
+        """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
+
+        Returns None once it is there, or why it is not.
+        """
+        before = self.version
+        try:
+            self.commit_actions([self.add_action(each) for each in wanted.files], wanted.transactions, wanted.metadata)
+        except UserError:
+            raise
+        except TransientError as error:
+            self.refresh()
+            return None if any(self._is_batch(each, batch_id) for each in self.commits_since(before)) else error
+        self.refresh()
+        return None
+
+    @staticmethod
+    def _bear(failures: list[TransientError], failure: TransientError) -> None:
+        """Take note of a failed attempt; raises what the store itself says once it has said it too often."""
+        if not isinstance(failure, ConflictError):
+            failures.append(failure)
+        if len(failures) >= STORE_FAILURES_MAX:
+            raise failure
+
+    def _too_many_rivals(self) -> TransientError:
+        return TransientError(
+            f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
+            hint="too many writers on one table; the batch will be written again",
+        )
+
+    @staticmethod
+    def _is_batch(record: Mapping[str, Any], batch_id: str) -> bool:
+        ours = record.get("penstock")
+        return isinstance(ours, dict) and ours.get("batch") == batch_id
+
+    def _remember(self, state: TableState, wanted: Effect) -> None:
+        """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
+        if self.version == state.version + 1:
+            self._state = TableState(
+                self.version,
+                {**state.partitions, **wanted.state},
+                {**state.fingerprints, **wanted.fingerprints},
+            )
+
+    def check_schema(self, written_with: pa.Schema | None) -> None:
+        """`SchemaMovedError` if files written with these columns no longer fit the loaded version."""
+        if written_with is None:
+            return
+        there = {each.name: each.type for each in self.schema}
+        if any(there.get(each.name) != each.type for each in written_with):
+            raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
+
+    def _check_staged(self, accepted: tuple[Part, ...]) -> None:
+        """Executors may have disks of their own, and a batch that waited may have lost files to somebody's vacuum."""
+        parts = [part for part in accepted if isinstance(part, SlicePart)]
+        check_staged(self.storage(), [file for part in parts for file in part.files])
+        check_quarantine(self.spec, [file for part in parts for file in part.quarantine_files])
+
+    def _back_off(self, attempt: int) -> None:
+        longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
+        self.environment.sleep(self.environment.rng.uniform(0, longest))
+
+
+def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table:
+    """Open an existing table; `MissingTableError` if there is none."""
+    with library_errors(place.path):
+        handle = DeltaTable(place.path, storage_options=dict(place.storage_options))
+    spec = _delta_spec(place)
+    refuse_foreign_demands(handle, spec)
+    # Everything that is written from here on has the table's own spelling.
+    spec = replace(spec, partition_by=tuple(handle.metadata().partition_columns))
+    return Table(spec, job, handle, environment or Environment())
+
+
+def open_or_create(
+    place: TableSpec, job: str, schema: pa.Schema, policy: NewColumnPolicy, environment: Environment | None = None
+) -> Table:
+    """Open the table, create it from the job if it is missing, and add the job's columns that it lacks."""
+    spec = _delta_spec(place)
+    try:
+        table = open_table(spec, job, environment)
+    except MissingTableError:
+        _create(spec, job, schema)
+        table = open_table(spec, job, environment)
+        table.environment.reach("created")
+    if len(fit(table.schema, schema, policy, spec.path).missing):
+        table.add_columns(schema)
+        table.refresh()
+    return table
+
+
+def _delta_spec(place: TableSpec) -> DeltaTableSpec:
+    if isinstance(place, DeltaTableSpec):
+        return place
+    return DeltaTableSpec(place.path, place.quarantine_path, place.storage_options, place.shared)
+
+
+def _create(spec: DeltaTableSpec, job: str, schema: pa.Schema) -> None:
+    """Create the table; a rival that creates it first is as good."""
+    try:
+        with library_errors(spec.path):
+            DeltaTable.create(
+                spec.path,
+                delta_schema(schema),
+                mode="ignore",
+                partition_by=list(spec.partition_by),
+                configuration=dict(spec.properties),
+                storage_options=dict(spec.storage_options),
+                commit_properties=CommitProperties(
+                    custom_metadata={"penstock": {"v": 1, "kind": "create", "job": job}}, max_commit_retries=0
+                ),
+            )
+    except ConflictError:
+        return
+    except MissingTableError as error:
+        raise UserError(
+            f"cannot create the table at {spec.path}", detail=error.detail, hint="check the path and its permissions"
+        ) from error

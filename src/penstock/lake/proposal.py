@@ -1,0 +1,124 @@
+"""What a process proposes to a table, and the pure check that accepts or refuses it partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.lake.state import TableState
+from penstock.logs.log import EpochMark, Partition, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class StartPart:
+    """A partition's first position: committed without rows before anything is read (RULES P1)."""
+
+    partition: Partition
+    offset: int
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePart:
+    """One slice of a batch with its token, counts and staged files."""
+
+    piece: Slice
+    token: int
+    counts: Counts
+    files: tuple[StagedFile, ...] = ()
+    quarantine_files: tuple[StagedFile, ...] = ()
+    mark: EpochMark | None = None
+    """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
+
+    @property
+    def partition(self) -> Partition:
+        return self.piece.partition
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUpPart:
+    """Offsets that a crashed owner had claimed at most once: passed over, and counted as lost (RULES M6)."""
+
+    piece: Slice
+    token: int
+
+    @property
+    def partition(self) -> Partition:
+        return self.piece.partition
+
+
+@dataclass(frozen=True, slots=True)
+class FencePart:
+    """A token raised over a partition without rows: the first act of a new owner (RULES C5)."""
+
+    partition: Partition
+    token: int
+
+
+Part = StartPart | SlicePart | GivenUpPart | FencePart
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The parts that one commit shall make true together; `batch_id` recognises it afterwards (RULES C2)."""
+
+    job: str
+    batch_id: str
+    parts: tuple[Part, ...]
+    extra: Mapping[str, int] = field(default_factory=dict)
+    """Further numbers that the table keeps with the commit, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the table takes no part of this partition: somebody else moved it, or holds a newer token."""
+
+    partition: Partition
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    accepted: tuple[Part, ...]
+    refused: tuple[Refusal, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a proposal: the version that holds the accepted parts, and the refused partitions."""
+
+    version: int | None
+    accepted: tuple[Part, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+
+
+def check(proposal: Proposal, state: TableState) -> Checked:
+    """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
+    accepted: list[Part] = []
+    refused: list[Refusal] = []
+    for part in proposal.parts:
+        reason = _refusal(part, state)
+        if reason is None:
+            accepted.append(part)
+        else:
+            refused.append(Refusal(part.partition, reason))
+    return Checked(tuple(accepted), tuple(refused))
+
+
+def _refusal(part: Part, state: TableState) -> str | None:
+    here = state.of(part.partition)
+    if part.token < here.token:
+        return f"token {part.token} is older than the table's {here.token}"
+    match part:
+        case StartPart():
+            return None if here.position is None else f"already started, position is {here.position}"
+        case SlicePart() | GivenUpPart():
+            if here.position == part.piece.start:
+                return None
+            return f"the slice starts at {part.piece.start}, the table's position is {here.position}"
+        case FencePart():
+            return None
+        case _:
+            assert_never(part)

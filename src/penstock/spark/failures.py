@@ -1,0 +1,112 @@
+"""What a failure of Spark means: a record's, a task's, the session's, or the JVM's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError, TransientError
+from penstock.logs.kafka.spark_source import source_error
+from penstock.spark.task_errors import task_error
+
+SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError, EOFError)
+"""Whatever a call into Spark raises, also while its JVM dies."""
+_CONNECTION_ERRORS = (Py4JNetworkError, ConnectionError, EOFError)
+_CAUSE_CHARACTERS_MAX = 500
+_KAFKA_CLIENT = re.compile(r"^(?:[\w.]*\.)?KafkaException: .*", re.MULTILINE)
+_CANNOT_RUN = re.compile(r"Cannot run program .*")
+_LOST_EXECUTOR = re.compile(r"ExecutorLostFailure.*|Executor heartbeat timed out.*")
+
+
+class BatchFailedError(TransientError):
+    """The Spark job of a batch failed for a reason that may be a record's."""
+
+
+class SparkStoppedError(TransientError):
+    """The SparkContext was stopped: the next attempt opens another one."""
+
+
+class SparkGoneError(TransientError):
+    """Spark's JVM is gone: this process cannot go on, another one can."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(
+            "Spark's JVM ended while the process ran",
+            detail=detail,
+            hint="start the process again: the tables are whole; if it was killed for its memory, raise "
+            "spark.driver.memory in spark.conf or the limit of the machine",
+        )
+
+
+def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
+    """The error of ours for what a call into Spark raised."""
+    try:
+        if is_stopped(spark):
+            return SparkStoppedError(
+                "the SparkContext was stopped", detail=last_cause(error), hint="it will be opened again"
+            )
+    except SparkGoneError as gone:
+        return gone
+    if isinstance(error, _CONNECTION_ERRORS):
+        return TransientError("the connection to Spark's JVM was lost", detail=last_cause(error))
+    return source_error(error) or task_error(error) or _cluster_error(error) or _batch_failed(error)
+
+
+@contextmanager
+def spark_errors(spark: SparkSession) -> Iterator[None]:
+    """Raise whatever Spark raises inside the block as an error of ours."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise spark_failure(error, spark) from error
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the session's context was stopped; raises `SparkGoneError` if there is no JVM to ask."""
+    context = spark.sparkContext._jsc
+    try:
+        return context is None or bool(context.sc().isStopped())
+    except (*_CONNECTION_ERRORS, Py4JError) as error:
+        raise SparkGoneError(str(error) or type(error).__name__) from error
+
+
+def last_cause(error: Exception) -> str:
+    """The line of an error that says most: Spark's own texts are a stack trace long."""
+    unstarted = _CANNOT_RUN.search(str(error))
+    if unstarted is not None:
+        return unstarted[0][:_CAUSE_CHARACTERS_MAX]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    causes = [line for line in lines if "Error" in line or "Exception" in line]
+    # Python's traceback ends with its error; Spark's message begins with it and goes on with the place in the query.
+    return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_CAUSE_CHARACTERS_MAX]
+
+
+def _cluster_error(error: Exception) -> TransientError | None:
+    """A failure that no record can cause: the Kafka client of a task did not open, or an executor was lost."""
+    text = str(getattr(error, "_desc", None) or error)
+    client = _KAFKA_CLIENT.search(text)
+    if client is not None:
+        return TransientError(
+            "Kafka's client failed in a Spark task",
+            detail=client[0][:_CAUSE_CHARACTERS_MAX],
+            hint="are the files of log.kafka.security on every executor, and every broker reachable from there?",
+        )
+    lost = _LOST_EXECUTOR.search(text)
+    if lost is not None:
+        return TransientError(
+            "Spark lost the executors of a batch",
+            detail=lost[0][:_CAUSE_CHARACTERS_MAX],
+            hint="the batch will be planned again; if they were killed for their memory, give them more",
+        )
+    return None
+
+
+def _batch_failed(error: Exception) -> BatchFailedError:
+    return BatchFailedError(
+        "the Spark job of a batch failed", detail=last_cause(error), hint="the batch will be planned again"
+    )

@@ -1,0 +1,153 @@
+"""The Spark session of a process, with the settings that the flow relies on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError, TransientError, UserError
+from penstock.job.checks.spark import DEFAULT_MASTER, SET_BY_PENSTOCK, is_local
+from penstock.job.spec import SparkSpec
+from penstock.spark.failures import SPARK_ERRORS, is_stopped, last_cause
+from penstock.spark.gateway import given_master, may_be_given_a_master, start_jvm
+from penstock.spark.jars import JarSet, resolve
+
+LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""For a JVM that only deals out tasks: thorough compiling and many collectors would cost more than they gain."""
+CONNECT_SECONDS_MAX = 10.0
+_MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master must either be")
+
+
+def open_spark(
+    spark: SparkSpec,
+    name: str = "penstock",
+    jar_sets: Iterable[JarSet] = (JarSet.KAFKA_SOURCE,),
+    light: bool = False,
+) -> SparkSession:
+    """Start Spark, or return the session that this process already has.
+
+    `light`: records never pass through the JVM, because tasks read, decode and write them in Python and Arrow.
+    """
+    if spark.master:
+        _check_reachable(spark.master)
+    if is_local(spark.master) if spark.master else not may_be_given_a_master():
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    settings = {**_settings(), **(LIGHT if light else {}), **spark.conf}
+    settings["spark.jars"] = _joined(
+        [jar for jar_set in jar_sets for jar in resolve(jar_set)], spark.conf.get("spark.jars", "")
+    )
+    start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
+    master = chosen_master(spark.master, _running_master() or given_master())
+    if not spark.master:
+        _check_reachable(master)
+    builder = SparkSession.builder.appName(name).master(master)
+    for key, setting in settings.items():
+        builder = builder.config(key, setting)
+    try:
+        session = builder.getOrCreate()
+        session.sparkContext.setLogLevel("ERROR")
+    except SPARK_ERRORS as error:
+        raise _opening_error(error, master) from error
+    return session
+
+
+def chosen_master(stated: str | None, given: str | None) -> str:
+    """The master of the job file, or the one that Spark was started with; both only if they agree."""
+    if stated and given and stated != given:
+        raise UserError(
+            f"the job file states spark.master: {stated}, but Spark was started with the master {given}",
+            hint="state one of both; `spark-submit --master` is obeyed where the job file states none",
+        )
+    return stated or given or DEFAULT_MASTER
+
+
+class SharedSession:
+    """The one session of a process: its jobs ask for it anew, and whoever finds it stopped opens the next one."""
+
+    def __init__(self, open_session: Callable[[], SparkSession]) -> None:
+        self._open_session = open_session
+        self._lock = threading.Lock()
+        self._session = open_session()
+
+    def current(self) -> SparkSession:
+        """A session whose context runs; raises `SparkGoneError` if the JVM is gone."""
+        with self._lock:
+            if is_stopped(self._session):
+                # Python still holds the stopped context for the one of this process.
+                self._session.stop()
+                self._session = self._open_session()
+            return self._session
+
+    def cancel_jobs(self) -> None:
+        """Let the Spark jobs of all threads fail; a Spark that cannot hear it has none."""
+        try:
+            self._session.sparkContext.cancelAllJobs()
+        except (*SPARK_ERRORS, AttributeError):
+            return
+
+    def stop(self) -> None:
+        """Stop Spark; one that is gone has stopped."""
+        try:
+            self._session.stop()
+        except SPARK_ERRORS:
+            return
+
+
+def _running_master() -> str | None:
+    running = SparkContext._active_spark_context
+    return None if running is None or running._jsc is None else running.master
+
+
+def _check_reachable(master: str) -> None:
+    """Spark itself takes a minute to give a standalone master up, and says then that its own context is stopped."""
+    if not master.startswith("spark://"):
+        return
+    reasons = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS_MAX).close()
+            return
+        except OSError as error:
+            reasons.append(f"{address}: {error}")
+    raise TransientError(
+        f"the Spark master {master} cannot be reached",
+        detail="; ".join(reasons),
+        hint="is the master up and its port open from here? check spark.master",
+    )
+
+
+def _opening_error(error: Exception, master: str) -> PenstockError:
+    cause = last_cause(error)
+    if any(words in str(error) for words in _MISREAD_MASTER):
+        return UserError(f"Spark does not know the master {master}", detail=cause, hint="check spark.master")
+    return TransientError(
+        f"Spark could not be started on the master {master}",
+        detail=cause,
+        hint="is the cluster up, and does it accept applications from here?",
+    )
+
+
+def _joined(jars: list[Path], stated: str) -> str:
+    return ",".join([*(str(jar) for jar in jars), *([stated] if stated else [])])
+
+
+def _settings() -> dict[str, str]:
+    return {
+        **SET_BY_PENSTOCK,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.python.worker.reuse": "true",
+        "spark.speculation": "false",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.log.level": "ERROR",
+    }

@@ -1,0 +1,58 @@
+"""What must hold of the records that a batch read before it may be committed (RULES P2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import TransientError, UserError
+from penstock.flow.write.manifest import Counts, Reason
+from penstock.job.spec import BadRecordPolicy, JobSpec
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Slice
+from penstock.staging.bad_share import BadShareError
+
+JUDGED_RECORDS_MIN = 100
+"""The share of bad records counts from so many records of a batch on: two of ten say nothing about the rest."""
+
+
+class ReadChecks:
+    """Compares what was read with what the offsets promise."""
+
+    def __init__(self, job: JobSpec, log: KafkaLog) -> None:
+        self._job = job
+        self._log = log
+        self._compacted: dict[str, bool | None] = {}
+
+    def refuse_bad_record(self, first_error: str) -> None:
+        """Stop at a bad record where the job says so."""
+        if first_error and self._job.on.bad_record is BadRecordPolicy.FAIL:
+            raise UserError(
+                f"a record cannot be written: {first_error}",
+                hint="mend the schema, or set `on.bad_record: quarantine`",
+            )
+
+    def refuse_bad_share(self, total: Counts, reasons: Sequence[Reason]) -> None:
+        """Stop before the commit of a batch of which more is bad than the job accepts: the job itself does not fit."""
+        share_max = self._job.on.bad_share
+        if total.read >= JUDGED_RECORDS_MIN and total.quarantined > share_max * total.read:
+            raise BadShareError(total, share_max, reasons)
+
+    def check_count(self, piece: Slice, read: int) -> None:
+        """Every offset of the slice has a record, unless the topic may have holes."""
+        missing = piece.end - piece.read_from - read
+        if missing < 0:
+            raise TransientError(f"{piece.partition} gave more records than offsets in {piece}")
+        if missing and not self.holes_allowed(piece.partition.topic):
+            raise UserError(
+                f"{piece.partition}: {missing} offsets from {piece.read_from} to {piece.end - 1} have no record",
+                detail="the topic is not compacted, and the job does not say that it is written in transactions",
+                hint="set `log.kafka.transactional: true` if its producers use transactions; else data is missing",
+            )
+
+    def holes_allowed(self, topic: str) -> bool:
+        """Whether offsets may have no record: compacted topics, and those written in transactions."""
+        if self._job.log.transactional:
+            return True
+        if topic not in self._compacted:
+            self._compacted[topic] = self._log.compacted(topic)
+        return self._compacted[topic] is not False

@@ -1,0 +1,1 @@
+"""Types that wait, fail and catch up."""

@@ -1,0 +1,66 @@
+"""What a running export watches about records that wait in the log for their type: they must not be gone first (I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.errors import PenstockError
+from penstock.events import Listener
+from penstock.job.spec import GapPolicy
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.retention import expiring_offsets
+from penstock.logs.log import Bounds, Partition
+from penstock.plan import GapError
+from penstock.tables.export.catching_up.catch_up import lost_lanes
+from penstock.tables.export.ledger.state import LedgerState
+
+LOOK_SECONDS = 60.0
+"""How often the log is asked which records have grown old."""
+
+
+class WaitingRecords:
+    """A cache of what was told and asked: losing it costs a repetition. Time is passed in."""
+
+    def __init__(self, log: KafkaLog, gap: GapPolicy, retention_percent: float, listener: Listener) -> None:
+        self._log = log
+        self._gap = gap
+        self._retention_percent = retention_percent
+        self._listener = listener
+        self._stopped: set[tuple[Partition, str]] = set()
+        self._look_at = 0.0
+        self._expiring: Mapping[Partition, int] = {}
+
+    def gaps(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> list[GapError]:
+        """Where the log lost records that wait for a type, unless the job says to go on."""
+        if self._gap is not GapPolicy.FAIL:
+            return []
+        return [
+            GapError(partition, lane.position, held.first, name)
+            for partition, held in bounds.items()
+            for name, lane in sorted(lost_lanes(state.of(partition), held).items())
+        ]
+
+    def tell_gaps(self, state: LedgerState, bounds: Mapping[Partition, Bounds]) -> None:
+        """Say once which types stand still; the others go on."""
+        for error in self.gaps(state, bounds):
+            if (error.partition, error.type) not in self._stopped:
+                self._stopped.add((error.partition, error.type))
+                self._listener.event(
+                    "type stopped by a gap",
+                    type=error.type,
+                    partition=str(error.partition),
+                    reason=error.primary,
+                    hint=error.hint,
+                )
+
+    def expiring(self, state: LedgerState, bounds: Mapping[Partition, Bounds], now: float) -> Mapping[Partition, int]:
+        """Below which offsets waiting records are near their end; the log's answer may be a minute old."""
+        waiting = {each: held for each, held in bounds.items() if state.of(each).lanes}
+        if waiting and now >= self._look_at:
+            self._look_at = now + LOOK_SECONDS
+            try:
+                self._expiring = expiring_offsets(self._log, waiting, self._retention_percent, now)
+            except PenstockError as error:
+                # Whoever only watches stops nobody.
+                self._listener.event("retention not known", reason=error.primary, detail=error.detail)
+        return self._expiring if waiting else {}

@@ -1,0 +1,309 @@
+"""Which files readers see of a routed job as of one entry of its ledger, and what their footers tell.
+
+The job may run meanwhile. What later entries name is left out; what the judged entry still has to move is read where it
+lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.lake.delta.active_files import active_paths
+from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.reading import state_of
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.storage import NotFoundError, Storage
+from penstock.tables.export.delta_types import type_table_spec
+from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
+from penstock.tables.export.ledger.entry import Entry
+from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
+from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.proof.chain import Chain, TypeDay
+from penstock.tables.export.table import ExportTable
+from penstock.tables.quarantine.replayed import run_number
+from penstock.verify.files.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
+from penstock.verify.offsets.incarnations import find_incarnations
+from penstock.verify.offsets.owners import OriginColumns
+from penstock.verify.offsets.table import DataFile, GoneError, active_files
+from penstock.verify.sources import TypeFiles
+
+_OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """The files of every type, with what is wrong about them."""
+
+    types: Mapping[str, TypeFiles]
+    rows: Mapping[str, int]
+    faults: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    per_type: bool = True
+    """Whether the ledger counts the rows of each type exactly."""
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Other jobs whose rows lie in the same files, with the ids of their topics."""
+
+
+FindFiles = Callable[[ExportTable, LedgerState, Chain, OriginColumns | None], Landed]
+
+
+def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:
+    """The plain files: what the ledger's entries name, what lies in the folders, and how both differ."""
+    listed = {name: _visible(table.storage, name) for name in state.types}
+    seen = {path for paths in listed.values() for path in paths}
+    named_later = _named_later(table, state.number)
+    owned = _Owned(table, state)
+    waiting = {each.target: each for each in state.unfinished.renames if each.target not in seen}
+    ours = {path for path in seen if owned.is_ours(path)} - named_later - _to_be_removed(table.storage, state, seen)
+    faults = [
+        told("files that the ledger names are gone", _gone(chain, ours | waiting.keys())),
+        told("files are not in the ledger", set() if chain.rebuilt or chain.texts else ours - chain.files.keys()),
+        told(_OLDER, files_beyond(ours, table.job.name, table.space, state)),
+        told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
+    ]
+    places = [*((path, path) for path in sorted(ours)), *((each.source, each.target) for each in waiting.values())]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
+        found = list(pool.map(lambda place: _described(table.storage, place, columns, owned), places))
+    unreadable = [final for (_, final), each in zip(places, found, strict=True) if each is None]
+    faults.append(told("files cannot be read", unreadable))
+    files = [each for each in found if each is not None]
+    types: dict[str, list[DataFile]] = {name: [] for name in state.types}
+    for each in files:
+        types[(each.moves_to or each.path).split("/", 1)[0]].append(each)
+    return Landed(
+        types={name: TypeFiles(each) for name, each in types.items()},
+        rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
+        faults=tuple(each for each in faults if each),
+        doubts=(*_waiting([each for each in files if each.moves_to is not None]), *_told_deleted(chain)),
+    )
+
+
+def deleted_days(table: ExportTable, state: LedgerState, chain: Chain) -> dict[TypeDay, int]:
+    """The days that a person has deleted as a whole, each with the last entry whose rows went with it.
+
+    A day may be deleted once it is complete. Then none of its files is there, or only such as late rows brought later.
+    """
+    there = {path for name in state.types for path in _visible(table.storage, name)}
+    there |= {each.target for each in state.unfinished.renames}
+    gone: dict[TypeDay, int] = {}
+    kept: dict[TypeDay, int] = {}
+    for path, number in chain.files.items():
+        day = type_and_day(path)
+        if day is not None and path in there:
+            kept[day] = min(number, kept.get(day, number))
+        elif day is not None:
+            gone[day] = max(number, gone.get(day, number))
+    seen = {day for path in there if (day := type_and_day(path)) is not None}
+    found = {
+        day: chain.last_written[day]
+        for day, rows in chain.days.items()
+        if rows and not {day} & (seen | state.open_days)
+    }
+    for day, last in gone.items():
+        if day in kept and max(last, chain.first_closed.get(day, kept[day])) < kept[day]:
+            found[day] = last
+    return found
+
+
+def _gone(chain: Chain, there: Collection[str]) -> list[str]:
+    """The files that the ledger names and that are not there although nobody deleted their day."""
+    return [
+        path
+        for path, number in chain.files.items()
+        if path not in there and number > chain.deleted.get(type_and_day(path) or ("", ""), 0)
+    ]
+
+
+def _told_deleted(chain: Chain) -> Iterator[str]:
+    rows = sum(chain.deleted_rows.values())
+    if rows:
+        days = sorted({f"{name} {day}" for name, day in chain.deleted_rows})
+        shown = ", ".join(days[:NAMES_SHOWN_MAX]) + (" ..." if len(days) > NAMES_SHOWN_MAX else "")
+        yield f"{rows} rows of {len(days)} complete days were deleted with their folders and are not checked: {shown}"
+
+
+def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:
+    """One Delta table per type. A table may be ahead of the ledger by a commit: its rows beyond do not count yet.
+
+    Neither do files that a replay brought since; those that it has yet to take are counted where they are staged.
+    """
+    types: dict[str, TypeFiles] = {}
+    rows: dict[str, int] = {}
+    others: dict[str, frozenset[str]] = {}
+    faults: list[str] = []
+    waiting: list[DataFile] = []
+    opened = {name: _type_table(table, name) for name in state.types}
+    # Read after the tables: an entry is there before any table takes its files.
+    later = [each for entry in _entries_after(table, state.number) for each in entry.renames]
+    for name, own in opened.items():
+        if own is None:
+            types[name], rows[name] = TypeFiles(()), 0
+            continue
+        seen = examine(own.storage(), _known_files(name, own, later), columns, _named_now(own))
+        staged = examine(own.storage(), _untaken_files(name, own, state), columns)
+        faults += [f"type {name}: {each}" for each in (*seen.faults, *staged.faults)]
+        waiting += staged.files
+        incarnations = find_incarnations(own.transactions(), table.job.name)
+        mine = state_of(own.version, own.transaction, table.job.name, state.partitions).partitions.values()
+        of_others = incarnations.rows_written - sum(each.totals.written + each.totals.replayed for each in mine)
+        rows[name] = seen.rows + staged.rows - of_others
+        ends = {each: end for each in state.partitions if (end := state.position_of(each, name)) is not None}
+        files = [replace(each, path=f"{name}/{each.path}") for each in (*seen.files, *staged.files)]
+        types[name] = TypeFiles(files, ends)
+        for job, ids in incarnations.others.items():
+            others[job] = others.get(job, frozenset()) | ids
+    return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), per_type=False, others=others)
+
+
+def _type_table(table: ExportTable, name: str) -> Table | None:
+    try:
+        return open_table(type_table_spec(table.job.table, name), table.job.name)
+    except MissingTableError:
+        return None
+
+
+def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
+    """The files of a type's table without those of replays that came after the judged entry."""
+    files = active_files(table)
+    run = run_number(table)
+    unknown = {_below(each) for each in later if each.type == name and each.run <= run}
+    if not unknown <= {each.path for each in files}:
+        raise GoneError(f"rows that were replayed into type {name} meanwhile are in a compacted file already")
+    return [each for each in files if each.path not in unknown]
+
+
+def _untaken_files(name: str, table: Table, state: LedgerState) -> list[DataFile]:
+    """The files of replays that a type's table has yet to take."""
+    run = run_number(table)
+    orders = [each for each in state.unfinished.renames if each.type == name and each.run > run]
+    return [
+        DataFile(_below(each), each.rows, each.size_bytes, {"day": place[1]})
+        for each in orders
+        if (place := type_and_day(each.target)) is not None
+    ]
+
+
+def _below(rename: Rename) -> str:
+    """The path of a file as the table of its type sees it."""
+    return rename.target.removeprefix(f"{rename.type}/")
+
+
+def _named_now(table: Table) -> Callable[[], Collection[str]]:
+    return lambda: active_paths(open_table(table.spec, table.job).handle)
+
+
+def _visible(storage: Storage, name: str) -> list[str]:
+    """What a plain reader takes for data below the folder of a type."""
+    return [
+        entry.path
+        for entry in storage.list(name)
+        if entry.path.endswith(SUFFIX) and not any(part.startswith(("_", ".")) for part in entry.path.split("/"))
+    ]
+
+
+def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) -> set[str]:
+    """Files that the judged entry takes away: its outputs, staged or in place, have their rows."""
+    orders = state.unfinished
+    removed = set(orders.removes)
+    # Removes come first (RULES L7): once an output is in place, a file that is still there has come back.
+    if any(each.waits and each.target in seen for each in orders.renames):
+        removed -= {path for path in removed & set(seen) if storage.exists(path)}
+    return removed
+
+
+def _named_later(table: ExportTable, number: int) -> set[str]:
+    """The files that entries behind the judged one have named by now."""
+    named: set[str] = set()
+    for entry in _entries_after(table, number):
+        if entry.removes:
+            raise GoneError(f"entry {entry.number} of {table.job.name} removes files that are being verified")
+        named.update(each.target for each in entry.renames)
+    return named
+
+
+def _entries_after(table: ExportTable, number: int) -> Iterator[Entry]:
+    while (entry := table.ledger.read(number := number + 1)) is not None:
+        yield entry
+
+
+class _Owned:
+    """Whose a file is, by its name."""
+
+    def __init__(self, table: ExportTable, state: LedgerState) -> None:
+        self._job = table.job.name
+        self._topics: dict[str, set[str]] = {}
+        for each in state.partitions:
+            self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
+        self._ids: dict[str, list[str]] = {}
+        """Of each topic its incarnations, in the order in which the ledger met them."""
+        for each in state.partitions:
+            known = self._ids.setdefault(each.topic, [])
+            if each.topic_id not in known:
+                known.append(each.topic_id)
+        claims = {path.rsplit("/", 1)[-1]: job for path, job in _claims(table.storage)}
+        self._other_jobs = set(claims.values()) - {self._job}
+        self._other_spaces = {space for space, job in claims.items() if job != self._job}
+
+    def is_ours(self, path: str) -> bool:
+        parsed = parse_final_name(path)
+        ours = is_own_output(path, self._job) or (parsed is not None and parsed.space in self._topics)
+        return ours and type_and_day(path) is not None
+
+    def is_others(self, path: str) -> bool:
+        parsed = parse_final_name(path)
+        if parsed is not None:
+            return parsed.space in self._other_spaces
+        return any(is_own_output(path, job) for job in self._other_jobs)
+
+    def topic_id(self, path: str) -> str | None:
+        """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""
+        parsed = parse_final_name(path)
+        topics = set() if parsed is None else self._topics.get(parsed.space, set())
+        if parsed is None or len(topics) != 1:
+            return None
+        [topic] = topics
+        ids = self._ids[topic]
+        return ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
+
+
+def _claims(storage: Storage) -> Iterator[tuple[str, str]]:
+    for entry in storage.list(CLAIMS):
+        yield entry.path, storage.read(entry.path).decode()
+
+
+def _described(
+    storage: Storage, place: tuple[str, str], columns: OriginColumns | None, owned: _Owned
+) -> DataFile | None:
+    """A file where it is or will be, with its rows and the extent of its offsets; None if it cannot be read."""
+    now, final = place
+    for path in dict.fromkeys(place):
+        try:
+            with storage.open_reader(path) as source:
+                footer = pq.read_metadata(source)
+        except NotFoundError:
+            continue
+        except (pa.ArrowException, OSError):
+            return None
+        return DataFile(
+            path=path,
+            rows=footer.num_rows,
+            offsets=extent(footer, columns.offset) if columns else None,
+            numbers=extent(footer, columns.partition) if columns else None,
+            topic_id=owned.topic_id(final),
+            number=parsed.partition if (parsed := parse_final_name(final)) is not None else None,
+            moves_to=final if path != final else None,
+        )
+    if now == final:
+        raise GoneError(f"the file {now} of {storage.url} is gone")
+    return None
+
+
+def _waiting(files: Sequence[DataFile]) -> Iterator[str]:
+    if files:
+        rows = sum(each.rows or 0 for each in files)
+        yield f"{rows} rows in {len(files)} files wait to be moved to their place: counted where they are staged"

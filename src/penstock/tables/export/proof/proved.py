@@ -1,0 +1,132 @@
+"""What a verification has proved of a ledger's entries, kept beside it: the next one reads only newer entries.
+
+Entries are never folded away (RULES L2), so without this a verification would read more with every batch. The object
+names the entry that it ends with and carries a digest of itself; one of another chain or version, or a damaged one, is
+passed over and all entries are read. What comes out is compared with the ledger's state and with all files in any case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from penstock.errors import PenstockError
+from penstock.lake.state import Totals
+from penstock.lake.storage import Storage
+from penstock.logs.log import Partition
+from penstock.tables.export.proof.chain import Behind, Chain, Track, TypeDay
+from penstock.verify.invariants import Span
+
+VERSION = 2
+_DIGEST = "sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The chain up to an entry, which `batch_id` identifies."""
+
+    number: int
+    batch_id: str
+    chain: Chain
+    since: str
+    """When its first entries were read, as ISO 8601."""
+    until: str
+    """When its last ones were."""
+
+    def __str__(self) -> str:
+        when = f"on {self.until}" if self.since == self.until else f"from {self.since} to {self.until}"
+        return f"entries up to {self.number} were proved {when} and not read again (--all reads them)"
+
+
+def read_proved(storage: Storage, path: str) -> Proved | None:
+    """What is kept, if anything that can be used."""
+    try:
+        body = json.loads(storage.read(path))
+        return _proved(body) if body["v"] == VERSION and body.pop(_DIGEST) == _digest(body) else None
+    except (PenstockError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def keep_proved(storage: Storage, path: str, proved: Proved) -> None:
+    """Keep it for the next verification; who may not write here verifies from the first entry each time."""
+    try:
+        storage.put(path, encode_proved(proved))
+    except PenstockError:
+        pass
+
+
+def encode_proved(proved: Proved) -> bytes:
+    chain = proved.chain
+    body = {
+        "v": VERSION,
+        "number": proved.number,
+        "batch": proved.batch_id,
+        "since": proved.since,
+        "until": proved.until,
+        "tracks": [_track_body(each, track) for each, track in chain.tracks.items()],
+        "files": dict(chain.files),
+        "days": [[*day, rows, chain.last_written[day]] for day, rows in chain.days.items()],
+        "first_closed": _pairs(chain.first_closed),
+        "deleted": _pairs(chain.deleted),
+        "deleted_rows": _pairs(chain.deleted_rows),
+        "rebuilt": chain.rebuilt,
+        "slices": chain.slices,
+    }
+    return json.dumps({**body, _DIGEST: _digest(body)}, separators=(",", ":")).encode()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
+
+
+def _proved(body: Mapping[str, Any]) -> Proved:
+    chain = Chain(
+        tracks=dict(_track(each) for each in body["tracks"]),
+        deleted=_days(body["deleted"]),
+        files=dict(body["files"]),
+        days={(name, day): rows for name, day, rows, _ in body["days"]},
+        last_written={(name, day): number for name, day, _, number in body["days"]},
+        first_closed=_days(body["first_closed"]),
+        deleted_rows=_days(body["deleted_rows"]),
+        rebuilt=body["rebuilt"],
+        slices=body["slices"],
+    )
+    return Proved(body["number"], body["batch"], chain, body["since"], body["until"])
+
+
+def _track_body(partition: Partition, track: Track) -> dict[str, Any]:
+    return {
+        "partition": [partition.topic, partition.topic_id, partition.number],
+        "origin": track.origin,
+        "position": track.position,
+        "totals": _lean(track.totals),
+        "behind": {name: [each.position, each.counted_from, each.deferred] for name, each in track.behind.items()},
+        "spans": [[each.lo, each.hi, each.read_from, _lean(each.totals), each.rough] for each in track.spans],
+        "twice_below": track.twice_below,
+    }
+
+
+def _track(body: Mapping[str, Any]) -> tuple[Partition, Track]:
+    return Partition(*body["partition"]), Track(
+        origin=body["origin"],
+        position=body["position"],
+        totals=Totals(**body["totals"]),
+        behind={name: Behind(*each) for name, each in body["behind"].items()},
+        spans=[Span(lo, hi, read_from, Totals(**totals), rough) for lo, hi, read_from, totals, rough in body["spans"]],
+        twice_below=body["twice_below"],
+    )
+
+
+def _lean(totals: Totals) -> dict[str, int]:
+    return {name: count for name, count in asdict(totals).items() if count}
+
+
+def _pairs(days: Mapping[TypeDay, int]) -> list[list[Any]]:
+    return [[*day, number] for day, number in days.items()]
+
+
+def _days(pairs: list[list[Any]]) -> dict[TypeDay, int]:
+    return {(name, day): number for name, day, number in pairs}

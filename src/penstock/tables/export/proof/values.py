@@ -1,0 +1,92 @@
+"""The values of an export: each record is routed, decoded and filed again, so type and day are compared as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.errors import TransientError
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.type_counts import RoutedSlice, decode_fanout
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.lake.storage import open_storage
+from penstock.logs.log import Slice
+from penstock.tables.export.ledger.names import type_and_day
+from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.proof.facts import LedgerFacts
+from penstock.tables.export.proof.files import Landed
+from penstock.tables.export.table import ExportTable
+from penstock.tables.export.writer import fanout_flow
+from penstock.verify.findings import Check
+from penstock.verify.offsets.owners import named_columns
+from penstock.verify.offsets.table import DataFile
+from penstock.verify.sources import ValueQuestion
+from penstock.verify.values.compare import ValueSources, check_values
+from penstock.verify.values.files import ValueFile
+from penstock.verify.values.rewriting import BATCH_ID, data_file
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRewriter:
+    """The flow of an export, all types from the first offset on."""
+
+    job: JobSpec[ExportSpec]
+    table: ExportTable
+    state: LedgerState
+
+    def written(self, piece: Slice, records: Iterable[pa.RecordBatch], folder: Path) -> Iterator[ValueFile]:
+        key = (piece.partition.topic, piece.partition.number)
+        takes = dict.fromkeys(self.state.types, piece.start)
+        routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes)
+        flow = replace(
+            fanout_flow(self.job, self.table, self.table.routing, BATCH_ID, {key: routed}),
+            root_url=str(folder / "root"),
+            quarantine_url=str(folder / "quarantine"),
+            storage_options={},
+        )
+        storage = open_storage(flow.root_url, {})
+        for report in fanout_stage(flow)(records):
+            shares = decode_fanout(report.column(0)[0].as_py()).shares.get(key, {})
+            for name, share in shares.items():
+                if share.failed:
+                    raise TransientError(f"records of type {name} cannot be written again", detail=share.failed)
+                for file in share.files:
+                    constants = {"type": name, "day": file.partition_values["day"]}
+                    yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
+
+
+def check_export_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed, asked: ValueQuestion) -> Check:
+    """The law of values."""
+    sources = ValueSources(
+        job=job.name,
+        asked=asked,
+        files=[
+            ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
+            for name, files in landed.types.items()
+            for file in files.files
+        ],
+        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
+        quarantine_files=[*facts.quarantined.files, *facts.pending.files],
+        columns=named_columns(job),
+        rewriter=ExportRewriter(job, facts.table, facts.state),
+        # Types may be behind, and records may be dropped by their time: what is missing is a matter of offsets.
+        strict=False,
+    )
+    return check_values(sources)
+
+
+def _columns(table: ExportTable, name: str) -> pa.Schema:
+    found = table.columns_of(name)
+    return found if found is not None else pa.schema([])
+
+
+def _day(file: DataFile) -> str:
+    """By the table's word, or by the folder where a plain file is or will be."""
+    stated = file.partition_values.get("day")
+    if stated is not None:
+        return str(stated)
+    place = type_and_day(file.moves_to or file.path)
+    return place[1] if place is not None else ""

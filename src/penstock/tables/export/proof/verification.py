@@ -1,0 +1,195 @@
+"""`verify` of a routed job: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
+
+The ledger is judged as of one entry while the job may go on: its totals, the chain of its slices, the rows of the files
+that it names, their offsets over all types and days, and the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+
+from penstock.flow.write.offset_ranges import Ranges
+from penstock.job.spec import ExportSpec, JobSpec
+from penstock.lake.state import TOTAL_NAMES
+from penstock.lake.storage import Storage, open_storage
+from penstock.logs.log import Bounds, Partition
+from penstock.tables.export.ledger.state import RoutedPartition
+from penstock.tables.export.proof.facts import BrokenLedger, LedgerFacts, read_ledger
+from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
+from penstock.tables.export.proof.proved import Proved, keep_proved
+from penstock.tables.export.proof.values import check_export_values
+from penstock.verify.facts import read_log, with_epochs
+from penstock.verify.findings import NO_TABLE, Check, Proof, Verdict
+from penstock.verify.invariants import RowCounts, check_log, check_rows, check_totals, partition_facts
+from penstock.verify.log_port import OpenLog, ReadableLog
+from penstock.verify.offsets.owners import named_columns
+from penstock.verify.offsets.reconcile import Sweep
+from penstock.verify.offsets.verdicts import Leave
+from penstock.verify.sources import Depth, Sources, Subject
+
+FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
+
+
+def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
+    """Check the ledger, the files and the log of a routed job."""
+    facts = ledger_facts(job, from_first=depth.every_entry)
+    if facts is None:
+        return NO_TABLE
+    if isinstance(facts, BrokenLedger):
+        return Proof(None, (facts.slices,))
+    facts.table.refuse_other_names(job.log.topics)
+    landed = find_landed(job, facts)
+    with closing(open_log(job)) as log:
+        log_facts = with_epochs(read_log(log, facts.incarnations), facts.state.partitions, log)
+        sweep = swept(job, facts, landed, depth, log, log_facts.bounds)
+        asked = depth.asked(_subject(facts, landed), log, log_facts.bounds)
+        checks = [
+            *own_checks(facts, landed, sweep),
+            check_log(facts.state.partitions, facts.incarnations.fingerprints, log_facts),
+            *([sweep.check_records()] if depth.deep else []),
+            *([] if asked is None else [check_export_values(job, facts, landed, asked)]),
+        ]
+    keep_for_next(facts, checks)
+    return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
+
+
+def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> LedgerFacts | BrokenLedger | None:
+    """What the ledger tells, read once more if days were deleted since: their rows do not have to be there."""
+    facts = read_ledger(job, from_first=from_first)
+    if not isinstance(facts, LedgerFacts) or job.table.format != "parquet":
+        return facts
+    deleted = deleted_days(facts.table, facts.state, facts.chain)
+    return read_ledger(job, deleted) if deleted != dict(facts.chain.deleted) else facts
+
+
+def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
+    """Keep what was proved of the entries, so that the next verification may read only what comes after them.
+
+    What could not be judged, such as records that the log has lost, says nothing against the entries.
+    """
+    last = facts.last
+    if last is None or last.number != facts.state.number or facts.pending.files:
+        return
+    if all(each.verdict is not Verdict.VIOLATED for each in checks):
+        table = facts.table
+        since = facts.read_at if facts.known is None else facts.known.since
+        proved = Proved(last.number, last.batch_id, facts.chain, since, facts.read_at)
+        keep_proved(table.storage, table.places.proved, proved)
+
+
+def find_landed(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Landed:
+    """The files of all types in the job's format."""
+    return FILES[job.table.format](facts.table, facts.state, facts.chain, named_columns(job))
+
+
+def swept(
+    job: JobSpec,
+    facts: LedgerFacts,
+    landed: Landed,
+    depth: Depth,
+    log: ReadableLog | None = None,
+    bounds: Mapping[Partition, Bounds] | None = None,
+) -> Sweep:
+    """All offsets of the files and of the quarantine, read and judged; with the log's if they are wanted."""
+    sources = Sources(
+        storage=facts.table.storage,
+        types=list(landed.types.values()),
+        quarantine_storage=_quarantine_storage(job),
+        quarantine_files=[*facts.quarantined.files, *facts.pending.files],
+        columns=named_columns(job),
+        log=log,
+        log_bounds=(bounds or {}) if depth.deep else {},
+    )
+    sweep = Sweep(job, _subject(facts, landed), sources, depth.progress)
+    sweep.run(depth.offsets_per_pass_max)
+    return sweep
+
+
+def own_checks(facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check, ...]:
+    """What needs no log."""
+    partitions = facts.state.partitions
+    ahead = dict(zip(landed.types, sweep.ahead, strict=True))
+    return (
+        check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
+        facts.slices,
+        check_rows(
+            _row_counts(facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_doubts(facts, landed, ahead))
+        ),
+        sweep.check_offsets(),
+    )
+
+
+def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
+    partitions = facts.state.partitions
+    others = {**facts.incarnations.others, **landed.others}
+    return Subject(
+        spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
+        incarnations=replace(facts.incarnations, others=others),
+        leaves={each: Leave(twice_below=_twice_below(facts, each), owed=_owed(facts, each)) for each in partitions},
+        replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
+    )
+
+
+def _owed(facts: LedgerFacts, partition: Partition) -> Ranges:
+    return () if facts.unfinished is None else facts.unfinished.offsets.get(partition, ())
+
+
+def _twice_below(facts: LedgerFacts, partition: Partition) -> int | None:
+    """Up to where a type that came later may have what another place has: only if anything was read again for it."""
+    here, track = facts.state.of(partition), facts.chain.tracks.get(partition)
+    if not here.totals.backfilled and not facts.chain.rebuilt:
+        return None
+    return here.position if track is None or partition in facts.chain.faulty else track.twice_below
+
+
+def _lanes_fault(here: RoutedPartition) -> str:
+    """Why what is left to types that are behind is not what was deferred."""
+    left = sum(lane.deferred for lane in here.lanes.values())
+    if left != here.totals.deferred:
+        return f"{here.totals.deferred} records deferred, types that are behind know of {left}"
+    negative = [name for name in TOTAL_NAMES if getattr(here.totals, name) < 0]
+    return f"{', '.join(negative)} below zero" if negative else ""
+
+
+def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> RowCounts:
+    totals = [here.totals for here in facts.state.partitions.values()]
+    pending = facts.pending.rows
+    quarantined = sum(each.quarantined - each.replayed for each in totals)
+    there = facts.quarantined.rows
+    if facts.chain.rebuilt and there + pending > quarantined:
+        there = quarantined - pending
+    return RowCounts(
+        table=sum(landed.rows.values()) - sum(ahead.values()),
+        written=sum(each.written + each.skipped + each.replayed for each in totals)
+        - sum(facts.chain.deleted_rows.values()),
+        quarantine=there,
+        quarantined=quarantined,
+        pending=pending,
+        replay_unfinished=facts.unfinished is not None,
+    )
+
+
+def _quarantine_storage(job: JobSpec) -> Storage:
+    return open_storage(job.table.quarantine_path, job.table.storage_options)
+
+
+def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
+    yield from landed.faults
+    yield from facts.life_faults
+    yield from (f"quarantine: {each}" for each in (*facts.quarantined.faults, *facts.pending.faults))
+    for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
+        found = landed.rows.get(name, 0)
+        counted = state.rows - sum(rows for (each, _), rows in facts.chain.deleted_rows.items() if each == name)
+        if found != counted:
+            yield f"type {name} has {found} rows, {counted} are counted"
+
+
+def _doubts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
+    yield from landed.doubts
+    for name, count in sorted(ahead.items()):
+        if count:
+            yield f"{count} rows of type {name} are ahead of the ledger: the next run counts them"
+    if facts.chain.rebuilt:
+        yield "the ledger was made again from the files: what left no row before that is not counted"

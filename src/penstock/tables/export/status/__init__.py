@@ -1,0 +1,1 @@
+"""How an export stands: types, days and alerts."""
