@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.spark_source import SliceShrankError, read_batch, source_error
-from penstock.logs.log import Partition, Slice
+from penstock.logs.kafka.spark_source import read_batch, source_error
+from penstock.logs.log import Partition, Slice, SliceShrankError
 from tests.kafka import Produce, Topics
 
 SECONDS_MAX = 120

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.batches import mark_of
+from penstock.logs.batches import mark_of
 from penstock.logs.kafka.reader import UNREADABLE_HEADERS, PieceReader
 from penstock.logs.kafka.spark_source import read_batch
 from penstock.logs.log import Partition, Slice

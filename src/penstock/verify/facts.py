@@ -12,12 +12,11 @@ from penstock.lake.delta.library import MissingTableError, library_errors
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import PartitionState
-from penstock.logs.log import Partition
+from penstock.logs.log import Log, Partition
 from penstock.tables.quarantine.life import appended_up_to, belongs_to, life_of
 from penstock.tables.quarantine.rows import count_rows, own_files
 from penstock.tables.quarantine.table import open_quarantine
 from penstock.verify.invariants import LogFacts, States
-from penstock.verify.log_port import LogAnswers, ReadableLog
 from penstock.verify.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
 from penstock.verify.offsets.table import DataFile, active_files
 
@@ -71,7 +70,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
     )
 
 
-def read_log(log: LogAnswers, incarnations: TopicIncarnations) -> LogFacts:
+def read_log(log: Log, incarnations: TopicIncarnations) -> LogFacts:
     """Ask the log about the partitions of topics that are still the ones which the table has read."""
     ids = log.topic_ids(incarnations.fingerprints)
     known = set(incarnations.current)
@@ -82,13 +81,13 @@ def read_log(log: LogAnswers, incarnations: TopicIncarnations) -> LogFacts:
     return LogFacts(ids, log.bounds(each for each in incarnations.current if each.topic in same), tuple(new))
 
 
-def with_epochs(facts: LogFacts, states: States, log: ReadableLog) -> LogFacts:
+def with_epochs(facts: LogFacts, states: States, log: Log) -> LogFacts:
     """What the log says of the last records that were read, by the epochs of their leaders (RULES P3)."""
     marks = {each: mark for each in facts.bounds if (mark := states[each].mark) is not None}
     if not marks:
         return facts
     silent = frozenset(each for each, epoch in log.leader_epochs(marks).items() if epoch is None)
-    lost = log.lost_tails({each: mark for each, mark in marks.items() if each not in silent})
+    lost = log.lost_tails({each: [mark] for each, mark in marks.items() if each not in silent})
     return replace(facts, lost=tuple(lost), silent=silent)
 
 

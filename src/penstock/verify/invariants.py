@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import PartitionWord, Totals
-from penstock.logs.kafka.epochs import LostTail
-from penstock.logs.log import Bounds, Partition
+from penstock.logs.log import Bounds, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
 

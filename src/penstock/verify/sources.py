@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from penstock.lake.storage import Storage
-from penstock.logs.log import Bounds, Partition
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.verify.invariants import Span
-from penstock.verify.log_port import ReadableLog
 from penstock.verify.offsets.incarnations import TopicIncarnations
 from penstock.verify.offsets.owners import OriginColumns
 from penstock.verify.offsets.scan_passes import OFFSETS_PER_PASS_MAX
@@ -42,7 +41,7 @@ class Depth:
     every_entry: bool = False
     """Whether entries of a ledger are read again that an earlier verification has proved."""
 
-    def asked(self, subject: Subject, log: ReadableLog, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
+    def asked(self, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
         """The question about values, if there is one."""
         return None if self.values is None else ValueQuestion(subject, log, bounds, self.values)
 
@@ -66,7 +65,7 @@ class Sources:
     quarantine_files: Sequence[DataFile]
     columns: OriginColumns | None
     """None where the table does not keep partition and offset."""
-    log: ReadableLog | None = None
+    log: Log | None = None
     log_bounds: Mapping[Partition, Bounds] = field(default_factory=dict)
     """Of the partitions whose records shall be read; none in a shallow verification."""
 
@@ -87,6 +86,6 @@ class ValueQuestion:
     """Whose values are compared, with which log, and which of its records."""
 
     subject: Subject
-    log: ReadableLog
+    log: Log
     bounds: Mapping[Partition, Bounds]
     sample: Sample

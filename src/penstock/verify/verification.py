@@ -10,6 +10,9 @@ from collections.abc import Callable
 from contextlib import closing
 
 from penstock.job.spec import ExportSpec, JobSpec, Secret, job_of
+from penstock.logs.log import Log
+from penstock.logs.registry import OpenLog
+from penstock.logs.registry import open_log as open_log_of
 from penstock.tables.export.proof.verification import prove_export
 from penstock.verify.facts import TableFacts, read_log, read_table, with_epochs
 from penstock.verify.files.table import TableFiles
@@ -23,7 +26,6 @@ from penstock.verify.invariants import (
     partition_facts,
     spans,
 )
-from penstock.verify.log_port import KafkaRecords, OpenLog, ReadableLog
 from penstock.verify.offsets.reconcile import Sweep
 from penstock.verify.offsets.scan_passes import OFFSETS_PER_PASS_MAX
 from penstock.verify.offsets.table import GoneError
@@ -41,7 +43,7 @@ def verify(
     progress: Progress | None = None,
     offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX,
     values: Sample | None = None,
-    open_log: OpenLog = KafkaRecords,
+    open_log: OpenLog = open_log_of,
     every_entry: bool = False,
 ) -> VerifyReport:
     """Check a job's table against itself and its log.
@@ -105,7 +107,7 @@ def _subject(facts: TableFacts) -> Subject:
     )
 
 
-def _sources(files: TableFiles, log: ReadableLog, log_facts: LogFacts, deep: bool) -> Sources:
+def _sources(files: TableFiles, log: Log, log_facts: LogFacts, deep: bool) -> Sources:
     return Sources(
         storage=files.storage,
         types=[TypeFiles(files.data.files)],

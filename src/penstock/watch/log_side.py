@@ -12,10 +12,10 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirrored
+from penstock.logs.kafka.offsets import record_times
 from penstock.logs.log import Partition
 from penstock.verify.facts import read_log
 from penstock.verify.offsets.incarnations import TopicIncarnations
-from penstock.verify.offsets.log import record_times
 from penstock.watch.standing import Alert, AlertKind, LogView, PartitionStatus
 
 AGE_SECONDS_MAX = 5.0

@@ -8,8 +8,8 @@ import pytest
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.spark_source import SliceShrankError, source_error, source_options
-from penstock.logs.log import Partition, Slice
+from penstock.logs.kafka.spark_source import source_error, source_options
+from penstock.logs.log import Partition, Slice, SliceShrankError
 
 SPEC = KafkaLogSpec("k1:9092", topics=("orders", "users"), group="shop")
 SLICES = [

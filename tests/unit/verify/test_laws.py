@@ -8,8 +8,7 @@ import pytest
 
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import PartitionState, Totals
-from penstock.logs.kafka.epochs import LostTail
-from penstock.logs.log import Bounds, EpochMark, Partition
+from penstock.logs.log import Bounds, EpochMark, LostTail, Partition
 from penstock.verify.findings import Offence, OffenceKind, Verdict, VerifyReport, earliest
 from penstock.verify.invariants import (
     CommittedSlice,

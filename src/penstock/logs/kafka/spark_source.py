@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.security import java_settings
-from penstock.logs.log import Slice
+from penstock.logs.log import Slice, SliceShrankError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,10 +36,6 @@ _COLUMNS = {
     "value": "binary",
 }
 _HEADERS = {"headers": "array<struct<key: string, value: binary>>"}
-
-
-class SliceShrankError(TransientError):
-    """Retention took offsets of a slice between plan and read: plan again (RULES P2)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from penstock.flow.write.manifest import PartitionKey, TaskReport
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy, Policies
 from penstock.lake.delta.table import Table
-from penstock.logs.kafka.batches import gathered
+from penstock.logs.batches import gathered
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.sizes import rows_for

@@ -234,7 +234,8 @@ class Sweep:
         for each, window in read.items():
             spans = self._tallies[each].spans
             lo, hi = max(window.lo, spans[0].lo), min(window.hi, spans[-1].hi)
-            found[each] = log.offsets(each, max(lo, bounds[each].first), min(hi, bounds[each].end), self._tell)
+            start, end = max(lo, bounds[each].first), min(hi, bounds[each].end)
+            found[each] = pl.Series(log.offsets(each, start, end, self._tell))
         # Retention may have moved while the records were read.
         firsts = {each: now.first for each, now in log.bounds(found).items()}
         for each in found:

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Partition
-from penstock.verify.log_port import ReadableLog
+from penstock.logs.log import Log, Partition
 from penstock.verify.offsets.owners import OriginColumns
 from penstock.verify.values.digests import Digests, column_digests, row_digests
 from penstock.verify.values.files import Offsets, Ranges, ValueBatch, read_values
@@ -57,7 +56,7 @@ def _column(records: pa.RecordBatch, name: str) -> pa.Array:
 class Rewritten:
     """Rows as the job would write them again, a batch at a time, for ranges of one partition."""
 
-    log: ReadableLog
+    log: Log
     rewriter: Rewriter
     partition: Partition
     quarantined: RawRecords

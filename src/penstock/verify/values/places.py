@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.logs.kafka.spark_source import SliceShrankError
-from penstock.logs.log import Partition
+from penstock.logs.log import Log, Partition, SliceShrankError
 from penstock.verify.findings import OffenceKind
-from penstock.verify.log_port import ReadableLog
 from penstock.verify.values.digests import Digests
 from penstock.verify.values.files import Offsets
 from penstock.verify.values.log import RAW_NAMES, RawRecords, Rewritten, joined, joined_digests
@@ -24,7 +22,7 @@ class PlacedValues:
 
     table: ValueSide
     quarantine: ValueSide
-    log: ReadableLog
+    log: Log
     rewriter: Rewriter
     exact: Mapping[str, bool]
     """Per topic, whether the log still has every record from its first offset on."""

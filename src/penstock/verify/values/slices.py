@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.flow.write.names import parse_staged_name
-from penstock.logs.kafka.spark_source import SliceShrankError
-from penstock.logs.log import Partition
+from penstock.logs.log import Log, Partition, SliceShrankError
 from penstock.verify.findings import OffenceKind, offence_at
 from penstock.verify.invariants import Span
-from penstock.verify.log_port import ReadableLog
 from penstock.verify.values.digests import Digests
 from penstock.verify.values.files import Ranges, ValueFile, columns_of, read_values
 from penstock.verify.values.log import RawRecords, Rewritten, joined
@@ -86,7 +84,7 @@ def cut_by_slice(
 class SummedValues:
     """Compares the rows of units with their records."""
 
-    log: ReadableLog
+    log: Log
     rewriter: Rewriter
     quarantined: Mapping[Partition, PlacedRows]
     exact: Mapping[str, bool]

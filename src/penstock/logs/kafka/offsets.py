@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import polars as pl
+import numpy as np
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
-from penstock.logs.log import Partition
+from penstock.logs.log import Offsets, Partition, Told
 
 SILENCE_SECONDS_MAX = 30.0
 """How long the broker may say nothing before reading is given up."""
@@ -49,13 +49,13 @@ def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, Any] | None = None)
 
 
 def record_offsets(
-    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Callable[[int], None]
-) -> pl.Series:
+    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Told
+) -> Offsets:
     """The offsets of all records in `[start, end)`; `told` hears how many more of the range are done, now and then."""
     if start >= end:
-        return pl.Series(dtype=pl.Int64)
+        return np.empty(0, np.int64)
     consumer.assign([TopicPartition(partition.topic, partition.number, start)])
-    parts: list[pl.Series] = []
+    parts: list[Offsets] = []
     done, heard_at = start, time.monotonic()
     try:
         while done < end:
@@ -69,13 +69,13 @@ def record_offsets(
                     detail=f"offsets [{done}, {end}) were still to be read",
                 )
             if offsets:
-                parts.append(pl.Series([each for each in offsets if start <= each < end], dtype=pl.Int64))
+                parts.append(np.array([each for each in offsets if start <= each < end], np.int64))
             reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
             told(reached - done)
             done = reached
     finally:
         consumer.unassign()
-    return pl.concat(parts).sort() if parts else pl.Series(dtype=pl.Int64)
+    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
 
 def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:

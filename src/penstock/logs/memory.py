@@ -1,0 +1,184 @@
+"""A log in memory: the twin of a Kafka cluster that needs no broker, for tests of everything that reads a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.job.kafka_types import RECORD_SCHEMA
+from penstock.job.spec import StartAt
+from penstock.logs.batches import mark_batch
+from penstock.logs.log import (
+    Bounds,
+    EpochMark,
+    LostTail,
+    Offsets,
+    Partition,
+    Piece,
+    ShowReport,
+    Slice,
+    SliceShrankError,
+    Told,
+    start_offset,
+)
+
+BATCH_RECORDS = 4
+RECORD_BYTES_MAX = 1024 * 1024
+
+Values = Mapping[int, bytes | None]
+
+
+@dataclass(slots=True)
+class MemoryLog:
+    """The values of records by partition and offset; what is below `firsts` retention has taken."""
+
+    values: dict[Partition, Values] = field(default_factory=dict)
+    firsts: dict[Partition, int] = field(default_factory=dict)
+    is_compacted: bool = False
+    epochs: Mapping[Partition, Mapping[int, int]] = field(default_factory=dict)
+    """Where each epoch of a partition's leaders ends, in their order; without any the log keeps none."""
+    ends: dict[Partition, int] = field(default_factory=dict)
+    """Where partitions end whose last offsets have no record."""
+    times: dict[Partition, float] = field(default_factory=dict)
+    """When the records of a partition were made, in seconds since 1970."""
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    positions_shown: dict[Partition, int] = field(default_factory=dict)
+    trimmed: dict[Partition, int] = field(default_factory=dict)
+
+    # what a test does to it
+
+    def append(self, partition: Partition, *values: bytes | None) -> None:
+        """Add records at the end of a partition, which begins with the first of them."""
+        end = self._end(partition)
+        self.values[partition] = {**self.values.get(partition, {}), **dict(zip(count(end), values, strict=False))}
+        self.ends[partition] = end + len(values)
+
+    def expire(self, partition: Partition, first: int) -> None:
+        """Let retention take the records below an offset."""
+        self.firsts[partition] = first
+
+    def recreate(self, topic: str, topic_id: str) -> None:
+        """Delete a topic and create it again, empty and with as many partitions."""
+        for each in [each for each in self.values if each.topic == topic]:
+            del self.values[each]
+            for kept in (self.firsts, self.ends, self.positions_shown):
+                kept.pop(each, None)
+            self.values[Partition(topic, topic_id, each.number)] = {}
+
+    # what a log answers
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return tuple(sorted(self.values))
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        ids = {each.topic: each.topic_id for each in self.values}
+        return {topic: ids[topic] for topic in topics if topic in ids}
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        return {each: Bounds(self._first(each), max(self._first(each), self._end(each))) for each in partitions}
+
+    def start_offsets(
+        self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
+    ) -> Mapping[Partition, int]:
+        return {each: start_offset(self.start, each, bounds[each]) for each in partitions}
+
+    def compacted(self, topic: str) -> bool | None:
+        return self.is_compacted
+
+    def record_bytes_max(self, topic: str) -> int:
+        return RECORD_BYTES_MAX
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
+        return {each: max(self.epochs.get(each, ()), default=None) for each in partitions}
+
+    def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
+        asked = [(each, mark, self.epochs.get(each, {}).get(mark.epoch)) for each in marks for mark in marks[each]]
+        return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
+
+    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
+        return {}
+
+    def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
+        for each in slices:
+            if each.read_from < self._first(each.partition):
+                raise SliceShrankError(f"offset {each.read_from} of {each.partition} is no longer in the log")
+        pieces = tuple(Piece(each.partition.topic, each.partition.number, each.read_from, each.end) for each in slices)
+        held = {(each.partition.topic, each.partition.number): self.values[each.partition] for each in slices}
+        marks = {
+            (each.topic, each.partition): EpochMark(each.end, epoch)
+            for each, piece in zip(pieces, slices, strict=True)
+            if (epoch := self._epoch_at(piece.partition, each.end)) is not None
+        }
+        return MemorySource(pieces, held, marks)
+
+    def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        source = self.source([Slice(partition, start, end, start)], 1, 0)
+        return source.read(source.pieces[0])
+
+    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+        told(end - start)
+        first = max(start, self._first(partition))
+        return np.array([each for each in sorted(self.values[partition]) if first <= each < end], np.int64)
+
+    def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
+        return {each: self.times[each] for each in offsets if each in self.times}
+
+    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+        ahead = {each: self.positions_shown.get(each, 0) for each in positions}
+        refused = {each: f"already at {ahead[each]}" for each, to in positions.items() if ahead[each] > to}
+        moved = {each: to for each, to in positions.items() if to > ahead[each]}
+        self.positions_shown |= moved
+        return ShowReport(moved, refused)
+
+    def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        return {each: self.positions_shown[each] for each in partitions if each in self.positions_shown}
+
+    def trim(self, positions: Mapping[Partition, int]) -> None:
+        self.trimmed |= positions
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _first(self, partition: Partition) -> int:
+        return self.firsts.get(partition, 0)
+
+    def _end(self, partition: Partition) -> int:
+        return max(self.ends.get(partition, 0), max(self.values.get(partition, ()), default=-1) + 1)
+
+    def _epoch_at(self, partition: Partition, end: int) -> int | None:
+        """The epoch of the last record below an offset."""
+        ends = self.epochs.get(partition, {})
+        return next((epoch for epoch, epoch_end in sorted(ends.items()) if end <= epoch_end), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """The records of slices, sent to the tasks with them."""
+
+    pieces: tuple[Piece, ...]
+    values: Mapping[tuple[str, int], Values]
+    marks: Mapping[tuple[str, int], EpochMark] = field(default_factory=dict)
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                piece = self.pieces[number]
+                yield from self.read(piece)
+                mark = self.marks.get((piece.topic, piece.partition))
+                if mark is not None:
+                    yield mark_batch(RECORD_SCHEMA, piece.topic, piece.partition, mark)
+
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The records of one piece."""
+        values = self.values[piece.topic, piece.partition]
+        held = [each for each in sorted(values) if piece.start <= each < piece.end]
+        for first in range(0, len(held), BATCH_RECORDS):
+            rows = [
+                {"topic": piece.topic, "partition": piece.partition, "offset": offset, "value": values[offset]}
+                for offset in held[first : first + BATCH_RECORDS]
+            ]
+            yield pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA)
