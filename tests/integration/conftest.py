@@ -33,5 +33,5 @@ def local(tmp_path: Path) -> Lake:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands give a broker up after a second instead of fifteen."""
-    for module in ("penstock.watch.log_side", "penstock.tables.export.status.status", "penstock.verify.log_port"):
+    for module in ("penstock.status.log_lag", "penstock.tables.export.status.status", "penstock.verify.log_port"):
         monkeypatch.setattr(f"{module}.KafkaLog", partial(KafkaLog, call_seconds_max=1.0))

@@ -35,7 +35,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from penstock.engine.export import TypeBehindError
+from penstock.tables.export.export import TypeBehindError
 from tests.export_story import Story, after
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
