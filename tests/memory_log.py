@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from penstock.logs.kafka.epochs import LostTail
 from penstock.logs.kafka.reader import SCHEMA
-from penstock.logs.kafka.spark_source import SliceShrankError
-from penstock.logs.log import Bounds, EpochMark, Partition
+from penstock.logs.log import Bounds, EpochMark, Partition, SliceShrankError
 from penstock.verify.log_port import Told
 
 BATCH_RECORDS = 4

@@ -46,7 +46,6 @@ Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 Format = Literal["json", "raw", "protobuf", "garmadon"]
 Defaults = Literal["null", "value"]
-Reader = Literal["librdkafka", "spark"]
 
 Mode = Literal["static", "group"]
 Unit = Literal["partition", "topic"]
@@ -61,6 +60,10 @@ FORMATS = ("json", "raw", "protobuf", "garmadon")
 DEFAULTS = ("null", "value")
 _SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
 """Keys that a section may be written as: `decode: json`."""
+_REMOVED: dict[KeyPath, str] = {
+    ("log", "kafka", "reader"): "it was removed: librdkafka reads in every task; remove the key",
+}
+"""Keys of earlier versions, with what became of them."""
 
 
 def _start(value: object) -> StartAt | dict[str, Any]:
@@ -96,7 +99,6 @@ class KafkaSection(Section):
     start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
     group: Text = None
     transactional: Flag = None
-    reader: Annotated[Reader | None, one_of(("librdkafka", "spark"))] = None
     security: SecuritySection | None = None
     client: Settings = None
 
@@ -248,7 +250,7 @@ def _finding(detail: ErrorDetails, document: Document) -> Finding:
         case "extra_forbidden":
             known = _known_keys(JobFile, key[:-1])
             name = str(key[-1])
-            hint = nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
+            hint = _REMOVED.get(key) or nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
             return Finding(key, "unknown key", hint, on_key=True)
         case "model_type" | "dict_type":
             return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")

@@ -88,7 +88,7 @@ class Payload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Librdkafka property names and values for authentication and encryption; `log.security` translates for Java."""
+    """Librdkafka property names and values for authentication and encryption."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
@@ -114,11 +114,9 @@ class KafkaLogSpec:
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     group: str = ""
     transactional: bool = False
-    reader: Literal["librdkafka", "spark"] = "librdkafka"
-    """Who fetches records inside the tasks: librdkafka straight into Arrow, or Spark's own Kafka source."""
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
     client_settings: Mapping[str, str] = field(default_factory=dict)
-    """Further consumer settings under names that both clients know, such as `fetch.max.bytes`."""
+    """Further consumer settings, such as `fetch.max.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)

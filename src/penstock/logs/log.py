@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.errors import TransientError
+
+
+class SliceShrankError(TransientError):
+    """Retention took offsets of a slice between plan and read: plan again (RULES P2)."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:

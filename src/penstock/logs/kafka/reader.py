@@ -27,9 +27,8 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.batches import gathered, mark_batch
 from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
-from penstock.logs.kafka.spark_source import SliceShrankError
 from penstock.logs.kafka.statistics import next_offsets
-from penstock.logs.log import EpochMark, Slice
+from penstock.logs.log import EpochMark, Slice, SliceShrankError
 
 MIB = 1024 * 1024
 SILENCE_SECONDS_MAX = 30.0
@@ -266,7 +265,7 @@ def _offset(message: Message) -> int:
 
 
 def arrow_batches(piece: Piece, messages: list[Message], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Records of one partition in the columns of Spark's Kafka source, their values in batches of so many bytes."""
+    """Records of one partition in the columns of `SCHEMA`, their values in batches of so many bytes."""
     count = len(messages)
     values = pa.array(list(map(_VALUE, messages)), pa.binary())
     if values.nbytes > bytes_max and count > 1:
@@ -294,7 +293,7 @@ def _offset_array(messages: list[Message]) -> pa.Array:
 
 
 def _timestamp_array(messages: list[Message]) -> pa.Array:
-    """The times in the unit of Spark's source; null where a record has none, the nearest where the unit is too fine."""
+    """The times in microseconds; null where a record has none, the nearest where the unit is too fine."""
     kinds, millis = zip(*map(_TIMESTAMP, messages), strict=True)
     known = millis if all(kinds) else [at if kind else None for kind, at in zip(kinds, millis, strict=True)]
     times = pa.array(known, pa.int64())

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.logs.kafka.spark_source import SliceShrankError
-from penstock.logs.log import Partition
+from penstock.logs.log import Partition, SliceShrankError
 from penstock.verify.findings import OffenceKind
 from penstock.verify.log_port import ReadableLog
 from penstock.verify.values.digests import Digests

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.flow.write.names import parse_staged_name
-from penstock.logs.kafka.spark_source import SliceShrankError
-from penstock.logs.log import Partition
+from penstock.logs.log import Partition, SliceShrankError
 from penstock.verify.findings import OffenceKind, offence_at
 from penstock.verify.invariants import Span
 from penstock.verify.log_port import ReadableLog
