@@ -44,7 +44,7 @@ from penstock.logs.log import EpochMark
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Iterable[pa.RecordBatch]], Batches]
 
-REPORT_SCHEMA = pa.schema([("report", pa.string())])
+REPORT_SCHEMA = pa.schema([("report", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
