@@ -16,6 +16,7 @@ from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
 from penstock.job.checks.spark import refuse_unshared
 from penstock.job.spec import DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, job_of
+from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, SlicePart
 from penstock.lake.state import TableWord
@@ -117,9 +118,9 @@ class Pipeline(JobRounds[Written]):
     def _learn_record_bytes(self) -> None:
         """Take the size of a record from the newest commit that has one."""
         for record in self.table.handle.history(20):
-            ours = record.get("penstock")
-            if isinstance(ours, dict) and ours.get("rows"):
-                self.seen.record_bytes = ours["size_bytes"] / ours["rows"]
+            ours = provenance_of(record)
+            if ours is not None and ours.rows:
+                self.seen.record_bytes = ours.size_bytes / ours.rows
                 return
 
 

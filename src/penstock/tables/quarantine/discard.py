@@ -21,6 +21,7 @@ from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.lake.delta.keys import is_position_of, replay_key, table_key
 from penstock.lake.delta.keys import position_key as key_of
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table, open_table
 from penstock.tables.export.opening import open_export
 from penstock.tables.quarantine.life import belongs_to, life_of, positions_in
@@ -94,9 +95,7 @@ def discard(job: JobSpec, environment: Environment) -> DiscardReport:
         changed = {key: number for key, number in wanted.items() if (table.transaction(key) or 0) != number}
         if not actions and not changed:
             return None
-        return Change(
-            actions, changed, {"penstock": {"v": 1, "kind": "discarded", "job": job.name, "rows": report.rows}}
-        )
+        return Change(actions, changed, Provenance(kind="discarded", job=job.name, rows=report.rows).metadata)
 
     table.swap(decide, "discard_checked")
     environment.reach("discarded")
