@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.state import PartitionWord, Totals
+from penstock.lake.state import TOTAL_NAMES, PartitionWord, Totals
 from penstock.logs.kafka.epochs import LostTail
 from penstock.logs.log import Bounds, Partition
 from penstock.plan import LostTailError
 from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
 
-_COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")
+_COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
 
 
