@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -80,7 +80,7 @@ class TaskReport:
     counts: Mapping[PartitionKey, Counts] = field(default_factory=dict)
     files: tuple[StagedFile, ...] = ()
     quarantine_files: tuple[StagedFile, ...] = ()
-    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    new_fields: str = ""
     """What fields of records show that the schema lacks, as `flow.seen_types` writes it."""
     refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
     """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
