@@ -13,9 +13,9 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
-from penstock.logs.kafka.epochs import LostTail, lost_tails
+from penstock.logs.kafka.epochs import lost_tails
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.log import EpochMark, Partition
+from penstock.logs.log import EpochMark, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.verify import OffenceKind, Verdict, verify
 from tests.exports import ExportPipe, event

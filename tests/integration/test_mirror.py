@@ -14,8 +14,8 @@ from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.mirror import MirrorReport, mirror, mirrored
-from penstock.logs.log import Partition
+from penstock.logs.kafka.mirror import mirror, mirrored
+from penstock.logs.log import Partition, ShowReport
 from tests.kafka import Produce, Topics
 
 TWO_PARTITIONS = 2
@@ -43,7 +43,7 @@ def both(log: KafkaLog) -> tuple[Partition, Partition]:
 
 def test_any_lag_tool_sees_the_positions(log: KafkaLog, group: str, bootstrap: str) -> None:
     zero, one = both(log)
-    assert mirror(log, group, {zero: 3, one: 5}) == MirrorReport(moved={zero: 3, one: 5})
+    assert mirror(log, group, {zero: 3, one: 5}) == ShowReport(moved={zero: 3, one: 5})
     assert mirrored(log, group, [zero, one]) == {zero: 3, one: 5}
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     seen = consumer.committed([TopicPartition(zero.topic, 0), TopicPartition(zero.topic, 1)], timeout=120)
@@ -68,8 +68,8 @@ def test_the_group_never_moves_back(log: KafkaLog, group: str) -> None:
 def test_the_same_position_again_is_nothing_to_do(log: KafkaLog, group: str) -> None:
     zero, _ = both(log)
     mirror(log, group, {zero: 4})
-    assert mirror(log, group, {zero: 4}) == MirrorReport()
-    assert mirror(log, group, {}) == MirrorReport()
+    assert mirror(log, group, {zero: 4}) == ShowReport()
+    assert mirror(log, group, {}) == ShowReport()
 
 
 def test_position_zero_is_shown_too(log: KafkaLog, group: str) -> None:

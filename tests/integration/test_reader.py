@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.batches import mark_of
+from penstock.logs.batches import mark_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.reader import UNREADABLE_HEADERS, PieceReader
 from penstock.logs.log import Partition, Slice, SliceShrankError

@@ -36,7 +36,7 @@ from penstock.flow.task import (
 from penstock.flow.write.manifest import PartitionKey
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
-from penstock.logs.kafka.batches import gathered, mark_of
+from penstock.logs.batches import gathered, mark_of
 from penstock.logs.log import EpochMark
 
 

@@ -38,7 +38,7 @@ from penstock.flow.write.quarantine import quarantine_rows
 from penstock.flow.write.reasons import merged_reasons, reasons_of
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
-from penstock.logs.kafka.batches import mark_of
+from penstock.logs.batches import mark_of
 from penstock.logs.log import EpochMark
 
 Batches = Iterator[pa.RecordBatch]

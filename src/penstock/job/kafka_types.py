@@ -17,3 +17,16 @@ KAFKA_TYPES: dict[KafkaName, pa.DataType] = {
     "key": pa.binary(),
     "headers": HEADERS_TYPE,
 }
+
+RECORD_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS_TYPE),
+    ]
+)
+"""A record as tasks get it from any log."""

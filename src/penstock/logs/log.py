@@ -1,14 +1,21 @@
-"""The values that every step passes on: partitions, slices and batches of a log. Ranges are half-open."""
+"""A log as every step sees it: partitions, slices and batches, and what is asked of a log. Ranges are half-open."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
-from penstock.errors import TransientError
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
+from penstock.errors import TransientError, UserError
+from penstock.job.spec import StartAt
 
-class SliceShrankError(TransientError):
-    """Retention took offsets of a slice between plan and read: plan again (RULES P2)."""
+Offsets = npt.NDArray[np.int64]
+Told = Callable[[int], None]
+"""Hears how many more offsets of a range are done."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -67,7 +74,133 @@ class Batch:
 
     id: str
     slices: tuple[Slice, ...]
+    flush: bool = False
+    """Whether everything is due with it: a bounded run, or a shutdown."""
 
     @property
     def offsets(self) -> int:
         return sum(each.offsets for each in self.slices)
+
+
+@dataclass(frozen=True, slots=True)
+class LostTail:
+    """A partition whose log no longer has a record that was read.
+
+    `end` is where the record's epoch ends now; None if the leader has not heard of such an epoch at all.
+    """
+
+    partition: Partition
+    mark: EpochMark
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowReport:
+    """What became of the positions: those that moved the group, and why others did not; equal ones are in neither."""
+
+    moved: Mapping[Partition, int] = field(default_factory=dict)
+    refused: Mapping[Partition, str] = field(default_factory=dict)
+
+
+class SliceShrankError(TransientError):
+    """Retention took offsets of a slice between plan and read: plan again (RULES P2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The part of a slice that one task reads."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class Source(Protocol):
+    """What tasks read, sent to them as it is: turns the numbers of pieces into Arrow batches of their records.
+
+    After the records of a piece a batch without rows may tell the mark of the last one (`logs.batches.mark_batch`).
+    """
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]: ...
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]: ...
+
+
+class Log(Protocol):
+    """What jobs and `verify` ask of a log, of one or several topics; used by one thread."""
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition as it is now, sorted; a pattern may match none."""
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        """The ids of those topics that exist (RULES P3)."""
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        """What the log holds of each partition, up to its last stable offset (RULES P2)."""
+
+    def start_offsets(
+        self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
+    ) -> Mapping[Partition, int]:
+        """Where a job without positions begins (RULES P1)."""
+
+    def compacted(self, topic: str) -> bool | None:
+        """Whether compaction may leave holes in the topic; None if that is not known."""
+
+    def record_bytes_max(self, topic: str) -> int:
+        """How large a record of the topic may be."""
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
+        """The epochs of the partitions' present leaders; None where the log keeps none."""
+
+    def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
+        """The marks whose records the log has lost otherwise than by retention or compaction."""
+
+    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
+        """The offsets below which records have used up so much of their retention; absent where none ever goes."""
+
+    def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> Source:
+        """The slices cut into pieces, enough for so many tasks if that is worth it."""
+
+    def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The records of `[start, end)` as tasks get them; raises `SliceShrankError` if the log lost some of them."""
+
+    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+        """The offsets of all records in `[start, end)`, ascending; what retention takes meanwhile may be absent."""
+
+    def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
+        """When the first record at or after each offset was made, in seconds since 1970.
+
+        A partition without such a record, or whose record did not come in time, is absent.
+        """
+
+    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+        """Show positions to tools that measure lag; best effort, never read back as truth (RULES P5)."""
+
+    def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        """The positions that tools see now; a partition without one is absent."""
+
+    def trim(self, positions: Mapping[Partition, int]) -> None:
+        """Let go of what lies below committed positions, if the log is ours to trim."""
+
+    def close(self) -> None:
+        """Let go of connections; the log cannot be used afterwards."""
+
+
+def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Partition, bounds: Bounds) -> int:
+    """Resolve a job's `start` for one partition; one that explicit offsets leave out begins at its beginning."""
+    match start:
+        case StartAt.EARLIEST:
+            return bounds.first
+        case StartAt.LATEST:
+            return bounds.end
+    offset = start.get(partition.topic, {}).get(partition.number)
+    if offset is None:
+        return bounds.first
+    if not bounds.first <= offset <= bounds.end:
+        raise UserError(
+            f"start offset {offset} of {partition} is outside the log, which holds [{bounds.first}, {bounds.end})",
+            hint="name an offset that the log still has, or use start: earliest",
+        )
+    return offset

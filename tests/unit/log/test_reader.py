@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from penstock.flow.route.type_counts import FanoutReport, decode_fanout
 from penstock.flow.write.manifest import TaskReport, decode_report, encode_report
-from penstock.logs.kafka.batches import ROWS_MAX, gathered, mark_batch, mark_of
-from penstock.logs.kafka.reader import CHUNK_RECORDS, SCHEMA, Piece, arrow_batches, pieces_of
-from penstock.logs.log import EpochMark, Partition, Slice
+from penstock.job.kafka_types import RECORD_SCHEMA as SCHEMA
+from penstock.logs.batches import ROWS_MAX, gathered, mark_batch, mark_of
+from penstock.logs.kafka.reader import CHUNK_RECORDS, arrow_batches, pieces_of
+from penstock.logs.log import EpochMark, Partition, Piece, Slice
 
 MIB = 1024 * 1024
 BATCH_BYTES = 16 * MIB

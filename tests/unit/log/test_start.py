@@ -6,8 +6,8 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, StartAt
-from penstock.logs.kafka.log import KafkaLog, start_offset
-from penstock.logs.log import Bounds, Partition
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Bounds, Partition, start_offset
 
 ORDERS_0 = Partition("orders", "id-1", 0)
 ORDERS_1 = Partition("orders", "id-1", 1)

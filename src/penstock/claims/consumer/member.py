@@ -30,7 +30,7 @@ from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
 POLL_COUNT_MAX = 500
@@ -71,7 +71,7 @@ class Member:
         check_delivery(self._options)
         options = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
         self._agent = Agent(spec, options, coordination, tell)
-        self._topics = KafkaLog(spec, max(1.0, heartbeat_seconds))
+        self._topics = KafkaTopics(spec, max(1.0, heartbeat_seconds))
         self._supervisor = StreamSupervisor(self._agent, self._topics, self._options, tell)
         self._reader = Reader(spec, group)
         self._tell = tell

@@ -11,8 +11,8 @@ from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import UserError
 from penstock.job.spec import StartAt
-from penstock.logs.kafka.log import KafkaLog, start_offset
-from penstock.logs.log import Bounds, Partition
+from penstock.logs.kafka.topics import KafkaTopics
+from penstock.logs.log import Bounds, Partition, start_offset
 
 OutOfRange = Literal["fail", "earliest"]
 
@@ -44,7 +44,7 @@ class StartOffset:
 class StartOffsets:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
-    def __init__(self, agent: Agent, log: KafkaLog, out_of_range: OutOfRange, at_most_once: bool) -> None:
+    def __init__(self, agent: Agent, log: KafkaTopics, out_of_range: OutOfRange, at_most_once: bool) -> None:
         self._agent = agent
         self._log = log
         self._out_of_range = out_of_range

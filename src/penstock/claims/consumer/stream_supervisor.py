@@ -13,7 +13,7 @@ from penstock.claims.member.agent import Agent
 from penstock.claims.member.health import HealthPolicy, Situation, check
 from penstock.claims.member.session import Tell
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
-from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
 TURN_SECONDS = 0.05
@@ -22,7 +22,7 @@ TURN_SECONDS = 0.05
 class StreamSupervisor:
     """Starts, samples and ends streams. `lock` guards them; `error` is what ended the thread."""
 
-    def __init__(self, agent: Agent, log: KafkaLog, options: DeliveryOptions, tell: Tell) -> None:
+    def __init__(self, agent: Agent, log: KafkaTopics, options: DeliveryOptions, tell: Tell) -> None:
         self.lock = threading.RLock()
         self.streams: dict[Partition, Stream] = {}
         self.error: PenstockError | None = None

@@ -22,7 +22,7 @@ from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
 from penstock.flow.task import REPORT_SCHEMA, Batches, Stage, by_partition
 from penstock.flow.write.manifest import Marks, PartitionKey, encode_report, gathered_marks
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
-from penstock.logs.kafka.batches import mark_of
+from penstock.logs.batches import mark_of
 
 ROWS_PER_TYPE = 4_096
 """A call of a decoder has its price: measured, 900 records at a time cost 1.6 times as much as 3,000."""

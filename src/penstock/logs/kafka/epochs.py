@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -17,9 +16,9 @@ from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
 from penstock.logs.kafka.faults import error_of, fault_of
-from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.security import librdkafka_settings
-from penstock.logs.log import EpochMark, Partition
+from penstock.logs.kafka.topics import KafkaTopics
+from penstock.logs.log import EpochMark, LostTail, Partition
 
 _POLL_SECONDS = 0.1
 _SETTINGS = {
@@ -37,19 +36,7 @@ _TRUNCATED = KafkaError(KafkaError._LOG_TRUNCATION).str()
 _EPOCH_END = re.compile(r"broker end offset is (?P<end>\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class LostTail:
-    """A partition whose log no longer has a record that was read.
-
-    `end` is where the record's epoch ends now; None if the leader has not heard of such an epoch at all.
-    """
-
-    partition: Partition
-    mark: EpochMark
-    end: int | None
-
-
-def lost_tails(log: KafkaLog, marks: Mapping[Partition, Iterable[EpochMark]]) -> tuple[LostTail, ...]:
+def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]]) -> tuple[LostTail, ...]:
     """The marks whose records the log has lost otherwise than by retention or compaction."""
     present = log.leader_epochs(marks)
     # A leader cuts nothing off while it leads: mostly this one request tells.

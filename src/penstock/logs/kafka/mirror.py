@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 
 from penstock.logs.kafka.faults import Fault, fault_of
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.log import Partition
+from penstock.logs.kafka.topics import KafkaTopics
+from penstock.logs.log import Partition, ShowReport
 
 COORDINATOR_SECONDS_MAX = 5.0
 COORDINATOR_PAUSE_SECONDS = 0.2
@@ -35,15 +34,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MirrorReport:
-    """What became of the positions: those that moved the group, and why others did not; equal ones are in neither."""
-
-    moved: Mapping[Partition, int] = field(default_factory=dict)
-    refused: Mapping[Partition, str] = field(default_factory=dict)
-
-
-def mirror(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> MirrorReport:
+def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> ShowReport:
     """Move the group's offsets up to the positions, never down; TransientError if the broker does not answer."""
     found = _committed(log, group, positions)
     if isinstance(found, Fault):
@@ -57,16 +48,16 @@ def mirror(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> Mir
         each: position for each, position in positions.items() if each not in refused and found.get(each) != position
     }
     if not moving:
-        return MirrorReport(refused=refused)
+        return ShowReport(refused=refused)
     faults = _alter(log, group, moving)
     if isinstance(faults, Fault):
-        return MirrorReport(refused={**refused, **_all_refused(log, group, moving, faults).refused})
+        return ShowReport(refused={**refused, **_all_refused(log, group, moving, faults).refused})
     failed = {each: _reason(faults[key]) for each in moving if (key := (each.topic, each.number)) in faults}
     moved = {each: position for each, position in moving.items() if each not in failed}
-    return MirrorReport(moved=moved, refused={**refused, **failed})
+    return ShowReport(moved=moved, refused={**refused, **failed})
 
 
-def mirrored(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
+def mirrored(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
     """The offsets that the group has now; a partition without one is absent."""
     found = _committed(log, group, partitions)
     if isinstance(found, Fault):
@@ -74,7 +65,7 @@ def mirrored(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> dict
     return found
 
 
-def _committed(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> dict[Partition, int] | Fault:
+def _committed(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int] | Fault:
     wanted = {(each.topic, each.number): each for each in partitions}
     if not wanted:
         return {}
@@ -86,7 +77,7 @@ def _committed(log: KafkaLog, group: str, partitions: Iterable[Partition]) -> di
     return {wanted[each.topic, each.partition]: each.offset for each in answer if each.offset >= 0}
 
 
-def _alter(log: KafkaLog, group: str, positions: Mapping[Partition, int]) -> dict[tuple[str, int], Fault] | Fault:
+def _alter(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> dict[tuple[str, int], Fault] | Fault:
     """Commit the positions; the faults of single partitions, or the one of them all."""
     request = [TopicPartition(each.topic, each.number, position) for each, position in positions.items()]
     wanted = [ConsumerGroupTopicPartitions(group, request)]
@@ -121,10 +112,10 @@ def _patiently(attempt: Callable[[], T | Fault]) -> T | Fault:
         time.sleep(COORDINATOR_PAUSE_SECONDS)
 
 
-def _all_refused(log: KafkaLog, group: str, positions: Iterable[Partition], fault: Fault) -> MirrorReport:
+def _all_refused(log: KafkaTopics, group: str, positions: Iterable[Partition], fault: Fault) -> ShowReport:
     if fault.code not in _REASONS:
         raise log.admin.error(fault, f"consumer group {group}")
-    return MirrorReport(refused=dict.fromkeys(positions, _reason(fault)))
+    return ShowReport(refused=dict.fromkeys(positions, _reason(fault)))
 
 
 def _reason(fault: Fault) -> str:

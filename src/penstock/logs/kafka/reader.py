@@ -22,13 +22,13 @@ import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import TransientError
-from penstock.job.kafka_types import HEADERS_TYPE
+from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.batches import gathered, mark_batch
+from penstock.logs.batches import gathered, mark_batch
 from penstock.logs.kafka.faults import error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.statistics import next_offsets
-from penstock.logs.log import EpochMark, Slice, SliceShrankError
+from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError
 
 MIB = 1024 * 1024
 SILENCE_SECONDS_MAX = 30.0
@@ -63,28 +63,6 @@ _TIMESTAMP = methodcaller("timestamp")
 _KEY = methodcaller("key")
 _VALUE = methodcaller("value")
 _HEADERS = methodcaller("headers")
-
-SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", _MICROS),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS_TYPE),
-    ]
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The part of a slice that one task reads."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
 
 
 def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
@@ -140,7 +118,7 @@ class PieceReader:
             cursor = _Cursor(piece, consumer, progress, self)
             yield from gathered(cursor.batches(), self.batch_bytes)
             if cursor.mark is not None:
-                yield mark_batch(SCHEMA, piece.topic, piece.partition, cursor.mark)
+                yield mark_batch(RECORD_SCHEMA, piece.topic, piece.partition, cursor.mark)
         except KafkaException as error:
             raise error_of(fault_of(error), self.settings["bootstrap.servers"], f"topic {piece.topic}") from error
         finally:
@@ -281,7 +259,7 @@ def arrow_batches(piece: Piece, messages: list[Message], bytes_max: int) -> Iter
         values,
         _header_array(messages),
     ]
-    yield pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    yield pa.RecordBatch.from_arrays(arrays, schema=RECORD_SCHEMA)
 
 
 def _offset_array(messages: list[Message]) -> pa.Array:

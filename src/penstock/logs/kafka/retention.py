@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Bounds, Partition
 
 
@@ -26,7 +26,7 @@ class Retention:
 
 
 def expiring_offsets(
-    log: KafkaLog, bounds: Mapping[Partition, Bounds], percent: float, now: float
+    log: KafkaTopics, bounds: Mapping[Partition, Bounds], percent: float, now: float
 ) -> dict[Partition, int]:
     """The offsets below which records have used up so much of their topic's retention; absent where none ever goes.
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.engine.pipeline import Pipeline
 from penstock.flow.compile import Source
 from penstock.flow.task import Flow
 from penstock.flow.write.manifest import PartitionKey, TaskReport
@@ -16,8 +15,10 @@ from penstock.lake.delta.keys import replay_key, total_key
 from penstock.lake.delta.table import Change
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch
+from penstock.staging.policies import stopping_nothing
 from penstock.staging.reports import Written, gather
-from penstock.tables.delta.writer import Records, stopping_nothing
+from penstock.tables.delta.table import SingleTable
+from penstock.tables.delta.writer import BatchWriter, Records
 from penstock.tables.quarantine.chunks import Chunk
 from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, offsets_by_partition
 from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_number, run_record
@@ -26,10 +27,10 @@ from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_number
 class TableTarget(Target[Written]):
     """The Delta table of a job."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(pipeline)
-        self._pipeline = pipeline
-        self._data = pipeline.table
+    def __init__(self, table: SingleTable, batches: BatchWriter) -> None:
+        super().__init__(table.job, table.environment, table.quarantine)
+        self._batches = batches
+        self._data = table.data
 
     @property
     def runs(self) -> TableRuns:
@@ -40,21 +41,21 @@ class TableTarget(Target[Written]):
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Written] | None:
         staged_at = self.environment.now()
-        decoded, visible, target = self._pipeline.writer.schemas()
+        decoded, visible, target = self._batches.schemas()
         flow = self._flow(batch, number, decoded, target)
-        reports = self._pipeline.writer.run_flow(batch, flow, visible, self._reader(chunk))
+        reports = self._batches.run_flow(batch, flow, visible, self._reader(chunk))
         written = gather(batch, reports, staged_at, target)
-        if self._pipeline.writer.added_columns(written):
+        if self._batches.added_columns(written):
             return None
         run = ReplayRun(number, batch.id, offsets_by_partition(chunk, _replayed(reports)))
         check_run(chunk, run, written.total)
         return StagedRun(run, written.total, written)
 
     def _reader(self, chunk: Chunk) -> Records:
-        return lambda slices: Source(self._pipeline.spark.createDataFrame(chunk.within(slices)))
+        return lambda slices: Source(self._batches.spark.createDataFrame(chunk.within(slices)))
 
     def _flow(self, batch: Batch, number: int, decoded: pa.Schema, target: pa.Schema) -> Flow:
-        flow = self._pipeline.writer.flow(batch, decoded, target)
+        flow = self._batches.flow(batch, decoded, target)
         return replace(flow, replay_run=number, on=stopping_nothing(flow.on))
 
     def _land(self, staged: StagedRun[Written]) -> bool:

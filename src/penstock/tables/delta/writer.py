@@ -8,9 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.events import Listener
-from penstock.failpoints import Failpoint
 from penstock.flow.columns.fitting import folded, grown, new_paths
 from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.seen_types import column_types
@@ -19,12 +18,10 @@ from penstock.flow.task import Flow, NamedSlice
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import PartitionKey, TaskReport
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import JobSpec, NewColumnPolicy, Policies
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.sizes import rows_for
-from penstock.logs.log import Batch, Slice
+from penstock.logs.log import Batch, Log, Slice
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.isolate import Poison, Probe, find_poison
 from penstock.staging.read_checks import ReadChecks
@@ -47,18 +44,16 @@ class BatchWriter:
         job: JobSpec,
         spark: SparkSession,
         table: Table,
-        log: KafkaLog,
-        listener: Listener,
-        failpoint: Failpoint | None,
-        stopping: Callable[[], bool],
+        log: Log,
+        environment: Environment,
     ) -> None:
         self.job = job
         self.spark = spark
         self.table = table
         self.log = log
-        self.listener = listener
-        self.failpoint = failpoint
-        self.stopping = stopping
+        self.listener = environment.listener
+        self.failpoint = environment.failpoint
+        self.stopping = environment.stopping
         self._checks = ReadChecks(job, log)
         # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
         with spark_errors(spark):
@@ -120,7 +115,7 @@ class BatchWriter:
 
     def _records(self, slices: Sequence[Slice]) -> Source:
         tasks_min = self.spark.sparkContext.defaultParallelism
-        reader = PieceReader.of(self.job.log, slices, tasks_min, self.job.limits.arrow_batch_bytes_max)
+        reader = self.log.source(slices, tasks_min, self.job.limits.arrow_batch_bytes_max)
         count = len(reader.pieces)
         return Source(self._session.range(0, count, 1, max(1, count)), reader, tasks=count)
 
@@ -170,11 +165,6 @@ class BatchWriter:
         self.table.add_columns(columns)
         self.listener.event("columns added", columns=new_paths(before, columns))
         return True
-
-
-def stopping_nothing(on: Policies) -> Policies:
-    """The policies of a replay: a record that would stop the job stays where it is and stops nothing."""
-    return replace(on, new_column=NewColumnPolicy.QUARANTINE) if on.new_column is NewColumnPolicy.FAIL else on
 
 
 def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:

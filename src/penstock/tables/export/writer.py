@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.events import Listener
-from penstock.failpoints import Failpoint
+from penstock.environment import Environment
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.read_fields import with_read_fields
@@ -21,12 +20,11 @@ from penstock.flow.task import REPORT_SCHEMA
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, gathered_marks
 from penstock.flow.write.reasons import merged_reasons
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.reader import PieceReader
-from penstock.logs.log import Batch, EpochMark, Partition, Slice
+from penstock.logs.log import Batch, EpochMark, Log, Partition, Slice
+from penstock.logs.log import Source as LogSource
 from penstock.spark.failures import spark_errors
+from penstock.staging.policies import stopping_nothing
 from penstock.staging.read_checks import ReadChecks
-from penstock.tables.delta.writer import stopping_nothing
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.table import ExportTable
@@ -70,16 +68,15 @@ class ExportWriter:
         job: JobSpec[ExportSpec],
         spark: SparkSession,
         table: ExportTable,
-        log: KafkaLog,
-        listener: Listener,
-        failpoint: Failpoint | None,
+        log: Log,
+        environment: Environment,
     ) -> None:
         self._job = job
         self._spark = spark
         self._table = table
         self._log = log
-        self._listener = listener
-        self._failpoint = failpoint
+        self._listener = environment.listener
+        self._failpoint = environment.failpoint
         self.checks = ReadChecks(job, log)
 
     def write(
@@ -95,7 +92,7 @@ class ExportWriter:
             tasks_min = self._spark.sparkContext.defaultParallelism
             # As large as the parts that the tasks make of them: to put batches together is to copy them.
             batch_bytes = max(PART_BYTES_MAX, self._job.limits.arrow_batch_bytes_max)
-            reader = PieceReader.of(self._job.log, batch.slices, tasks_min, batch_bytes)
+            reader = self._log.source(batch.slices, tasks_min, batch_bytes)
             flow = self._flow(batch, roles, main, reader, self._routing(state, routing))
             count = len(reader.pieces)
             source = Source(self._spark.range(0, count, 1, max(1, count)), reader, tasks=count)
@@ -123,7 +120,7 @@ class ExportWriter:
         return parse_routing(state.routings[routing]) if routing in state.routings else self._table.routing
 
     def _flow(
-        self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, reader: PieceReader, routing: Routing
+        self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, reader: LogSource, routing: Routing
     ) -> FanoutFlow:
         slices = {
             (piece.partition.topic, piece.partition.number): _routed(piece, roles[piece.partition], main, reader)
@@ -216,7 +213,7 @@ def _type_flow(job: JobSpec, table: ExportTable, routing: Routing, spec: TypeSpe
     )
 
 
-def _routed(piece: Slice, roles: Roles, main: bool, reader: PieceReader) -> RoutedSlice:
+def _routed(piece: Slice, roles: Roles, main: bool, reader: LogSource) -> RoutedSlice:
     place = (piece.partition.topic, piece.partition.number)
     starts = tuple(each.start for each in reader.pieces if (each.topic, each.partition) == place)
     takes = {**roles.takes, **roles.taken_from}

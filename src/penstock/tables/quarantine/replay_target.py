@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.engine.export import ExportPipeline
-from penstock.engine.pipeline import Pipeline
+from penstock.environment import Environment
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, ranges_of
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Partition
 from penstock.tables.quarantine.chunks import Choice, Chunk
 from penstock.tables.quarantine.replayed import ReplayRun, Runs
+from penstock.tables.quarantine.table import QuarantineTable
 
 STAGINGS_MAX = 20
 """How often the records of a run are written anew because they brought columns that the table had to take first."""
@@ -42,11 +43,11 @@ class StagedRun(Generic[F]):
 class Target(ABC, Generic[F]):
     """Where replayed rows go."""
 
-    def __init__(self, pipeline: Pipeline | ExportPipeline) -> None:
-        self.job = pipeline.job
-        self.environment = pipeline.environment
-        self.listener = pipeline.listener
-        self._quarantine = pipeline.quarantine
+    def __init__(self, job: JobSpec, environment: Environment, quarantine: QuarantineTable) -> None:
+        self.job = job
+        self.environment = environment
+        self.listener = environment.listener
+        self._quarantine = quarantine
 
     @property
     @abstractmethod

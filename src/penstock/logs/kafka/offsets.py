@@ -1,0 +1,125 @@
+"""Reads which offsets of a partition have a record: the records pass through, only their offsets are kept."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.errors import TransientError, UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.log import Offsets, Partition, Told
+
+SILENCE_SECONDS_MAX = 30.0
+"""How long the broker may say nothing before reading is given up."""
+MESSAGES_PER_CALL = 20_000
+QUEUED_KIB_MAX = 32 * 1024
+_CALL_SECONDS = 0.5
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
+
+logger = logging.getLogger("penstock.kafka")
+
+
+def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, Any] | None = None) -> Consumer:
+    """A consumer that joins no group and commits nothing; the group's name is there for clusters with ACLs."""
+    try:
+        return Consumer(
+            {
+                **librdkafka_settings(spec),
+                "group.id": spec.group or "penstock",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                # Retention may pass the start while we read: the caller asks for the first offset afterwards.
+                "auto.offset.reset": "earliest",
+                "queued.max.messages.kbytes": QUEUED_KIB_MAX,
+                **(settings or {}),
+            },
+            logger=logger,
+        )
+    except KafkaException as error:
+        raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+
+def record_offsets(
+    consumer: Consumer, bootstrap: str, partition: Partition, start: int, end: int, told: Told
+) -> Offsets:
+    """The offsets of all records in `[start, end)`; `told` hears how many more of the range are done, now and then."""
+    if start >= end:
+        return np.empty(0, np.int64)
+    consumer.assign([TopicPartition(partition.topic, partition.number, start)])
+    parts: list[Offsets] = []
+    done, heard_at = start, time.monotonic()
+    try:
+        while done < end:
+            messages = consumer.consume(MESSAGES_PER_CALL, _CALL_SECONDS)
+            offsets, ended = _offsets(messages, bootstrap, partition)
+            if offsets or ended:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SILENCE_SECONDS_MAX:
+                raise TransientError(
+                    f"Kafka at {bootstrap} gave no record of {partition} for {SILENCE_SECONDS_MAX:g} s",
+                    detail=f"offsets [{done}, {end}) were still to be read",
+                )
+            if offsets:
+                parts.append(np.array([each for each in offsets if start <= each < end], np.int64))
+            reached = end if ended else min(end, offsets[-1] + 1) if offsets else done
+            told(reached - done)
+            done = reached
+    finally:
+        consumer.unassign()
+    return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+
+def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
+    """When the first record at or behind each offset was made, in seconds since 1970.
+
+    A partition without such a record, or whose record did not come in time, is absent.
+    """
+    if not offsets:
+        return {}
+    waiting = {(each.topic, each.number): each for each in offsets}
+    found: dict[Partition, float] = {}
+    deadline = time.monotonic() + seconds_max
+    consumer = open_consumer(spec)
+    try:
+        consumer.assign([TopicPartition(each.topic, each.number, offset) for each, offset in offsets.items()])
+        while waiting and time.monotonic() < deadline:
+            message = consumer.poll(_CALL_SECONDS)
+            place = (message.topic(), message.partition()) if message is not None else None
+            if message is None or place not in waiting:
+                continue
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise error_of(fault_of(error), spec.bootstrap, f"partition {waiting[place]}")
+            partition = waiting.pop(place)
+            # Its further records would only fill the queue.
+            consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
+            kind, at_ms = message.timestamp()
+            if error is None and kind != TIMESTAMP_NOT_AVAILABLE:
+                found[partition] = at_ms / 1000
+    finally:
+        consumer.close()
+    return found
+
+
+def _offsets(messages: list[Message], bootstrap: str, partition: Partition) -> tuple[list[int], bool]:
+    """The offsets of records among the messages, and whether the end of the partition was met."""
+    offsets: list[int] = []
+    ended = False
+    for message in messages:
+        error = message.error()
+        if error is None:
+            offsets.append(message.offset() or 0)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            ended = True
+        elif error.code() not in _PASSING:
+            raise error_of(fault_of(error), bootstrap, f"partition {partition}")
+    return offsets, ended

@@ -1,0 +1,195 @@
+"""A Kafka cluster as a log: its partitions with their identity, what they hold now, and where reading begins."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import (
+    ConfigResource,
+    ListOffsetsResultInfo,
+    OffsetSpec,
+    ResourceType,
+    TopicDescription,
+)
+
+from penstock.errors import TransientError, UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.logs.kafka.admin import CALL_SECONDS_MAX, BoundedAdmin
+from penstock.logs.kafka.faults import Fault, unknown_topic
+from penstock.logs.kafka.sizes import RECORD_BYTES_MAX
+from penstock.logs.log import Bounds, Partition, start_offset
+
+UNKNOWN_SECONDS_MAX = 2.0
+UNKNOWN_PAUSE_SECONDS = 0.2
+
+_MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_INTERNAL_PREFIX = "__"
+_EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+_LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+
+
+class KafkaTopics:
+    """The topics of one job, seen through one admin client; used by one thread."""
+
+    def __init__(self, spec: KafkaLogSpec, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
+        self.spec = spec
+        self._pattern = _compiled(spec.topic_pattern)
+        self.admin = BoundedAdmin(spec, call_seconds_max)
+
+    def cluster_id(self) -> str:
+        """The id that a cluster keeps for life."""
+        cluster = self.admin.call(
+            "the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds)
+        )
+        return str(cluster.cluster_id)
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """Every partition of the job's topics as they are now, sorted; a pattern may match none."""
+        described = self._described_surely() if self._pattern is None else self._describe(self._topic_names())
+        return tuple(
+            sorted(
+                Partition(topic, _url_safe(description.topic_id), partition.id)
+                for topic, description in described.items()
+                if description is not None and not (self._pattern and description.is_internal)
+                for partition in description.partitions
+            )
+        )
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """The ids of those topics that exist (RULES P3)."""
+        described = self._describe(sorted(set(topics)))
+        return {topic: _url_safe(each.topic_id) for topic, each in described.items() if each is not None}
+
+    def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
+        """What the log holds of each partition, up to its last stable offset (RULES P2)."""
+        wanted = tuple(partitions)
+        # The beginning is read first: both only grow, so no end can come out below its beginning.
+        firsts = self._offsets(wanted, _EARLIEST)
+        ends = self._offsets(wanted, _LATEST)
+        return {each: Bounds(firsts[each], max(firsts[each], ends[each])) for each in wanted}
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
+        """The epochs of the partitions' present leaders; None where the brokers keep none."""
+        return {each: found.leader_epoch for each, found in self._listed(tuple(partitions), _LATEST).items()}
+
+    def compacted(self, topic: str) -> bool | None:
+        """Whether compaction may leave holes in the topic; None if this client may not know."""
+        settings = self.settings(topic)
+        return None if settings is None else "compact" in settings["cleanup.policy"]
+
+    def record_bytes_max(self, topic: str) -> int:
+        """How large a record of the topic may be as it is sent; Kafka's own limit if this client may not know."""
+        settings = self.settings(topic)
+        return RECORD_BYTES_MAX if settings is None else int(settings["max.message.bytes"])
+
+    def settings(self, topic: str) -> dict[str, str] | None:
+        """The configuration of a topic; None if this client may not know."""
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        results = self.admin.try_each(
+            lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
+        )
+        [result] = results.values()
+        if not isinstance(result, Fault):
+            return {name: str(entry.value) for name, entry in result.items()}
+        if result.code in _DENIED:
+            return None
+        if result.code in _MISSING:
+            raise unknown_topic(topic, self.spec.bootstrap, self.admin.topic_names())
+        raise self.admin.error(result, f"the configuration of topic {topic}")
+
+    def offsets_since(self, partitions: Iterable[Partition], at: float) -> dict[Partition, int | None]:
+        """The first offsets whose records are not older than a time, in seconds since 1970; None where all are."""
+        spec: OffsetSpec = OffsetSpec.for_timestamp(max(0, int(at * 1000)))
+        found = self._offsets(tuple(partitions), spec)
+        return {each: offset if offset >= 0 else None for each, offset in found.items()}
+
+    def start_offsets(
+        self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
+    ) -> dict[Partition, int]:
+        """Where a job without positions begins, as its `start` says (RULES P1)."""
+        return {each: start_offset(self.spec.start, each, bounds[each]) for each in partitions}
+
+    def close(self) -> None:
+        """Let go of the connections; the log cannot be used afterwards."""
+        self.admin.close()
+
+    def _topic_names(self) -> list[str]:
+        if self._pattern is None:
+            return sorted(set(self.spec.topics))
+        names = self.admin.topic_names()
+        return sorted(name for name in names if self._pattern.fullmatch(name) and not name.startswith(_INTERNAL_PREFIX))
+
+    def _described_surely(self) -> dict[str, TopicDescription | None]:
+        """The named topics' descriptions; UserError for one that is still unknown after a moment."""
+        # A broker may hear of a new topic a little after the client that created it has gone on.
+        deadline = time.monotonic() + UNKNOWN_SECONDS_MAX
+        while True:
+            described = self._describe(self._topic_names())
+            unknown = [topic for topic, description in described.items() if description is None]
+            if not unknown:
+                return described
+            if time.monotonic() > deadline:
+                raise unknown_topic(unknown[0], self.spec.bootstrap, self.admin.topic_names())
+            time.sleep(UNKNOWN_PAUSE_SECONDS)
+
+    def _describe(self, topics: list[str]) -> dict[str, TopicDescription | None]:
+        """The topics' descriptions, None for one that does not exist."""
+        if not topics:
+            return {}
+        collection = TopicCollection(topics)
+        results = self.admin.try_each(
+            lambda client, seconds: client.describe_topics(collection, request_timeout=seconds)
+        )
+        described: dict[str, TopicDescription | None] = {}
+        for topic, result in results.items():
+            if not isinstance(result, Fault):
+                described[topic] = result
+            elif result.code in _MISSING:
+                described[topic] = None
+            else:
+                raise self.admin.error(result, f"topic {topic}")
+        return described
+
+    def _offsets(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, int]:
+        return {each: int(found.offset) for each, found in self._listed(partitions, which).items()}
+
+    def _listed(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
+        if not partitions:
+            return {}
+        request = {TopicPartition(each.topic, each.number): which for each in partitions}
+        results = self.admin.try_each(
+            lambda client, seconds: client.list_offsets(
+                request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds
+            )
+        )
+        answers = {(key.topic, key.partition): result for key, result in results.items()}
+        return {each: self._answer(each, answers[each.topic, each.number]) for each in partitions}
+
+    def _answer(self, partition: Partition, result: ListOffsetsResultInfo | Fault) -> ListOffsetsResultInfo:
+        if not isinstance(result, Fault):
+            return result
+        if result.code in _MISSING:
+            raise TransientError(
+                f"partition {partition} is gone from {self.spec.bootstrap}",
+                detail=result.text,
+                hint="the topic was deleted or is being created; its id is checked before anything is written",
+            )
+        raise self.admin.error(result, f"partition {partition}")
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"topic_pattern {pattern} is not a regular expression", detail=str(error)) from None
+
+
+def _url_safe(topic_id: object) -> str:
+    """The id in the alphabet of Kafka's own tools: the client's has `/` and `+`, which file names cannot hold."""
+    return str(topic_id).replace("/", "_").replace("+", "-")

@@ -1,0 +1,247 @@
+"""A log in memory: the twin of a Kafka cluster that needs no broker, for tests of everything that reads a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.errors import TransientError, UserError
+from penstock.job.kafka_types import RECORD_SCHEMA
+from penstock.job.spec import KafkaLogSpec, StartAt
+from penstock.logs.batches import mark_batch
+from penstock.logs.log import (
+    Bounds,
+    EpochMark,
+    LostTail,
+    Offsets,
+    Partition,
+    Piece,
+    ShowReport,
+    Slice,
+    SliceShrankError,
+    Told,
+    start_offset,
+)
+
+BATCH_RECORDS = 4
+RECORD_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """A record with more than a value."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    at: float = 0.0
+    """When it was made, in seconds since 1970."""
+
+
+Values = Mapping[int, bytes | MemoryRecord | None]
+
+
+@dataclass(slots=True)
+class MemoryLog:
+    """The values of records by partition and offset; what is below `firsts` retention has taken."""
+
+    values: dict[Partition, Values] = field(default_factory=dict)
+    firsts: dict[Partition, int] = field(default_factory=dict)
+    is_compacted: bool = False
+    epochs: Mapping[Partition, Mapping[int, int]] = field(default_factory=dict)
+    """Where each epoch of a partition's leaders ends, in their order; without any the log keeps none."""
+    ends: dict[Partition, int] = field(default_factory=dict)
+    """Where partitions end whose last offsets have no record."""
+    retention_seconds: float = 7 * 86_400.0
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    topics: tuple[str, ...] = ()
+    """Those that are seen; none stated: all of them."""
+    topic_pattern: str | None = None
+    positions_shown: dict[Partition, int] = field(default_factory=dict)
+    trimmed: dict[Partition, int] = field(default_factory=dict)
+
+    # what a test does to it
+
+    def view(self, spec: KafkaLogSpec) -> MemoryLog:
+        """The same log as a job sees it: its topics, and where it begins."""
+        return replace(self, start=spec.start, topics=spec.topics, topic_pattern=spec.topic_pattern)
+
+    def append(self, partition: Partition, *values: bytes | MemoryRecord | None) -> None:
+        """Add records at the end of a partition, which begins with the first of them."""
+        end = self._end(partition)
+        self.values[partition] = {**self.values.get(partition, {}), **dict(zip(count(end), values, strict=False))}
+        self.ends[partition] = end + len(values)
+
+    def expire(self, partition: Partition, first: int) -> None:
+        """Let retention take the records below an offset."""
+        self.firsts[partition] = first
+
+    def recreate(self, topic: str, topic_id: str) -> None:
+        """Delete a topic and create it again, empty and with as many partitions."""
+        for number in self.delete(topic):
+            self.values[Partition(topic, topic_id, number)] = {}
+
+    def delete(self, topic: str) -> list[int]:
+        """Delete a topic; returns the numbers of its partitions."""
+        gone = [each for each in self.values if each.topic == topic]
+        for each in gone:
+            del self.values[each]
+            for kept in (self.firsts, self.ends, self.positions_shown):
+                kept.pop(each, None)
+        return [each.number for each in gone]
+
+    # what a log answers
+
+    def partitions(self) -> tuple[Partition, ...]:
+        names = {each.topic for each in self.values}
+        for topic in self.topics:
+            if topic not in names:
+                raise UserError(f"there is no topic {topic}", hint=f"the log has {', '.join(sorted(names)) or 'none'}")
+        return tuple(sorted(each for each in self.values if self._sees(each.topic)))
+
+    def _sees(self, topic: str) -> bool:
+        if self.topic_pattern is not None:
+            return re.fullmatch(self.topic_pattern, topic) is not None
+        return not self.topics or topic in self.topics
+
+    def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
+        ids = {each.topic: each.topic_id for each in self.values}
+        return {topic: ids[topic] for topic in topics if topic in ids}
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        wanted = tuple(partitions)
+        for each in wanted:
+            if each not in self.values:
+                raise TransientError(f"partition {each} is gone")
+        return {each: Bounds(self._first(each), max(self._first(each), self._end(each))) for each in wanted}
+
+    def start_offsets(
+        self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
+    ) -> Mapping[Partition, int]:
+        return {each: start_offset(self.start, each, bounds[each]) for each in partitions}
+
+    def compacted(self, topic: str) -> bool | None:
+        return self.is_compacted
+
+    def record_bytes_max(self, topic: str) -> int:
+        return RECORD_BYTES_MAX
+
+    def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
+        return {each: max(self.epochs.get(each, ()), default=None) for each in partitions}
+
+    def lost_tails(self, marks: Mapping[Partition, Iterable[EpochMark]]) -> Sequence[LostTail]:
+        asked = [(each, mark, self.epochs.get(each, {}).get(mark.epoch)) for each in marks for mark in marks[each]]
+        return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
+
+    def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
+        since = now - self.retention_seconds * percent / 100
+        return {each: self._offset_since(each, held, since) for each, held in bounds.items()}
+
+    def _offset_since(self, partition: Partition, held: Bounds, at: float) -> int:
+        there = [each for each in sorted(self.values[partition].items()) if each[0] >= held.first]
+        made = [(offset, record.at) for offset, record in there if isinstance(record, MemoryRecord)]
+        return next((offset for offset, made_at in made if made_at >= at), held.end)
+
+    def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
+        for each in slices:
+            if each.read_from < self._first(each.partition):
+                raise SliceShrankError(f"offset {each.read_from} of {each.partition} is no longer in the log")
+        pieces = tuple(Piece(each.partition.topic, each.partition.number, each.read_from, each.end) for each in slices)
+        held = {(each.partition.topic, each.partition.number): self.values[each.partition] for each in slices}
+        marks = {
+            (each.topic, each.partition): EpochMark(each.end, epoch)
+            for each, piece in zip(pieces, slices, strict=True)
+            if (epoch := self._epoch_at(piece.partition, each.end)) is not None
+        }
+        return MemorySource(pieces, held, marks)
+
+    def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        source = self.source([Slice(partition, start, end, start)], 1, 0)
+        return source.read(source.pieces[0])
+
+    def offsets(self, partition: Partition, start: int, end: int, told: Told) -> Offsets:
+        told(end - start)
+        first = max(start, self._first(partition))
+        return np.array([each for each in sorted(self.values[partition]) if first <= each < end], np.int64)
+
+    def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
+        found = {each: self._record_at(each, offset) for each, offset in offsets.items()}
+        return {each: record.at for each, record in found.items() if record is not None}
+
+    def _record_at(self, partition: Partition, offset: int) -> MemoryRecord | None:
+        """The first record at or after an offset."""
+        there = sorted(self.values[partition].items())
+        return next((each for at, each in there if at >= offset and isinstance(each, MemoryRecord)), None)
+
+    def show(self, positions: Mapping[Partition, int]) -> ShowReport:
+        ahead = {each: self.positions_shown.get(each, 0) for each in positions}
+        refused = {each: f"already at {ahead[each]}" for each, to in positions.items() if ahead[each] > to}
+        moved = {each: to for each, to in positions.items() if to > ahead[each]}
+        self.positions_shown |= moved
+        return ShowReport(moved, refused)
+
+    def shown(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
+        return {each: self.positions_shown[each] for each in partitions if each in self.positions_shown}
+
+    def trim(self, positions: Mapping[Partition, int]) -> None:
+        self.trimmed |= positions
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+    def _first(self, partition: Partition) -> int:
+        return self.firsts.get(partition, 0)
+
+    def _end(self, partition: Partition) -> int:
+        return max(self.ends.get(partition, 0), max(self.values.get(partition, ()), default=-1) + 1)
+
+    def _epoch_at(self, partition: Partition, end: int) -> int | None:
+        """The epoch of the last record below an offset."""
+        ends = self.epochs.get(partition, {})
+        return next((epoch for epoch, epoch_end in sorted(ends.items()) if end <= epoch_end), None)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySource:
+    """The records of slices, sent to the tasks with them."""
+
+    pieces: tuple[Piece, ...]
+    values: Mapping[tuple[str, int], Values]
+    marks: Mapping[tuple[str, int], EpochMark] = field(default_factory=dict)
+
+    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                piece = self.pieces[number]
+                yield from self.read(piece)
+                mark = self.marks.get((piece.topic, piece.partition))
+                if mark is not None:
+                    yield mark_batch(RECORD_SCHEMA, piece.topic, piece.partition, mark)
+
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """The records of one piece."""
+        values = self.values[piece.topic, piece.partition]
+        held = [each for each in sorted(values) if piece.start <= each < piece.end]
+        for first in range(0, len(held), BATCH_RECORDS):
+            rows = [_row(piece, offset, values[offset]) for offset in held[first : first + BATCH_RECORDS]]
+            yield pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA)
+
+
+def _row(piece: Piece, offset: int, record: bytes | MemoryRecord | None) -> dict[str, Any]:
+    found = record if isinstance(record, MemoryRecord) else MemoryRecord(record)
+    return {
+        "topic": piece.topic,
+        "partition": piece.partition,
+        "offset": offset,
+        "timestamp": datetime.fromtimestamp(found.at, UTC),
+        "key": found.key,
+        "value": found.value,
+        "headers": [{"key": key, "value": value} for key, value in found.headers] or None,
+    }

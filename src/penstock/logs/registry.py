@@ -1,0 +1,20 @@
+"""The one place that names every kind of log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.job.spec import JobSpec, KafkaLogSpec
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Log
+
+OpenLog = Callable[[JobSpec], Log]
+
+LOGS: dict[type, Callable[[Any], Log]] = {KafkaLogSpec: KafkaLog}
+"""How the log of a job file's `log:` section is opened, by the class of its spec."""
+
+
+def open_log(job: JobSpec) -> Log:
+    """The log of a job."""
+    return LOGS[type(job.log)](job.log)
