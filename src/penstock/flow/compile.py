@@ -40,9 +40,9 @@ class Source:
             stage if self.read is None else _Fused(self.read, stage), from_arrow_schema(schema)
         )
 
-    def reports(self, frame: DataFrame) -> list[str]:
+    def reports(self, frame: DataFrame) -> list[bytes]:
         """The report of every task. A JVM that dies while it hands them over ends the stream without an error."""
-        found = [str(row["report"]) for row in frame.collect()]
+        found = [bytes(row["report"]) for row in frame.collect()]
         if len(found) < self.tasks:
             raise TransientError(f"Spark handed over the reports of {len(found)} of {self.tasks} tasks")
         return found

@@ -44,7 +44,7 @@ from penstock.logs.log import EpochMark
 Batches = Iterator[pa.RecordBatch]
 Stage = Callable[[Iterable[pa.RecordBatch]], Batches]
 
-REPORT_SCHEMA = pa.schema([("report", pa.string())])
+REPORT_SCHEMA = pa.schema([("report", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ def _joined(rows: DecodedRows, computed: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-    """Split a batch by topic and partition; a batch of Spark's Kafka source always has just one."""
+    """Split a batch by topic and partition; one that a piece gave always has just one."""
     if not batch.num_rows:
         return
     topics, numbers = batch.column("topic"), batch.column("partition")

@@ -9,6 +9,7 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key, topic_fingerprint
 from penstock.lake.delta.library import MissingTableError, library_errors
+from penstock.lake.delta.provenance import commits_of
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import DeltaPartition
@@ -110,12 +111,8 @@ def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, t
     """Files that commits of the job listed beyond the quarantine's own positions."""
     life = life_of(table)
     found: list[DataFile] = []
-    for record in history:
-        ours = record.get("penstock")
-        if not isinstance(ours, dict) or ours.get("job") != table.job:
-            continue
-        for piece in ours.get("slices", ()):
-            partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
-            if piece["end"] > appended_up_to(quarantine, table.job, life, partition):
-                found += [DataFile(each["path"], each["rows"], each["size_bytes"]) for each in piece["quarantine"]]
+    for _, ours in commits_of(history, table.job):
+        for piece in ours.slices:
+            if piece.end > appended_up_to(quarantine, table.job, life, piece.place):
+                found += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
     return tuple(found)

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from msgspec import structs
+
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 
@@ -259,5 +261,5 @@ def _partition_json(facts: PartitionFacts, verdicts: Mapping[str, Verdict]) -> d
         "lag_records": facts.lag_records,
         "verdict": worst(verdicts.values()).name.lower(),
         "laws": {name: verdict.name.lower() for name, verdict in verdicts.items()},
-        **asdict(facts.totals),
+        **structs.asdict(facts.totals),
     }

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.state import PartitionState, Totals
+from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Bounds, LostTail, Partition
 from penstock.plan import LostTailError
 from penstock.proof.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
 
-_COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")
+_COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
 
 

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec, Secret
 from penstock.lake.state import Totals
@@ -88,7 +90,7 @@ class PartitionStatus:
             "mirrored": self.mirrored,
             "owner": self.owner,
             "token": self.token,
-            **asdict(self.totals),
+            **structs.asdict(self.totals),
         }
 
 

@@ -219,7 +219,7 @@ def test_records_that_show_no_field_of_a_type_without_a_schema_are_bad(tmp_path:
     flow = fanout_flow(tmp_path, [type_flow("orders", None)], route=RouteSpec("key"))
     outcome = run(flow, kafka_part(values, keys=[b"orders"] * 3))
     share = outcome.shares["orders"]
-    assert (share.counts, share.new_fields) == (Counts(read=3, quarantined=3), {})
+    assert (share.counts, share.new_fields) == (Counts(read=3, quarantined=3), "")
     reasons = {offset: why.split(" at ")[0] for offset, why in outcome.bad("orders").items()}
     assert reasons == {100: SHOWS_NOTHING, 101: "not JSON", 102: SHOWS_NOTHING}
 
@@ -230,7 +230,7 @@ def test_new_fields_are_told_of_their_type(tmp_path: Path) -> None:
         fanout_flow(tmp_path, [orders(), visits()]), kafka_part(values), kafka_part([record("order", 3)], 102)
     )
     assert types_of(from_json(outcome.shares["orders"].new_fields)) == {"more": pa.int64()}
-    assert outcome.shares["visits"].new_fields == {}
+    assert outcome.shares["visits"].new_fields == ""
 
 
 def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
@@ -248,6 +248,15 @@ def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
     lengths = [len(each) for each in part["value"].to_pylist()]
     assert share == Share(Counts(read=3), 100, lengths[0] + lengths[2] + lengths[4], failed=share.failed)
     assert outcome.offsets("visits") == [101, 103]
+
+
+@pytest.mark.parametrize("policy", [NewColumnPolicy.ADD, NewColumnPolicy.FAIL])
+def test_a_name_of_a_field_that_is_no_text_reaches_the_driver(tmp_path: Path, policy: NewColumnPolicy) -> None:
+    """JSON can hold half a surrogate pair, which UTF-8 cannot."""
+    flow = fanout_flow(tmp_path, [orders(), visits()], on=Policies(new_column=policy))
+    share = run(flow, kafka_part([{**record("order", 0), "\ud800": 1}])).shares["orders"]
+    assert list(from_json(share.new_fields)) == (["\ud800"] if policy is NewColumnPolicy.ADD else [])
+    assert bool(share.failed) is (policy is NewColumnPolicy.FAIL)
 
 
 def test_a_folder_that_cannot_be_written_fails_its_type_alone(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +23,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import TransientError, UserError
+from penstock.flow.route.type_counts import decode_fanout
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.manifest import REPORT_VERSION, StagedFile, TaskReport, decode_report
 from penstock.flow.write.names import parse_staged_name, staged_name
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
@@ -249,3 +251,11 @@ def test_files_of_a_batch_never_share_a_name(tmp_path: Path) -> None:
         writer.write(batch([day], number))
     files = writer.finish()
     assert len({file.path for file in files}) == len(files) == 20
+
+
+def test_a_report_of_another_version_of_penstock_says_what_to_install() -> None:
+    newer = msgspec.msgpack.encode((REPORT_VERSION + 1, TaskReport()))
+    for decode in (decode_report, decode_fanout):
+        with pytest.raises(UserError) as raised:
+            decode(newer)
+        assert "every executor" in raised.value.hint

@@ -105,14 +105,14 @@ def test_of_two_replays_at_once_one_begins_anew(tmp_path: Path) -> None:
     assert not replay(root, {("order", MONDAY): [3]}, table=slow)
     assert rows_in(root.lake) == root.expected
     with pytest.raises(InvariantError):
-        record = ReplayRecord(1, {ZERO: ((4, 5),)})
+        record = ReplayRecord(1, ((ZERO, ((4, 5),)),))
         apply(root.state, Entry(root.state.number + 1, EntryKind.REPLAY, "shop", "b", 0.0, replay=record))
 
 
 @pytest.mark.parametrize("offsets", [((14, 15),), ((0, 4),)], ids=["beyond the position", "more than were bad"])
 def test_what_was_never_bad_cannot_be_replayed(tmp_path: Path, offsets: tuple[tuple[int, int], ...]) -> None:
     root = with_bad(tmp_path)
-    record = ReplayRecord(1, {ZERO: offsets})
+    record = ReplayRecord(1, ((ZERO, offsets),))
     with pytest.raises(InvariantError, match="never bad"):
         apply(root.state, Entry(root.state.number + 1, EntryKind.REPLAY, "shop", "b", 0.0, replay=record))
 

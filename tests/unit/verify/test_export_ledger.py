@@ -43,7 +43,7 @@ def test_totals_of_a_snapshot_that_are_off_are_found(
     root: ExportRoot, change: dict[str, int], checks: list[str]
 ) -> None:
     def edit(body: Any) -> None:
-        body["partitions"][0]["totals"] |= change
+        body["snapshot"]["partitions"][0][1]["totals"] |= change
 
     edit_json(snapshotted(root), edit)
     found = judged(root.job)
@@ -53,7 +53,7 @@ def test_totals_of_a_snapshot_that_are_off_are_found(
 
 def test_a_position_of_a_snapshot_that_is_too_far_leaves_a_hole(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["partitions"][1]["position"] = 40
+        body["snapshot"]["partitions"][1][1]["position"] = 40
 
     edit_json(snapshotted(root), edit)
     found = judged(root.job)
@@ -63,7 +63,7 @@ def test_a_position_of_a_snapshot_that_is_too_far_leaves_a_hole(root: ExportRoot
 
 def test_rows_of_a_type_that_a_snapshot_miscounts_are_found(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["types"]["click"]["rows"] += 1
+        body["snapshot"]["types"]["click"]["rows"] += 1
 
     edit_json(snapshotted(root), edit)
     found = judged(root.job)
@@ -93,7 +93,7 @@ def test_a_hole_in_the_chain_is_named_with_its_offset(root: ExportRoot) -> None:
     """Entry 4 says that its slice begins at 12 instead of 10; nobody can fold that."""
 
     def edit(body: Any) -> None:
-        [piece] = body["slices"]
+        [piece] = body["entry"]["slices"]
         assert piece["start"] == 10
         piece["start"] = 12
 
@@ -106,7 +106,7 @@ def test_a_hole_in_the_chain_is_named_with_its_offset(root: ExportRoot) -> None:
 
 def test_an_overlap_below_a_snapshot_is_named_with_its_offset(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["slices"][0]["start"] = 8
+        body["entry"]["slices"][0]["start"] = 8
 
     snapshotted(root)
     edit_json(entry_path(root, 4), edit)
@@ -117,7 +117,7 @@ def test_an_overlap_below_a_snapshot_is_named_with_its_offset(root: ExportRoot) 
 
 def test_an_entry_whose_counts_are_off_is_named(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["slices"][0]["written"]["order"]["rows"] = 7
+        body["entry"]["slices"][0]["written"]["order"]["rows"] = 7
 
     snapshotted(root)
     edit_json(entry_path(root, 4), edit)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
@@ -52,15 +53,15 @@ def test_totals_that_add_up_hold() -> None:
 @pytest.mark.parametrize("name", ["read", "written", "quarantined", "filtered", "skipped", "holes", "gap", "given_up"])
 @pytest.mark.parametrize("by", [-1, 1])
 def test_a_total_that_is_off_by_one_is_found(name: str, by: int) -> None:
-    wrong = replace(TOTALS, **{name: getattr(TOTALS, name) + by})
+    wrong = structs.replace(TOTALS, **{name: getattr(TOTALS, name) + by})
     check = check_totals({ORDERS: replace(STATE, totals=wrong), RETURNS: STATE})
     assert not check.ok
     assert check.offence == at(100, OffenceKind.NOT_COUNTED, 200)
 
 
 def test_more_replayed_than_quarantined_is_found() -> None:
-    assert check_totals({ORDERS: replace(STATE, totals=replace(TOTALS, replayed=4))}).ok
-    assert not check_totals({ORDERS: replace(STATE, totals=replace(TOTALS, replayed=5))}).ok
+    assert check_totals({ORDERS: replace(STATE, totals=structs.replace(TOTALS, replayed=4))}).ok
+    assert not check_totals({ORDERS: replace(STATE, totals=structs.replace(TOTALS, replayed=5))}).ok
 
 
 def test_slices_that_touch_and_end_at_the_position_hold() -> None:

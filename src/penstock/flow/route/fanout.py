@@ -16,11 +16,11 @@ from penstock.flow.route.field import FieldRouter
 from penstock.flow.route.filing import Filer, merged
 from penstock.flow.route.routes import UNKNOWN, Routed, Router, Rows, Way, as_in_log, groups, plain_router, rows_of
 from penstock.flow.route.tally import lengths_of
-from penstock.flow.route.type_counts import UNROUTED, FanoutFlow, FanoutReport, encode_fanout
+from penstock.flow.route.type_counts import UNROUTED, FanoutFlow, FanoutReport
 from penstock.flow.route.type_reader import TypeReader, looked_at, raw_rows
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
 from penstock.flow.task import REPORT_SCHEMA, Batches, Stage, by_partition
-from penstock.flow.write.manifest import Marks, PartitionKey, gathered_marks
+from penstock.flow.write.manifest import Marks, PartitionKey, encode_report, gathered_marks
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
 from penstock.logs.batches import mark_of
 
@@ -46,8 +46,8 @@ def fanout_stage(flow: FanoutFlow) -> Stage:
                 fanout.take(key, part)
                 if flow.failpoint is not None:
                     flow.failpoint.reach("writing")
-            text = encode_fanout(replace(fanout.finish(), marks=gathered_marks(marks)))
-            yield pa.RecordBatch.from_arrays([pa.array([text])], schema=REPORT_SCHEMA)
+            report = encode_report(replace(fanout.finish(), marks=gathered_marks(marks)))
+            yield pa.RecordBatch.from_arrays([pa.array([report])], schema=REPORT_SCHEMA)
         except BaseException:
             fanout.abandon()
             raise

@@ -80,4 +80,6 @@ class Tally:
     def failed_share(self, reason: str) -> Share:
         """Of a type that could not be written: its records are only counted, for they are read again."""
         counts = Counts(read=self._counts.read, skipped=self._counts.skipped)
-        return Share(counts=counts, first=self._first, size_bytes=self._size_bytes, failed=reason)
+        # It may quote a record, and with it what is no character.
+        printable = reason.encode("utf-8", "backslashreplace").decode()
+        return Share(counts=counts, first=self._first, size_bytes=self._size_bytes, failed=printable)

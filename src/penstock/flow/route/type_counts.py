@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
+import msgspec
 import pyarrow as pa
 
 from penstock.failpoints import Failpoint
 from penstock.flow.columns.seen_types import from_json, merged, to_json
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, decode_marks, encode_marks
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, read_report
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
 from penstock.job.expressions import Expression
 from penstock.job.spec import DaysSpec, DecodeSpec, MessageName, Policies, RouteSpec
@@ -105,7 +105,7 @@ class Share:
     quarantine_files: tuple[StagedFile, ...] = ()
     failed: str = ""
     """Why the type could not be written; its files are then left to vacuum."""
-    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    new_fields: str = ""
     """What fields show that its columns lack, as `flow.seen_types` writes it."""
     replayed: Ranges = ()
     """Of a replay: the offsets of the written rows."""
@@ -136,46 +136,11 @@ class FanoutReport:
     marks: Marks = field(default_factory=dict)
 
 
-def encode_fanout(report: FanoutReport) -> str:
-    shares = [
-        [topic, number, name, share]
-        for (topic, number), named in report.shares.items()
-        for name, share in named.items()
-    ]
-    body = {
-        "v": 1,
-        "shares": shares,
-        "first_error": report.first_error,
-        "reasons": report.reasons,
-        "marks": encode_marks(report.marks),
-    }
-    return json.dumps(body, default=_members)
+_FANOUT_REPORT = msgspec.msgpack.Decoder(tuple[Literal[1], FanoutReport])
 
 
-def _members(value: Any) -> dict[str, Any]:
-    """A dataclass for JSON; `asdict` copies all that is below it too, which takes ten times as long."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
-def decode_fanout(text: str) -> FanoutReport:
-    body: dict[str, Any] = json.loads(text)
-    if body["v"] != 1:
-        raise ValueError(f"fanout report of version {body['v']}")
-    shares: dict[PartitionKey, dict[str, Share]] = {}
-    for topic, number, name, share in body["shares"]:
-        shares.setdefault((topic, number), {})[name] = _share(share)
-    reasons = tuple(Reason(**each) for each in body["reasons"])
-    return FanoutReport(shares, body["first_error"], reasons, decode_marks(body["marks"]))
-
-
-def _share(body: Mapping[str, Any]) -> Share:
-    plain = Share(**{**body, "counts": Counts(**body["counts"])})
-    return replace(
-        plain,
-        files=tuple(StagedFile(**each) for each in body["files"]),
-        quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
-        replayed=tuple((start, end) for start, end in body["replayed"]),
-    )
+def decode_fanout(data: bytes) -> FanoutReport:
+    return read_report(_FANOUT_REPORT, data)
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -1,15 +1,19 @@
-"""What a Spark task tells the driver about its work: the staged files and the counts, as one JSON text per task."""
+"""What a Spark task tells the driver about its work: the staged files and the counts, one per task."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
 
+import msgspec
+
+from penstock.errors import UserError
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.logs.log import EpochMark
 
+REPORT_VERSION = 1
+Report = TypeVar("Report")
 PartitionKey = tuple[str, int]
 """(topic, partition number): inside a batch a topic has one life, so the topic id is the driver's business."""
 Marks = Mapping[PartitionKey, tuple[EpochMark, ...]]
@@ -40,8 +44,7 @@ class Counts:
         return self.read == self.written + self.quarantined + self.filtered + self.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A Parquet file that is written and not yet committed. It belongs to one partition (RULES C4)."""
 
     topic: str
@@ -50,7 +53,7 @@ class StagedFile:
     """Relative to the root of its table."""
     rows: int
     size_bytes: int
-    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    partition_values: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     stats: str = ""
     """Delta statistics as JSON text."""
     last_offset: int | None = None
@@ -77,7 +80,7 @@ class TaskReport:
     counts: Mapping[PartitionKey, Counts] = field(default_factory=dict)
     files: tuple[StagedFile, ...] = ()
     quarantine_files: tuple[StagedFile, ...] = ()
-    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    new_fields: str = ""
     """What fields of records show that the schema lacks, as `flow.seen_types` writes it."""
     refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
     """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
@@ -89,48 +92,28 @@ class TaskReport:
     marks: Marks = field(default_factory=dict)
 
 
-def encode_report(report: TaskReport) -> str:
-    return json.dumps(
-        {
-            "v": 1,
-            "counts": [[topic, number, asdict(counts)] for (topic, number), counts in report.counts.items()],
-            "files": [asdict(each) for each in report.files],
-            "quarantine_files": [asdict(each) for each in report.quarantine_files],
-            "new_fields": dict(report.new_fields),
-            "refused": [[topic, number, list(bad.items())] for (topic, number), bad in report.refused.items()],
-            "first_error": report.first_error,
-            "reasons": [asdict(each) for each in report.reasons],
-            "replayed": [[topic, number, ranges] for (topic, number), ranges in report.replayed.items()],
-            "marks": encode_marks(report.marks),
-        }
-    )
+_TASK_REPORT = msgspec.msgpack.Decoder(tuple[Literal[1], TaskReport])
 
 
-def decode_report(text: str) -> TaskReport:
-    body: dict[str, Any] = json.loads(text)
-    if body["v"] != 1:
-        raise ValueError(f"task report of version {body['v']}")
-    return TaskReport(
-        counts={(topic, number): Counts(**counts) for topic, number, counts in body["counts"]},
-        files=tuple(StagedFile(**each) for each in body["files"]),
-        quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
-        new_fields=body["new_fields"],
-        refused={(topic, number): dict(bad) for topic, number, bad in body["refused"]},
-        first_error=body["first_error"],
-        reasons=tuple(Reason(**each) for each in body["reasons"]),
-        replayed={
-            (topic, number): tuple((start, end) for start, end in ranges) for topic, number, ranges in body["replayed"]
-        },
-        marks=decode_marks(body["marks"]),
-    )
+def encode_report(report: object) -> bytes:
+    """A report of a task, of whichever kind; it lives until its batch is committed and is kept nowhere."""
+    return msgspec.msgpack.encode((REPORT_VERSION, report))
 
 
-def encode_marks(marks: Marks) -> list[list[Any]]:
-    return [[*key, each.end, each.epoch] for key, found in marks.items() for each in found]
+def decode_report(data: bytes) -> TaskReport:
+    return read_report(_TASK_REPORT, data)
 
 
-def decode_marks(body: Iterable[list[Any]]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
-    return gathered_marks({(topic, number): (EpochMark(end, epoch),)} for topic, number, end, epoch in body)
+def read_report(decoder: msgspec.msgpack.Decoder[tuple[Literal[1], Report]], data: bytes) -> Report:
+    """The report in what a task sent; raises `UserError` if the task runs another version of Penstock."""
+    try:
+        return decoder.decode(data)[1]
+    except msgspec.DecodeError as error:
+        raise UserError(
+            "a Spark task reported in a form that this process does not know",
+            detail=str(error),
+            hint="install the same version of Penstock on every executor",
+        ) from error
 
 
 def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMark, ...]]:

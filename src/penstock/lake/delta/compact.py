@@ -23,6 +23,7 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
+from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.storage import Storage
 
@@ -241,13 +242,7 @@ def _change(table: Table, merged: Iterable[Merged]) -> Change:
     return Change(
         actions=[*removes, *(table.add_action(file, data_change=False) for file in outputs)],
         transactions={},
-        metadata={
-            "penstock": {
-                "v": 1,
-                "kind": "compact",
-                "job": table.job,
-                "files_removed": len(inputs),
-                "files_added": len(outputs),
-            }
-        },
+        metadata=Provenance(
+            kind="compact", job=table.job, files_removed=len(inputs), files_added=len(outputs)
+        ).metadata,
     )

@@ -16,6 +16,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import DeltaTableSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
+from penstock.lake.delta.provenance import Provenance, provenance_of
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.delta.transactions import app_transactions
@@ -190,7 +191,7 @@ class Table:
                     self._handle.alter.add_columns(
                         delta_schema(missing).fields,
                         commit_properties=CommitProperties(
-                            custom_metadata={"penstock": {"v": 1, "kind": "columns", "job": self.job}},
+                            custom_metadata=Provenance(kind="columns", job=self.job).metadata,
                             max_commit_retries=0,
                         ),
                     )
@@ -237,8 +238,8 @@ class Table:
 
     @staticmethod
     def _is_batch(record: Mapping[str, Any], batch_id: str) -> bool:
-        ours = record.get("penstock")
-        return isinstance(ours, dict) and ours.get("batch") == batch_id
+        ours = provenance_of(record)
+        return ours is not None and ours.batch == batch_id
 
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
@@ -314,7 +315,7 @@ def _create(spec: DeltaTableSpec, job: str, schema: pa.Schema) -> None:
                 configuration=dict(spec.properties),
                 storage_options=dict(spec.storage_options),
                 commit_properties=CommitProperties(
-                    custom_metadata={"penstock": {"v": 1, "kind": "create", "job": job}}, max_commit_retries=0
+                    custom_metadata=Provenance(kind="create", job=job).metadata, max_commit_retries=0
                 ),
             )
     except ConflictError:

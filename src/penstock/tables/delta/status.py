@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
@@ -53,14 +54,14 @@ def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> J
 def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:
     """The offsets that the retained commits of a job have passed over under that count, in the order of the history."""
     for record in history:
-        ours = record.get("penstock")
-        if not isinstance(ours, dict) or ours.get("job") != job:
+        ours = provenance_of(record)
+        if ours is None or ours.job != job:
             continue
-        for piece in ours.get("slices", ()):
-            if piece.get(count):
-                partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
-                end = piece["start"] + piece[count]
-                yield RecordedGap(partition, piece["start"], end, int(record["version"]), _instant(record))
+        for piece in ours.slices:
+            offsets: int = getattr(piece.totals, count)
+            if offsets:
+                end = piece.start + offsets
+                yield RecordedGap(piece.place, piece.start, end, int(record["version"]), _instant(record))
 
 
 def _partition_status(partition: Partition, state: PartitionState, view: LogView) -> PartitionStatus:
@@ -79,15 +80,12 @@ def _partition_status(partition: Partition, state: PartitionState, view: LogView
 
 
 def _commit(record: Mapping[str, Any]) -> CommitStatus:
-    ours = record.get("penstock")
+    ours = provenance_of(record)
     version = int(record["version"])
-    if not isinstance(ours, dict):
+    if ours is None:
         return CommitStatus(version, _instant(record), f"other: {record.get('operation', 'unknown')}", None)
-    slices = ours.get("slices", ())
-    quarantined = sum(piece.get("quarantined", 0) for piece in slices)
-    return CommitStatus(
-        version, _instant(record), str(ours.get("kind")), ours.get("rows"), int(quarantined), len(slices)
-    )
+    quarantined = sum(piece.quarantined for piece in ours.slices)
+    return CommitStatus(version, _instant(record), ours.kind, ours.rows, quarantined, len(ours.slices))
 
 
 def _instant(record: Mapping[str, Any]) -> datetime:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -21,9 +20,7 @@ from penstock.flow.write.manifest import PartitionKey, TaskReport
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table
-from penstock.logs.batches import gathered
 from penstock.logs.kafka.sizes import rows_for
-from penstock.logs.kafka.spark_source import read_batch
 from penstock.logs.log import Batch, Log, Slice
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.isolate import Poison, Probe, find_poison
@@ -118,16 +115,13 @@ class BatchWriter:
 
     def _records(self, slices: Sequence[Slice]) -> Source:
         tasks_min = self.spark.sparkContext.defaultParallelism
-        if self.job.log.reader == "spark":
-            frame = read_batch(self._session, self.job.log, slices, tasks_min, True)
-            return Source(frame, partial(gathered, bytes_max=self.job.limits.arrow_batch_bytes_max))
         reader = self.log.source(slices, tasks_min, self.job.limits.arrow_batch_bytes_max)
         count = len(reader.pieces)
         return Source(self._session.range(0, count, 1, max(1, count)), reader, tasks=count)
 
     def _cut_batches(self, batch: Batch) -> None:
         """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow makes needful."""
-        if self.job.log.reader != "spark" and self.job.sql is None:
+        if self.job.sql is None:
             return
         largest = max(self.log.record_bytes_max(topic) for topic in {each.partition.topic for each in batch.slices})
         rows = rows_for(self.job.limits.arrow_batch_bytes_max, largest)

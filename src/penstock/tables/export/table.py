@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+from msgspec import structs
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, TransientError, UserError
@@ -193,7 +194,7 @@ class ExportTable:
             fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
             slices=slices,
             types=draft.types,
-            idle=draft.idle,
+            idle=tuple(draft.idle.items()),
             renames=draft.renames,
             removes=draft.removes,
             pending=tuple(each.rename for each in leftover.renames if each.rename not in draft.dropped),
@@ -205,8 +206,9 @@ class ExportTable:
             routings=draft.routings,
             replay=draft.replay,
         )
-        entry = replace(entry, reopened=reopened_by(entry.writers, state, after, now_ms))
-        return replace(entry, closed=closable(apply(state, entry), after, now_ms))
+        reopened = reopened_by(entry.writers, state, after, now_ms)
+        entry = structs.replace(entry, reopened=tuple(reopened.items()))
+        return structs.replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""

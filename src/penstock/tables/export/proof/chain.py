@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+import msgspec
+
 from penstock.flow.write.offset_ranges import count_of
 from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
@@ -30,7 +32,7 @@ TypeDay = tuple[str, Day]
 def present(totals: Totals, deleted: int = 0) -> Totals:
     """What must be there: also records that a type's own table had already (RULES L8), but no rows of deleted days."""
     written = totals.written + totals.skipped - deleted
-    return replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
+    return msgspec.structs.replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
 
 
 @dataclass(slots=True)
@@ -211,7 +213,7 @@ class Chain:
 
     def _replay(self, replay: ReplayRecord, number: int) -> None:
         """A run takes records out of quarantine: they stay where the slices counted them."""
-        for partition, ranges in replay.offsets.items():
+        for partition, ranges in replay.offsets:
             track = self.tracks.get(partition)
             if track is None or ranges[-1][1] > track.position:
                 fault = (
@@ -225,7 +227,7 @@ class Chain:
                 track.totals += Totals(replayed=count_of(ranges))
         self._count_days(replay, number)
         rows = sum(each.rows for each in replay.written.values())
-        replayed = sum(count_of(ranges) for ranges in replay.offsets.values())
+        replayed = sum(count_of(ranges) for _, ranges in replay.offsets)
         if rows != replayed:
             self.texts.append(f"entry {number}: replay run {replay.run} has {replayed} offsets and other rows")
 

@@ -128,4 +128,4 @@ def replay_record(quarantine: Table | None, found: Sequence[ReplayedFile]) -> Re
         written[each.type] = WrittenRecord(
             before.rows + each.rows, before.files + 1, before.size_bytes + each.size_bytes, days
         )
-    return ReplayRecord(last, {partition: ranges_of(each) for partition, each in offsets.items()}, written)
+    return ReplayRecord(last, tuple((partition, ranges_of(each)) for partition, each in offsets.items()), written)
