@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import Counts, Reason
 from penstock.job.spec import BadRecordPolicy, JobSpec
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.log import Slice
+from penstock.logs.log import Log, Slice
 from penstock.staging.bad_share import BadShareError
 
 JUDGED_RECORDS_MIN = 100
@@ -18,7 +17,7 @@ JUDGED_RECORDS_MIN = 100
 class ReadChecks:
     """Compares what was read with what the offsets promise."""
 
-    def __init__(self, job: JobSpec, log: KafkaLog) -> None:
+    def __init__(self, job: JobSpec, log: Log) -> None:
         self._job = job
         self._log = log
         self._compacted: dict[str, bool | None] = {}

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from penstock.engine.export import ExportPipeline
-from penstock.flow.compile import Source
-from penstock.flow.route.type_counts import RoutedSlice, Share
+from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, offsets_of
+from penstock.flow.write.report import Share
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Slice
 from penstock.tables.export.ledger.state import LedgerState
@@ -47,10 +47,9 @@ class ExportTarget(Target[Shares]):
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Shares] | None:
         """Route, decode and file the records."""
-        frame = self._pipeline.spark.createDataFrame(chunk.rows)
         state = self._table.state()
         slices = {_key(each): self._slice(each, state) for each in chunk.slices}
-        found = self._pipeline.writer.replay(batch, slices, number, Source(frame))
+        found = self._pipeline.writer.replay(batch, slices, number, self._records(chunk))
         return None if found is None else self._writable(chunk, ReplayRun(number, batch.id, {}), found)
 
     def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:

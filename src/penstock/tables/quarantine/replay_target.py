@@ -10,10 +10,12 @@ from typing import Generic, TypeVar
 from penstock.engine.export import ExportPipeline
 from penstock.engine.pipeline import Pipeline
 from penstock.errors import InvariantError, TransientError
+from penstock.flow.compile import RecordFrame
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, ranges_of
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Partition
+from penstock.staging.batch_job import Records
 from penstock.tables.quarantine.chunks import Choice, Chunk
 from penstock.tables.quarantine.replayed import ReplayRun, Runs
 
@@ -47,6 +49,7 @@ class Target(ABC, Generic[F]):
         self.environment = pipeline.environment
         self.listener = pipeline.listener
         self._quarantine = pipeline.quarantine
+        self._spark = pipeline.spark
 
     @property
     @abstractmethod
@@ -70,6 +73,9 @@ class Target(ABC, Generic[F]):
             if (staged := self._staged(chunk, batch, number)) is not None:
                 return staged
         raise TransientError(f"the columns of {self.job.table.path} changed {STAGINGS_MAX} times during a replay")
+
+    def _records(self, chunk: Chunk) -> Records:
+        return lambda slices: RecordFrame(self._spark.createDataFrame(chunk.within(slices)))
 
     @abstractmethod
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[F] | None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import InvariantError
-from penstock.flow.route.fanout_write import FOOTER_KEY
+from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.ledger.names import FinalName, is_own_output, parse_final_name, type_and_day
 

@@ -1,4 +1,4 @@
-"""What a task of a routed job is told, and what it tells of each type: the share that a type has in a slice."""
+"""What a Spark task tells the driver about its work, as one JSON text: of each type its share in each partition."""
 
 from __future__ import annotations
 
@@ -9,83 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.failpoints import Failpoint
 from penstock.flow.columns.seen_types import from_json, merged, to_json
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, decode_marks, encode_marks
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
-from penstock.job.expressions import Expression
-from penstock.job.spec import DaysSpec, DecodeSpec, MessageName, Policies, RouteSpec
 
 UNROUTED = ""
-"""Stands for the records that belong to no type: tombstones, unknown types that are dropped or quarantined."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeFlow:
-    """One type as a task sees it."""
-
-    name: str
-    values: tuple[str, ...]
-    decoded: pa.Schema | None
-    """What the decoder gives; None: not known yet, so the records are only looked at to infer it."""
-    target: pa.Schema | None
-    """The columns of its files."""
-    event_time: Expression
-    message: MessageName | None = None
-    stated: pa.Schema | None = None
-    """The fields that the job file states; None: all that are decoded."""
-    raw: bool = False
-    """The table of unknown types: key and value as they came."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedSlice:
-    """What a batch does with one partition: which types take part, each from its offset on."""
-
-    topic_id: str
-    start: int
-    end: int
-    pieces: tuple[int, ...]
-    """Where the tasks' pieces of the slice begin, ascending; a piece belongs to one task."""
-    takes: Mapping[str, int]
-    """The types that are written, with the offset from which on; others are only counted."""
-    counts: Mapping[str, int] = field(default_factory=dict)
-    """From which offset on records of a type belong to this slice; those below `takes` are there already: skipped."""
-    main: bool = True
-    """False for a catch-up: records that no type takes are none of its business."""
-    left: Mapping[str, Ranges] = field(default_factory=dict)
-    """Of a replay, by type: offsets whose records the log gives to the type; they are passed over and stay bad."""
-
-
-@dataclass(frozen=True, slots=True)
-class FanoutFlow:
-    """Everything that a task of a routed job needs to know; it travels to the workers."""
-
-    job: str
-    batch_id: str
-    decode: DecodeSpec
-    on: Policies
-    route: RouteSpec
-    types: Mapping[str, TypeFlow]
-    columns: Mapping[str, Expression]
-    days: DaysSpec
-    now_ms: int
-    """When the batch was planned: event times may be ahead of it by `days.early_seconds_max`."""
-    root_url: str
-    staged_folder: str
-    """Below the root; the folder of a type is below it. Empty: files are staged in the folder of their day itself."""
-    quarantine_url: str
-    slices: Mapping[PartitionKey, RoutedSlice]
-    storage_options: Mapping[str, str] = field(default_factory=dict)
-    compression: str = "snappy"
-    statistics: bool = False
-    """Whether files carry Delta statistics in their reports."""
-    open_writers_max: int = 32
-    row_group_bytes_max: int = 32 * 1024 * 1024
-    pending_bytes_max: int = 128 * 1024 * 1024
-    failpoint: Failpoint | None = None
-    replay_run: int | None = None
-    """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
+"""Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are
+dropped or quarantined."""
+REPORT_SCHEMA = pa.schema([("report", pa.string())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +57,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class FanoutReport:
+class TaskReport:
     """The result of one task: shares by partition and type (`UNROUTED` for what belongs to none)."""
 
     shares: Mapping[PartitionKey, Mapping[str, Share]] = field(default_factory=dict)
@@ -134,9 +65,16 @@ class FanoutReport:
     reasons: tuple[Reason, ...] = ()
     """Why records were quarantined; a bounded number of kinds."""
     marks: Marks = field(default_factory=dict)
+    refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
+    """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
 
 
-def encode_fanout(report: FanoutReport) -> str:
+def report_batch(report: TaskReport) -> pa.RecordBatch:
+    """The one row that a task gives to the driver."""
+    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)])], schema=REPORT_SCHEMA)
+
+
+def encode_report(report: TaskReport) -> str:
     shares = [
         [topic, number, name, share]
         for (topic, number), named in report.shares.items()
@@ -148,6 +86,7 @@ def encode_fanout(report: FanoutReport) -> str:
         "first_error": report.first_error,
         "reasons": report.reasons,
         "marks": encode_marks(report.marks),
+        "refused": [[topic, number, list(bad.items())] for (topic, number), bad in report.refused.items()],
     }
     return json.dumps(body, default=_members)
 
@@ -157,15 +96,16 @@ def _members(value: Any) -> dict[str, Any]:
     return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
-def decode_fanout(text: str) -> FanoutReport:
+def decode_report(text: str) -> TaskReport:
     body: dict[str, Any] = json.loads(text)
     if body["v"] != 1:
-        raise ValueError(f"fanout report of version {body['v']}")
+        raise ValueError(f"task report of version {body['v']}")
     shares: dict[PartitionKey, dict[str, Share]] = {}
     for topic, number, name, share in body["shares"]:
         shares.setdefault((topic, number), {})[name] = _share(share)
     reasons = tuple(Reason(**each) for each in body["reasons"])
-    return FanoutReport(shares, body["first_error"], reasons, decode_marks(body["marks"]))
+    refused = {(topic, number): dict(bad) for topic, number, bad in body["refused"]}
+    return TaskReport(shares, body["first_error"], reasons, decode_marks(body["marks"]), refused)
 
 
 def _share(body: Mapping[str, Any]) -> Share:
