@@ -19,11 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.errors import UserError
+from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.seen_types import from_json, to_json
-from penstock.flow.rows import BadRows
+from penstock.flow.rows import BadRows, beside, in_parts
 from penstock.flow.stage import Batches, Part, Stage, by_partition, run_task, without_poison
-from penstock.flow.task import Flow, SliceWriter, decode_rows
+from penstock.flow.task import Flow, SliceWriter
 from penstock.flow.write.manifest import PartitionKey
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
@@ -72,13 +73,15 @@ def decode_stage(flow: Flow) -> Stage:
                 part, poisoned = without_poison(part, flow.poison.get(key, {}))
                 if len(poisoned.errors):
                     yield fit_columns(_bad(poisoned), schema)
-                for ready in decode_rows(decoder, flow.columns, part):
-                    yield fit_columns(_good(ready.rows, ready.kafka), schema)
-                    for bad in ready.bad:
+                for decoded in in_parts(decoder.decode, part):
+                    computed = compute(decoded.rows, flow.columns)
+                    rows = beside(computed.rows.columns, computed.columns)
+                    yield fit_columns(_good(rows, computed.rows.kafka), schema)
+                    for bad in (decoded.bad, computed.bad):
                         if len(bad.errors):
                             yield fit_columns(_bad(bad), schema)
-                    if ready.filtered or ready.new_fields:
-                        note = json.dumps({"filtered": ready.filtered, "new_fields": to_json(ready.new_fields)})
+                    if decoded.filtered or decoded.new_fields:
+                        note = json.dumps({"filtered": decoded.filtered, "new_fields": to_json(decoded.new_fields)})
                         yield fit_columns(_note(key, note), schema)
 
     return run

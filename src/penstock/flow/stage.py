@@ -36,6 +36,10 @@ class NamedSlice:
     start: int
     end: int
 
+    def writes(self, type_name: str) -> bool:
+        """Whether the records of a type, or those of none, are written or quarantined; others are only counted."""
+        return True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFlow:
@@ -54,11 +58,6 @@ class TaskFlow:
     """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
     dry: bool = False
     """Do everything but write files: whether the records break the job."""
-
-    @property
-    def keeps_bad(self) -> bool:
-        """Whether bad records are written to files of the quarantine."""
-        return self.replay_run is None and not self.dry
 
 
 class Task(Protocol):

@@ -10,7 +10,7 @@ batch's, and files are told apart by the table's partition columns instead of da
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -25,10 +25,8 @@ from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, w
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.names import owner_tag, replayed_name, staged_name
-from penstock.flow.write.quarantine import quarantine_rows
 from penstock.flow.write.report import UNROUTED, TaskReport
 from penstock.flow.write.tally import Owner, Staged, Tallies
-from penstock.job.expressions import Expression
 from penstock.job.spec import SqlSpec
 from penstock.logs.log import EpochMark
 
@@ -64,7 +62,7 @@ class SliceWriter:
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
         self._lanes: dict[PartitionKey, _Lane] = {}
-        self._tallies = Tallies()
+        self._tallies = Tallies(flow)
         self._refused: dict[PartitionKey, dict[int, str]] = {}
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
@@ -92,14 +90,10 @@ class SliceWriter:
         self._refused.setdefault(key, {}).update(zip(offsets, bad.errors.to_pylist(), strict=True))
 
     def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
-        if not len(bad.errors):
-            return
         owner = Owner(key, UNROUTED)
         self._tallies.of(owner).count(read=len(bad.errors))
-        self._tallies.note_bad(owner, bad)
-        if self._flow.keeps_bad:
-            topic_id = self._flow.slices[key].topic_id
-            self._lane(key).bad.write(quarantine_rows(bad, self._flow.job, topic_id, self._flow.batch_id))
+        if (rows := self._tallies.quarantined(owner, bad)) is not None:
+            self._lane(key).bad.write(rows)
 
     def filter(self, key: PartitionKey, count: int) -> None:
         if count:
@@ -150,12 +144,13 @@ class TableTask(SliceWriter):
     def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
         part, poisoned = without_poison(part, self._flow.poison.get(key, {}))
         self.quarantine(key, poisoned)
-        for ready in decode_rows(self._decoder, self._flow.columns, part):
-            self.write(key, ready.rows, ready.kafka)
-            for bad in ready.bad:
-                self.quarantine(key, bad)
-            self.filter(key, ready.filtered)
-            self.note_fields(key, ready.new_fields)
+        for decoded in in_parts(self._decoder.decode, part):
+            computed = compute(decoded.rows, self._flow.columns)
+            self.write(key, beside(computed.rows.columns, computed.columns), computed.rows.kafka)
+            self.quarantine(key, decoded.bad)
+            self.quarantine(key, computed.bad)
+            self.filter(key, decoded.filtered)
+            self.note_fields(key, decoded.new_fields)
 
 
 def fused_stage(flow: Flow) -> Stage:
@@ -166,27 +161,3 @@ def fused_stage(flow: Flow) -> Stage:
         return run_task(task, log_parts(batches, task.note_mark), flow.failpoint)
 
     return run
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyRows:
-    """Decoded rows with their computed columns, and what could not become a row."""
-
-    rows: pa.RecordBatch
-    kafka: pa.RecordBatch
-    bad: tuple[BadRows, ...]
-    filtered: int
-    new_fields: NewFields
-
-
-def decode_rows(decoder: Decoder, columns: Mapping[str, Expression], batch: pa.RecordBatch) -> Iterator[ReadyRows]:
-    """Decode one batch of one partition and compute its columns; in parts, if it is large unpacked."""
-    for decoded in in_parts(decoder.decode, batch):
-        computed = compute(decoded.rows, columns)
-        yield ReadyRows(
-            rows=beside(computed.rows.columns, computed.columns),
-            kafka=computed.rows.kafka,
-            bad=(decoded.bad, computed.bad),
-            filtered=decoded.filtered,
-            new_fields=decoded.new_fields,
-        )

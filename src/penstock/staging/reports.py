@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.columns.seen_types import NewFields, from_json, merged
+from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
 from penstock.flow.write.reasons import merged_reasons
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
@@ -61,10 +62,13 @@ def gather(reports: Sequence[TaskReport]) -> Gathered:
     )
 
 
-def check_conserved(name: str, share: Share) -> None:
-    """Counts that do not add up are a bug that must not be committed (I3)."""
-    if not share.counts.conserved:
-        raise InvariantError(f"counts of a batch do not add up: {name or 'all records'}, {share.counts}")
+def check_conserved(flow: TaskFlow, found: Gathered) -> None:
+    """Counts that do not add up are a bug that must not be committed (I3); a type that failed is only counted."""
+    for key, named in found.shares.items():
+        for name, share in named.items():
+            if flow.slices[key].writes(name) and not share.failed and not share.counts.conserved:
+                place = f"{key[0]}/{key[1]} {name}".rstrip()
+                raise InvariantError(f"counts of {place} in batch {flow.batch_id} do not add up: {share.counts}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from penstock.flow.stage import NamedSlice, TaskFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.pool import MEBIBYTE, PoolLimits
+from penstock.flow.write.report import UNROUTED
 from penstock.job.expressions import Expression
 from penstock.job.spec import DaysSpec, MessageName, RouteSpec
 
@@ -49,6 +50,9 @@ class RoutedSlice(NamedSlice):
     """False for a catch-up: records that no type takes are none of its business."""
     left: Mapping[str, Ranges] = field(default_factory=dict)
     """Of a replay, by type: offsets whose records the log gives to the type; they are passed over and stay bad."""
+
+    def writes(self, type_name: str) -> bool:
+        return type_name == UNROUTED or type_name in self.takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.routes import as_in_log
 from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
-from penstock.flow.write.quarantine import quarantine_rows
 from penstock.flow.write.report import TaskReport
 from penstock.flow.write.tally import Owner, Tallies
 from penstock.job.expressions import Expression, KafkaField, fields
@@ -40,20 +39,14 @@ class Filer:
         self._flow = flow
         self._bounds = DayBounds.of(flow.days, flow.now_ms)
         self._columns = {name: _columns_of(kind, flow.columns) for name, kind in flow.types.items()}
-        self.tallies = Tallies()
+        self.tallies = Tallies(flow)
         self.files = TypeFiles(flow)
 
     def quarantine(self, owner: Owner, bad: BadRows) -> None:
-        if not len(bad.errors):
-            return
-        self.tallies.note_bad(owner, bad)
-        if not self._flow.keeps_bad:
-            return
-        topic_id = self._flow.slices[owner.partition].topic_id
-        as_read = BadRows(as_in_log(bad.kafka), bad.errors)
-        rows = quarantine_rows(as_read, self._flow.job, topic_id, self._flow.batch_id)
-        span = pc.min_max(bad.kafka.column("offset"))
-        self.files.add(owner, None, rows, span["min"].as_py(), span["max"].as_py())
+        rows = self.tallies.quarantined(owner, BadRows(as_in_log(bad.kafka), bad.errors))
+        if rows is not None:
+            span = pc.min_max(rows.column("offset"))
+            self.files.add(owner, None, rows, span["min"].as_py(), span["max"].as_py())
 
     def file(self, owner: Owner, rows: DecodedRows) -> None:
         """Write decoded rows of a type in offset order."""

@@ -3,24 +3,29 @@
 Rows wait in memory, a pile for each file to be; a file is opened only when a pile is written: because it makes a row
 group, because all piles together pass their bound and it is the largest, or because the task ends. So hundreds of piles
 cost no more than their rows.
+
+Files are closed in threads: until one is on its disk, or all of it has arrived in a store, others are written. To wait
+for each in turn costs more time than to write it, where a task has dozens of small ones.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from penstock.flow.write.closing import Closer
 from penstock.flow.write.parquet_file import ROW_GROUP_ROWS_MAX, ParquetFile
 from penstock.flow.write.stats import Leaf, Path, TextBounds, delta_stats, nan_paths, note_long_texts
 
 MEBIBYTE = 1024**2
+CLOSING_MAX = 8
+"""Files at a time, each with what its store has not taken yet (I6)."""
 
 K = TypeVar("K", bound=Hashable)
 """What the rows of one file have in common."""
@@ -63,7 +68,8 @@ class FilePool(ABC, Generic[K]):
         self._open: OrderedDict[K, _Pile] = OrderedDict()
         """Those with a file, the least recently written first."""
         self._waiting_bytes = 0
-        self._closer = Closer[K]()
+        self._threads = ThreadPoolExecutor(CLOSING_MAX, thread_name_prefix="closing")
+        self._closing: deque[tuple[K, Future[None]]] = deque()
 
     @abstractmethod
     def _open_file(self, key: K, schema: pa.Schema) -> ParquetFile: ...
@@ -85,7 +91,8 @@ class FilePool(ABC, Generic[K]):
 
     def abandon(self) -> None:
         """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
-        self._closer.stop()
+        self._threads.shutdown(cancel_futures=True)
+        self._closing.clear()
         self._drop(lambda key: True)
 
     def _add(self, key: K, rows: pa.RecordBatch) -> None:
@@ -107,9 +114,9 @@ class FilePool(ABC, Generic[K]):
         """Stage every pile, and wait until all files are closed."""
         for key in [*self._open, *(key for key in self._piles if key not in self._open)]:
             self._stage(key)
-        while self._await_closed():
-            pass
-        self._closer.stop()
+        while self._closing:
+            self._await_closed()
+        self._threads.shutdown()
 
     def _drop(self, chosen: Callable[[K], bool]) -> None:
         """Let go of piles, and of their files."""
@@ -151,7 +158,7 @@ class FilePool(ABC, Generic[K]):
 
     def _stage(self, key: K) -> None:
         """Complete the pile's file; further rows go to another."""
-        if self._closer.is_full:
+        if len(self._closing) >= CLOSING_MAX:
             self._await_closed()
         pile = self._piles.get(key)
         if pile is None:
@@ -166,15 +173,11 @@ class FilePool(ABC, Generic[K]):
                 stats = delta_stats(footer, pile.leaves, frozenset(pile.with_nan), pile.long_texts)
             # Only now: a file that failed to end is still there to be abandoned.
             del self._piles[key], self._open[key]
-            self._closer.begin(key, file)
+            self._closing.append((key, self._threads.submit(file.close)))
             self._staged(key, file, stats)
 
-    def _await_closed(self) -> bool:
-        """Wait for the file that has been closing longest; False if there is none."""
-        closing = self._closer.next()
-        if closing is None:
-            return False
-        key, closed = closing
+    def _await_closed(self) -> None:
+        """Wait for the file that has been closing longest, or hear its error."""
+        key, closed = self._closing.popleft()
         with self._isolated(key):
             closed.result()
-        return True

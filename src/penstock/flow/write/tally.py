@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields, add_fields, to_json
 from penstock.flow.rows import BadRows
+from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
 from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.quarantine import quarantine_rows
 from penstock.flow.write.reasons import merged_reasons, reasons_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.logs.log import EpochMark
@@ -88,7 +90,8 @@ class Tally:
 class Tallies:
     """The tallies of a task, and what it tells of the task as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, flow: TaskFlow) -> None:
+        self._flow = flow
         self._tallies: dict[Owner, Tally] = {}
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
@@ -100,14 +103,20 @@ class Tallies:
             found = self._tallies[owner] = Tally()
         return found
 
-    def note_bad(self, owner: Owner, bad: BadRows) -> None:
-        """Count bad rows as quarantined, and remember why they are; at least one."""
+    def quarantined(self, owner: Owner, bad: BadRows) -> pa.RecordBatch | None:
+        """Count bad rows and why they are; returns them as the quarantine's files hold them, if they go there."""
+        if not len(bad.errors):
+            return None
         self.of(owner).counts += Counts(quarantined=len(bad.errors))
         self._reasons = merged_reasons([*self._reasons, *reasons_of(owner.partition, bad)])
         if not self._first_error:
             topic, number = owner.partition
             offset = bad.kafka.column("offset")[0].as_py()
             self._first_error = f"{topic}/{number} offset {offset}: {bad.errors[0].as_py()}"
+        if self._flow.dry or self._flow.replay_run is not None:
+            return None
+        topic_id = self._flow.slices[owner.partition].topic_id
+        return quarantine_rows(bad, self._flow.job, topic_id, self._flow.batch_id)
 
     def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
         self._marks.append({key: (mark,)})

@@ -19,7 +19,6 @@ from penstock.flow.task import Flow
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table
 from penstock.logs.kafka.sizes import rows_for
@@ -60,23 +59,22 @@ class BatchWriter:
         with spark_errors(self.spark):
             self._cut_batches(batch)
         records = self._batch_job.log_records(self.job.limits.arrow_batch_bytes_max)
-        found = self._run(batch, flow, records)
+        found = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, found)
-        return None if self._added_columns(found) else Written(found, started_at, flow.table.schema)
+        return self._written(flow, found, started_at)
 
     def replay(self, batch: Batch, run: int, records: Records) -> Written | None:
         """Run the Spark job of a replay over records out of quarantine. None if the table first took new columns."""
         started_at = self.table.environment.now()
         flow = self.flow(batch)
         flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
-        found = self._run(batch, flow, records)
-        return None if self._added_columns(found) else Written(found, started_at, flow.table.schema)
+        return self._written(flow, self._batch_job.run(batch, flow, records), started_at)
 
-    def _run(self, batch: Batch, flow: Flow, records: Records) -> Gathered:
-        found = self._batch_job.run(batch, flow, records)
-        for share in found.all_shares():
-            check_conserved(UNROUTED, share)
-        return found
+    def _written(self, flow: Flow, found: Gathered, started_at: float) -> Written | None:
+        if self._added_columns(found):
+            return None
+        check_conserved(flow, found)
+        return Written(found, started_at, flow.table.schema)
 
     def _cut_batches(self, batch: Batch) -> None:
         """Where Spark cuts Arrow batches: by rows, as few as the largest record that the topics allow makes needful."""

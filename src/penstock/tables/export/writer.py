@@ -19,7 +19,7 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Marks, PartitionKey
 from penstock.flow.write.pool import PoolLimits
-from penstock.flow.write.report import UNROUTED, Share
+from penstock.flow.write.report import Share
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.logs.log import Batch, EpochMark, Log, Partition, Piece, Slice
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
@@ -107,7 +107,7 @@ class ExportWriter:
         self._batch_job.check(batch, found, counted=main)
         if self._added_columns(flow, found):
             return None
-        _check_conserved(flow, found)
+        check_conserved(flow, found)
         return WrittenShares(found, roles, main, started_at)
 
     def replay(
@@ -119,7 +119,7 @@ class ExportWriter:
         found = self._batch_job.run(batch, flow, records)
         if self._added_columns(flow, found):
             return None
-        _check_conserved(flow, found)
+        check_conserved(flow, found)
         return found.shares
 
     def _flow(self, batch: Batch, slices: Mapping[PartitionKey, RoutedSlice], routing: Routing) -> FanoutFlow:
@@ -146,14 +146,6 @@ class ExportWriter:
                 self._listener.event("columns added", type=name, columns=new_paths(before, columns))
                 added = True
         return added
-
-
-def _check_conserved(flow: FanoutFlow, found: Gathered) -> None:
-    """Records of a type that is behind, or that failed, are only counted."""
-    for key, named in found.shares.items():
-        for name, share in named.items():
-            if not share.failed and (name == UNROUTED or name in flow.slices[key].takes):
-                check_conserved(name, share)
 
 
 def fanout_flow(
