@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from penstock.claims import StaticClaims
-from penstock.engine.export import ExportPipeline
-from penstock.engine.rounds import Context, Landed
+from penstock.engine.round import RECORD_BYTES_ASSUMED, Rounds, Waiting, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
-from penstock.lake.state import TableWord, Totals
+from penstock.lake.proposal import Outcome
+from penstock.lake.state import TableState, Totals
 from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan import Wait
 from penstock.tables.export.writer import WrittenShares
+from penstock.tables.kind import SchemaChanged, View
 from tests.exports import FIRST_DAY, ExportPipe, event
 from tests.kafka import Produce
 from tests.pipes import Clock, Recorder
@@ -49,16 +50,16 @@ class Story:
         self.produce(self.topic, events, partition=0)
         self.sent += len(events)
 
-    def settle(self, pipeline: ExportPipeline) -> None:
+    def settle(self, pipeline: Rounds[WrittenShares]) -> None:
         """Turn rounds until no new record waits and nothing is due, a second of the clock for each."""
         for _ in range(ROUNDS_MAX):
             self.clock.seconds += 1
-            wait = pipeline.round().wait
-            if wait is not None and wait.until is None:
+            result = pipeline.round()
+            if isinstance(result, Waiting) and result.until is None:
                 return
         raise AssertionError("there was always something due")
 
-    def read(self, pipeline: ExportPipeline, kinds: str, day: int = 0) -> None:
+    def read(self, pipeline: Rounds[WrittenShares], kinds: str, day: int = 0) -> None:
         self.send(kinds, day)
         self.settle(pipeline)
 
@@ -114,12 +115,12 @@ class Holding(StaticClaims):
 class Staging:
     """A batch that a process has written and not yet committed."""
 
-    pipeline: ExportPipeline
+    pipeline: Rounds[WrittenShares]
     batch: Batch
     tokens: Mapping[Partition, int]
     written: WrittenShares
 
-    def commit(self) -> Landed:
+    def commit(self) -> Outcome:
         return self.pipeline.commit(self.batch, self.tokens, self.written)
 
 
@@ -127,7 +128,7 @@ class Staging:
 class Owner:
     """One process of a shared job."""
 
-    pipeline: ExportPipeline
+    pipeline: Rounds[WrittenShares]
     claims: Holding
     heard: Recorder
 
@@ -140,9 +141,11 @@ class Owner:
     def stage_catch_up(self) -> Staging:
         """The same for what types are behind by, whether it is due or not."""
         tokens, _, bounds = self._fenced()
-        return self._written(self.pipeline.catch_up(tokens, bounds, flush_now=True), tokens)
+        now = self.pipeline.environment.now()
+        [chore] = self.pipeline.table.chores(View(tokens, bounds, now, RECORD_BYTES_ASSUMED, flush_now=True))
+        return self._written(chore.batch, tokens)
 
-    def _fenced(self) -> tuple[dict[Partition, int], TableWord, dict[Partition, Bounds]]:
+    def _fenced(self) -> tuple[dict[Partition, int], TableState, Mapping[Partition, Bounds]]:
         partitions = self.pipeline.log.partitions()
         tokens = self.pipeline.claim(partitions)
         bounds = self.pipeline.log.bounds(tokens)
@@ -151,8 +154,9 @@ class Owner:
 
     def _written(self, planned: Batch | Wait | None, tokens: Mapping[Partition, int]) -> Staging:
         assert isinstance(planned, Batch)
-        written = self.pipeline.write(planned)
-        assert written is not None
+        self.pipeline.table.own(tokens)
+        written = self.pipeline.writer.stage(planned)
+        assert not isinstance(written, SchemaChanged)
         return Staging(self.pipeline, planned, tokens, written)
 
 
@@ -160,8 +164,8 @@ class Owner:
 def owner(story: Story, token: int) -> Iterator[Owner]:
     """A process that took the partitions over under this token."""
     heard, claims = Recorder(), Holding(token)
-    context = Context(Environment(now=story.clock.now), heard, claims)
-    pipeline = ExportPipeline(story.export.job, story.export.spark, context)
+    environment = Environment(now=story.clock.now, listener=heard)
+    pipeline: Rounds[WrittenShares] = open_rounds(story.export.job, story.export.spark, environment, claims)
     try:
         yield Owner(pipeline, claims, heard)
     finally:

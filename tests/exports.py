@@ -15,9 +15,8 @@ from typing import Any
 import polars as pl
 from pyspark.sql import SparkSession
 
-from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Context
+from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
@@ -25,6 +24,7 @@ from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.table import ExportTable
+from penstock.tables.export.writer import WrittenShares
 from tests.pipes import Clock, Recorder
 
 FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -148,9 +148,9 @@ class ExportPipe:
         self.path.write_text(export_job(self.bootstrap, self.root, *topics, **sections))
 
     @contextmanager
-    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[ExportPipeline]:
-        """A pipeline whose rounds the test turns by hand."""
-        pipeline = ExportPipeline(self.job, self.spark, self._context(reach, clock, self.heard))
+    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[Rounds[WrittenShares]]:
+        """The rounds of the job, which the test turns by hand."""
+        pipeline = open_rounds(self.job, self.spark, self._environment(reach, clock, self.heard))
         try:
             yield pipeline
         finally:
@@ -159,10 +159,10 @@ class ExportPipe:
     def run_to_end(self, reach: Reach | None = None, retries: int = 0, clock: Clock | None = None) -> Recorder:
         """`run --once`: up to the end that the topics have at its start; returns what this run told."""
         heard = Recorder()
-        opened: list[ExportPipeline] = []
+        opened: list[Rounds[WrittenShares]] = []
 
-        def open_pipeline() -> ExportPipeline:
-            opened.append(ExportPipeline(self.job, self.spark, self._context(reach, clock, heard)))
+        def open_pipeline() -> Rounds[WrittenShares]:
+            opened.append(open_rounds(self.job, self.spark, self._environment(reach, clock, heard)))
             return opened[-1]
 
         try:
@@ -172,13 +172,13 @@ class ExportPipe:
                 pipeline.close()
         return heard
 
-    def _context(self, reach: Reach | None, clock: Clock | None, heard: Recorder) -> Context:
-        environment = Environment()
+    def _environment(self, reach: Reach | None, clock: Clock | None, heard: Recorder) -> Environment:
+        environment = Environment(listener=heard)
         if reach is not None:
             environment.reach = reach
         if clock is not None:
             environment.now = clock.now
-        return Context(environment, heard)
+        return environment
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """The rows of a type as Polars reads its plain files or its own table, in the order of the log."""

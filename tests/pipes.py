@@ -17,9 +17,7 @@ from pyspark.sql import SparkSession
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.pipeline import Pipeline
-from penstock.engine.process import open_rounds
-from penstock.engine.rounds import Context
+from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.loader import load_job
@@ -123,9 +121,9 @@ class Pipe:
         self.path.write_text(text)
 
     @contextmanager
-    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[Pipeline]:
-        """A pipeline whose rounds the test turns by hand."""
-        pipeline = Pipeline(self.job, self.spark, _environment(reach, clock), self.heard)
+    def opened(self, reach: Reach | None = None, clock: Clock | None = None) -> Iterator[Rounds[Any]]:
+        """The rounds of the job, which the test turns by hand."""
+        pipeline = open_rounds(self.job, self.spark, _environment(reach, clock, self.heard))
         try:
             yield pipeline
         finally:
@@ -134,10 +132,10 @@ class Pipe:
     def run_to_end(self, reach: Reach | None = None, retries: int = 0, heard: Recorder | None = None) -> Recorder:
         """`run --once`: up to the end that the topics have at its start; returns what this run told."""
         heard = heard or Recorder()
-        opened: list[Pipeline] = []
+        opened: list[Rounds[Any]] = []
 
-        def open_pipeline() -> Pipeline:
-            opened.append(Pipeline(self.job, self.spark, _environment(reach, None), heard))
+        def open_pipeline() -> Rounds[Any]:
+            opened.append(open_rounds(self.job, self.spark, _environment(reach, None, heard)))
             return opened[-1]
 
         try:
@@ -182,10 +180,10 @@ def run_here(job: Path, spark: SparkSession, reach: Reach | None = None) -> Reco
     """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
     spec, heard = load_job(job), Recorder()
     claims = StaticClaims() if spec.claims is None else open_group(spec.log, spec.claims, heard.event)
-    context = Context(_environment(reach, None), heard, claims)
     retries = Retries(spec.limits.transient_retries_max, random.Random(7))
     try:
-        Loop(lambda: open_rounds(spec, spark, context), True, Stop(), retries, heard).run()
+        environment = _environment(reach, None, heard)
+        Loop(lambda: open_rounds(spec, spark, environment, claims), True, Stop(), retries, heard).run()
     finally:
         claims.close()
     return heard
@@ -229,8 +227,8 @@ def ids(numbers: range) -> list[str]:
     return [f'{{"id": {number}}}' for number in numbers]
 
 
-def _environment(reach: Reach | None, clock: Clock | None) -> Environment:
-    environment = Environment()
+def _environment(reach: Reach | None, clock: Clock | None, heard: Recorder) -> Environment:
+    environment = Environment(listener=heard)
     if reach is not None:
         environment.reach = reach
     if clock is not None:

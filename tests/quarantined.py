@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.engine.pipeline import Pipeline
+from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
@@ -63,9 +63,9 @@ def mended(job: JobSpec) -> JobSpec:
 
 def run_once(job: JobSpec, spark: SparkSession, reach: Reach | None = None) -> None:
     """A process of the job from its start to the present end of the topic."""
-    pipeline = Pipeline(job, spark, Environment(reach=reach) if reach else None)
+    pipeline = open_rounds(job, spark, Environment(reach=reach) if reach else None)
     try:
-        while not pipeline.round(flush_now=True).caught_up:
+        while not pipeline.round(flush_now=True).done:
             pass
     finally:
         pipeline.close()
@@ -84,7 +84,7 @@ def places(path: str) -> list[Place]:
 
 
 def totals(job: JobSpec, spark: SparkSession) -> Totals:
-    pipeline = Pipeline(job, spark)
+    pipeline = open_rounds(job, spark)
     try:
         (partition,) = pipeline.log.partitions()
         return pipeline.table.state([partition]).of(partition).totals

@@ -24,13 +24,13 @@ from penstock.job.spec import (
     TypeSpec,
     TypeStart,
 )
-from penstock.lake.proposal import StartPart
+from penstock.lake.proposal import Outcome, StartPart
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.ledger.names import Places
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
-from penstock.tables.export.table import ExportTable, LedgerOutcome
+from penstock.tables.export.table import ExportTable
 
 EVENTS = Partition("events", "life-1", 0)
 RECORD_BYTES = 10
@@ -184,7 +184,7 @@ class Reader:
         return RoutedPart(piece, self.token, shares, takes, main=False, watermark_ms=watermark_ms)
 
 
-def land(table: ExportTable, *parts: LedgerPart) -> LedgerOutcome:
+def land(table: ExportTable, *parts: LedgerPart) -> Outcome:
     return table.land(new_batch_id(), parts)
 
 

@@ -1,4 +1,4 @@
-"""What a table needs from outside: clock, random numbers, failpoints and fresh ids, so that tests control them."""
+"""What a process gives to a job: clock, random numbers, failpoints, fresh ids and a listener; tests control them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from penstock.failpoints import Reach, noop
+from penstock.events import Listener, NullListener
+from penstock.failpoints import Failpoint, Reach, noop
 
 
 @dataclass(slots=True)
 class Environment:
-    """Clock, random numbers and failpoints of a process."""
+    """Clock, random numbers, failpoints and listener of a job in a process."""
 
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
     rng: random.Random = field(default_factory=random.Random)
     reach: Reach = noop
+    listener: Listener = field(default_factory=NullListener)
+    failpoint: Failpoint | None = None
+    """Armed for the tasks, which are other processes."""
+    stopping: Callable[[], bool] = lambda: False
+    """Whether a stop was requested: long searches end early."""
 
 
 def new_batch_id() -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import psutil
@@ -16,10 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.embedded.layout import new_brokers
-from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.pipeline import Pipeline
-from penstock.engine.rounds import Context
+from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import KafkaSecurity
@@ -67,8 +66,8 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
 ) -> None:
     job = load_job(numbered_job(tmp_path, nobody_listens, "any"))
 
-    def impatient() -> Pipeline:
-        return Pipeline(job, spark, open_log=lambda spec: KafkaLog(spec, call_seconds_max=0.5))
+    def impatient() -> Rounds[Any]:
+        return open_rounds(job, spark, open_log=lambda job: KafkaLog(job.log, call_seconds_max=0.5))
 
     heard = Recorder()
     with pytest.raises(TransientError) as raised:
@@ -82,9 +81,8 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
 def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, nobody_listens: str) -> None:
     export.describe("any")
     export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
-    context = Context(open_log=lambda spec: KafkaLog(spec, call_seconds_max=0.5))
     with pytest.raises(TransientError):
-        ExportPipeline(export.job, export.spark, context)
+        open_rounds(export.job, export.spark, open_log=lambda job: KafkaLog(job.log, call_seconds_max=0.5))
     assert [each.name for each in export.folder.iterdir()] == [export.path.name]
 
 
@@ -194,7 +192,7 @@ def test_a_certificate_that_is_missing_on_an_executor_is_the_clusters_fault_too(
     pipe.describe(name)
     with pipe.opened() as pipeline:
         security = KafkaSecurity(protocol="SSL", ssl_ca_path="/nowhere/ca.pem")
-        pipeline.writer.job = replace(pipe.job, log=replace(pipe.job.log, security=security))
+        pipeline.log.spec = replace(pipe.job.log, security=security)  # type: ignore[attr-defined]
         with pytest.raises(TransientError) as raised:
             pipeline.round(flush_now=True)
     assert raised.value.primary == "Kafka's client failed in a Spark task"

@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.claims.group import open_group
-from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Context
+from penstock.engine.round import open_rounds
+from penstock.environment import Environment
 from penstock.verify import verify
 from penstock.watch.status import status
 from tests.exports import ExportPipe, event
@@ -30,9 +30,8 @@ class Exporter:
         self.heard = Recorder()
         self.stop = Stop()
         claims = open_group(job.log, replace(job.claims, client_id=client), self.heard.event)
-        context = Context(listener=self.heard, claims=claims)
         loop = Loop(
-            lambda: ExportPipeline(job, export.spark, context),
+            lambda: open_rounds(job, export.spark, Environment(listener=self.heard), claims),
             False,
             self.stop,
             Retries(10, random.Random(1)),

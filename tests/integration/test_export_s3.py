@@ -6,14 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Context
+from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach, noop
 from penstock.job.loader import load_job
@@ -39,10 +39,10 @@ def s3() -> Iterator[dict[str, str]]:
 
 
 def run_to_end(job: JobSpec, spark: SparkSession, reach: Reach = noop) -> None:
-    opened: list[ExportPipeline] = []
+    opened: list[Rounds[Any]] = []
 
-    def open_pipeline() -> ExportPipeline:
-        opened.append(ExportPipeline(job, spark, Context(Environment(reach=reach))))
+    def open_pipeline() -> Rounds[Any]:
+        opened.append(open_rounds(job, spark, Environment(reach=reach)))
         return opened[-1]
 
     try:

@@ -29,10 +29,10 @@ from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.logs.log import Partition
+from penstock.status.model import AlertKind
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
 from penstock.tables.export.table import ExportTable
-from penstock.watch.standing import AlertKind
 from penstock.watch.status import status
 from tests.kafka import Produce, Topics
 from tests.processes import penstock

@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
-from penstock.engine.pipeline import Pipeline
+from penstock.engine.round import open_rounds
+from penstock.environment import Environment
 from penstock.errors import FencedError
 from penstock.lake.delta.table import open_table
 from penstock.lake.delta.vacuum import Dead, vacuum
@@ -262,7 +263,7 @@ def test_a_second_process_on_the_same_table_is_refused_and_nothing_is_there_twic
     heard = Recorder()
 
     def rival() -> None:
-        other = Pipeline(pipe.job, pipe.spark, listener=heard)
+        other = open_rounds(pipe.job, pipe.spark, Environment(listener=heard))
         other.round(flush_now=True)
         other.close()
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import PrimitiveType
 
-from penstock.plan import Wait
+from penstock.engine.round import BatchLanded, Waiting
 from tests.kafka import Produce, Topics
 from tests.pipes import Clock, Pipe, ids, once_at
 
@@ -104,15 +104,15 @@ def test_records_wait_for_the_latency_and_no_longer(pipe: Pipe, topic: Topics, p
     name, clock = topic(), Clock()
     pipe.describe(name, flush="allowed_latency: 5s")
     with pipe.opened(clock=clock) as pipeline:
-        assert pipeline.round().caught_up
+        assert pipeline.round().done
         for numbers in (range(10), range(10, 20)):
             produce(name, ids(numbers))
             seen_at = clock.seconds
-            assert pipeline.round().wait == Wait(seen_at + 5)
+            assert pipeline.round() == Waiting(seen_at + 5)
             clock.seconds = seen_at + 4.9
-            assert pipeline.round().wait == Wait(seen_at + 5)
+            assert pipeline.round() == Waiting(seen_at + 5)
             clock.seconds = seen_at + 5
-            assert pipeline.round().outcome is not None
+            assert isinstance(pipeline.round(), BatchLanded)
             assert pipe.column("id") == list(range(numbers.stop))
 
 
@@ -125,8 +125,8 @@ def test_an_idle_topic_makes_no_commits(pipe: Pipe, topic: Topics, produce: Prod
         version = pipe.version()
         for _ in range(3):
             clock.seconds += 60
-            assert pipeline.round().caught_up
-            assert pipeline.round(flush_now=True).caught_up
+            assert pipeline.round().done
+            assert pipeline.round(flush_now=True).done
     assert pipe.version() == version
 
 
@@ -134,11 +134,11 @@ def test_enough_records_for_a_file_do_not_wait_for_the_latency(pipe: Pipe, topic
     name, clock = topic(), Clock()
     pipe.describe(name, flush="allowed_latency: 1h, min_bytes_per_file: 20B, max_messages_per_batch: 10")
     with pipe.opened(clock=clock) as pipeline:
-        assert pipeline.round().caught_up
+        assert pipeline.round().done
         produce(name, ids(range(9)))
-        assert pipeline.round().wait == Wait(clock.seconds + 3600)
+        assert pipeline.round() == Waiting(clock.seconds + 3600)
         produce(name, ids(range(9, 10)))
-        assert pipeline.round().outcome is not None
+        assert isinstance(pipeline.round(), BatchLanded)
     assert pipe.column("id") == list(range(10))
 
 

@@ -72,7 +72,7 @@ def test_p1_a_partition_added_while_the_job_runs_starts_at_its_beginning(
     produce(name, ids(range(3)))
     pipe.describe(name, kafka="start: latest")
     with pipe.opened() as pipeline:
-        assert pipeline.round(flush_now=True).caught_up
+        assert pipeline.round(flush_now=True).done
         topic.grow(name, 2)
         produce(name, ids(range(10, 13)), partition=1)
         wait_until(lambda: len(pipeline.log.partitions()) == 2)
@@ -271,7 +271,7 @@ def test_p3_a_topic_recreated_between_plan_and_read_is_not_taken_for_the_old_one
         pipeline.round(flush_now=True)
     assert pipe.column("id") == list(range(100, 105))
     with pipe.opened() as pipeline:
-        assert pipeline.round(flush_now=True).caught_up
+        assert pipeline.round(flush_now=True).done
 
 
 def test_p3_a_position_beyond_the_end_stops_the_job(pipe: Pipe, topic: Topics, produce: Produce) -> None:
@@ -338,7 +338,7 @@ def test_a_topic_created_while_a_pattern_job_runs_is_read_from_its_beginning(
     produce(first, ids(range(2)))
     pipe.describe(pattern=rf"{prefix}\..*", kafka="start: latest", columns="topic: kafka.topic")
     with pipe.opened() as pipeline:
-        assert pipeline.round(flush_now=True).caught_up
+        assert pipeline.round(flush_now=True).done
         second = topic(name=f"{prefix}.b")
         produce(second, ids(range(10, 12)))
         produce(first, ids(range(2, 3)))

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.pipeline import Pipeline
+from penstock.engine.round import open_rounds
+from penstock.environment import Environment
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, Recorder, ids, wait_until
 
@@ -29,7 +30,7 @@ class Helper(Recorder):
         assert job.claims is not None
         claims = open_group(job.log, replace(job.claims, client_id=client), self.event)
         loop = Loop(
-            lambda: Pipeline(job, pipe.spark, listener=self, claims=claims),
+            lambda: open_rounds(job, pipe.spark, Environment(listener=self), claims),
             False,
             self.stop,
             Retries(1_000, random.Random(1)),

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from penstock.engine.pipeline import Pipeline
+from penstock.engine.round import open_rounds
 from penstock.job.loader import load_job
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
@@ -45,14 +45,15 @@ def test_a_reader_gives_every_committed_record_with_key_time_and_headers(
     places += produce(name, [b"other"], partition=1, transactional=True)
     path = tmp_path / "job.yaml"
     path.write_text(JOB.format(bootstrap=bootstrap, topic=name, reader=reader, table=tmp_path / "table"))
-    pipeline = Pipeline(load_job(path), spark)
+    pipeline = open_rounds(load_job(path), spark)
     ends = {place[0]: place[1] + 1 for place in places}
 
     def all_read() -> bool:
-        # The last transaction's marker is written behind its commit: until then the record is not stable.
+        # The last transaction's marker is written after its commit: until then the record is not stable.
         pipeline.round(flush_now=True)
-        state = pipeline.table.state(pipeline.log.partitions())
-        return all((each.position or 0) >= ends[key.number] for key, each in state.partitions.items())
+        partitions = pipeline.log.partitions()
+        state = pipeline.table.state(partitions)
+        return all((state.of(each).position or 0) >= ends[each.number] for each in partitions)
 
     try:
         wait_until(all_read)

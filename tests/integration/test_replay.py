@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import SparkSession
 
-from penstock.engine.pipeline import Pipeline
 from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.job.expressions import parse
@@ -213,7 +213,7 @@ def test_a_running_job_and_a_replay_do_not_disturb_each_other(
 ) -> None:
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
-    running = Pipeline(mended(job), spark)
+    running = open_rounds(mended(job), spark)
 
     def next_batch() -> None:
         produce(job.log.topics[0], [GOOD, BROKEN])
@@ -232,7 +232,7 @@ def test_a_replay_leaves_the_positions_of_both_tables_alone(
 ) -> None:
     produce(job.log.topics[0], [EXTRA, BROKEN])
     run_once(job, spark)
-    pipeline = Pipeline(job, spark)
+    pipeline = open_rounds(job, spark)
     (partition,) = pipeline.log.partitions()
     pipeline.close()
     key = position_key(job.name, partition)

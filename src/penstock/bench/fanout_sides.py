@@ -17,8 +17,8 @@ from penstock.bench.cpu import Meter
 from penstock.bench.ingest_sides import source_options_of_tuning
 from penstock.bench.memory import PeakMemory
 from penstock.embedded.sample_events import export_job, type_names, type_schema
-from penstock.engine.export import ExportPipeline
 from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.round import open_rounds
 from penstock.events import NullListener
 from penstock.job.loader import load_job
 from penstock.job.spec import SparkSpec
@@ -38,7 +38,7 @@ def penstock(spark: SparkSession, bootstrap: str, topic: str, types: int, folder
     job_path = folder / "job.yaml"
     job_path.write_text(export_job(bootstrap, topic, str(folder / "root"), types, more=_FLUSH))
     job = load_job(job_path)
-    Loop(lambda: ExportPipeline(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
+    Loop(lambda: open_rounds(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
 
 
 def baseline(spark: SparkSession, bootstrap: str, topic: str, types: int, folder: Path) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from penstock.bench.cpu import Meter
 from penstock.embedded.sample import job_file
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.pipeline import Pipeline
+from penstock.engine.round import open_rounds
 from penstock.events import NullListener
 from penstock.job.loader import load_job
 from penstock.job.spec import KafkaLogSpec
@@ -38,7 +38,7 @@ def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> N
     job_path = folder / "job.yaml"
     job_path.write_text(job_file(bootstrap, topic, str(folder / "table"), bad_share="100%"))
     job = load_job(job_path)
-    Loop(lambda: Pipeline(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
+    Loop(lambda: open_rounds(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
 
 
 def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:

@@ -11,7 +11,8 @@ import typer
 
 from penstock.job.faults import JobFileError, shown
 from penstock.job.job_set import CheckedFile, check_jobs
-from penstock.job.spec import ExportSpec, JobSpec, Secret
+from penstock.job.spec import JobSpec, Secret
+from penstock.tables.registry import kind_of
 
 
 def check(
@@ -33,14 +34,8 @@ def _as_text(result: CheckedFile) -> str:
     if result.spec is None or result.faults:
         return "\n".join(str(fault) for fault in result.faults)
     spec = result.spec
-    where = f"{_kind(spec)} {_shown(spec.table.path)}"
+    where = f"{kind_of(spec).summary(spec)} {_shown(spec.table.path)}"
     return f"ok {result.path} (job {_shown(spec.name)}: topics {_topics(spec)} -> {where})"
-
-
-def _kind(spec: JobSpec) -> str:
-    if not isinstance(spec.table, ExportSpec):
-        return "delta"
-    return f"export of {len(spec.table.types)} types as {spec.table.format}"
 
 
 def _topics(spec: JobSpec) -> str:

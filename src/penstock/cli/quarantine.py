@@ -22,6 +22,7 @@ from penstock.tables.quarantine.discard import DiscardReport, judge_discard
 from penstock.tables.quarantine.discard import discard as discard_records
 from penstock.tables.quarantine.rows import Listing, find_rows, list_rows
 from penstock.tables.quarantine.table import open_quarantine
+from penstock.tables.registry import kind_of
 from penstock.watch.lines import JsonLines
 
 app = typer.Typer(help="Records that could not be written: look at them, replay or discard them.", no_args_is_help=True)
@@ -111,10 +112,10 @@ def discard_(
     that records are lost with a quarantine that was deleted. Records of other jobs in a shared quarantine stay.
     """
     spec = load_job(job)
-    found = judge_discard(spec, environment())
+    found = judge_discard(spec, kind_of(spec).listings, environment())
     if not yes and (found.rows or found.unappended):
         _ask(spec, found)
-    report = discard_records(spec, environment())
+    report = discard_records(spec, kind_of(spec).listings, environment())
     if json:
         typer.echo(json_text.dumps({"job": spec.name, "quarantine": spec.table.quarantine_path, **asdict(report)}))
     else:

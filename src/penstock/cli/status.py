@@ -16,10 +16,11 @@ from rich.text import Text
 from penstock.errors import UserError
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
+from penstock.status.model import DayAnswer, JobStatus, PartitionStatus
 from penstock.tables.export.alerts import Rule, limit_of
-from penstock.tables.export.status.day_answers import DayAnswer, instant
-from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus, day_answers
-from penstock.watch.standing import JobStatus, PartitionStatus
+from penstock.tables.export.status.day_answers import instant
+from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
+from penstock.tables.registry import kind_of
 from penstock.watch.status import status as status_of
 
 UNKNOWN = "?"
@@ -73,7 +74,7 @@ def status_console() -> Console:
 
 
 def _tell_day(jobs: Sequence[JobSpec], day: str, types: Sequence[str], json: bool) -> None:
-    found = {job.name: day_answers(job, day, types) for job in jobs}
+    found = {job.name: kind_of(job).day_answers(job, day, types) for job in jobs}
     if json:
         told = [
             {"job": job, "day": day, "complete": _all_complete(each), "types": [one.as_json() for one in each]}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.engine.rounds import Round
+from penstock.engine.round import RoundResult, Waiting
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.events import Listener
 from penstock.logs.log import Partition
@@ -22,10 +22,10 @@ _RETRY_SECONDS = 0.5
 _RETRY_SECONDS_MAX = 30.0
 
 
-class Rounds(Protocol):
-    """What the loop turns: a pipeline."""
+class Turns(Protocol):
+    """What the loop turns: the rounds of a job."""
 
-    def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> Round: ...
+    def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> RoundResult: ...
 
     def present_ends(self) -> dict[Partition, int]: ...
 
@@ -74,14 +74,14 @@ class Loop:
     """Turns rounds until it is stopped, or until the ends that `once` saw first are reached."""
 
     def __init__(
-        self, open_rounds: Callable[[], Rounds], once: bool, stop: Stop, retries: Retries, listener: Listener
+        self, open_rounds: Callable[[], Turns], once: bool, stop: Stop, retries: Retries, listener: Listener
     ) -> None:
         self._open_rounds = open_rounds
         self._once = once
         self._stop = stop
         self._retries = retries
         self._listener = listener
-        self._rounds: Rounds | None = None
+        self._rounds: Turns | None = None
         self._ends: dict[Partition, int] | None = None
 
     def run(self) -> None:
@@ -124,6 +124,6 @@ class Loop:
         if self._once and self._ends is None:
             self._ends = self._rounds.present_ends()
         result = self._rounds.round(flush_now=self._once, ends=self._ends)
-        if self._once and result.caught_up:
+        if self._once and result.done:
             return True, 0.0
-        return False, 0.0 if result.wait is None else POLL_SECONDS
+        return False, POLL_SECONDS if isinstance(result, Waiting) else 0.0

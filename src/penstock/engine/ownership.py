@@ -15,10 +15,9 @@ from penstock.events import Listener
 from penstock.failpoints import Reach
 from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
-from penstock.lake.state import TableWord
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.log import Bounds, Partition, Slice
+from penstock.lake.proposal import AcceptedPart, FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
+from penstock.lake.state import TableState
+from penstock.logs.log import Bounds, Log, Partition, Slice
 
 ROUNDS_MAX = 3
 """A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""
@@ -39,7 +38,7 @@ class TopicRecreatedError(UserError):
 class StartedTable(Protocol):
     """What an owner's first acts ask of a table."""
 
-    def state(self, partitions: Iterable[Partition]) -> TableWord: ...
+    def state(self, partitions: Iterable[Partition]) -> TableState: ...
 
     def commit(self, proposal: Proposal) -> Outcome: ...
 
@@ -48,7 +47,7 @@ class Starter:
     """Makes a process the owner of its partitions in the eyes of the table."""
 
     def __init__(
-        self, job: JobSpec, log: KafkaLog, table: StartedTable, claims: Claims, listener: Listener, reach: Reach
+        self, job: JobSpec, log: Log, table: StartedTable, claims: Claims, listener: Listener, reach: Reach
     ) -> None:
         self._job = job
         self._log = log
@@ -66,7 +65,7 @@ class Starter:
 
     def begin(
         self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]
-    ) -> tuple[dict[Partition, int], TableWord]:
+    ) -> tuple[dict[Partition, int], TableState]:
         """The partitions that the table knows us as the owner of, with their tokens, and the table's word on them.
 
         `partitions` are all of the job, whoever holds them.
@@ -84,7 +83,7 @@ class Starter:
                     self._correct(part.partition, part.token, state)
         return {each: token for each, token in tokens.items() if self._owns(each, token, state)}, state
 
-    def _owns(self, partition: Partition, token: int, state: TableWord) -> bool:
+    def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
         """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
         if token < state.of(partition).token:
             self._claims.renounce(partition)
@@ -95,7 +94,7 @@ class Starter:
         self,
         tokens: Mapping[Partition, int],
         partitions: Sequence[Partition],
-        state: TableWord,
+        state: TableState,
         bounds: Mapping[Partition, Bounds],
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)
@@ -112,7 +111,7 @@ class Starter:
         return parts
 
     def _unstarted(
-        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], state: TableWord
+        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], state: TableState
     ) -> list[Partition]:
         """The partitions to start: ours, and with a topic that nobody started all of it, whoever holds the rest.
 
@@ -137,7 +136,7 @@ class Starter:
             return []
         return [GivenUpPart(Slice(partition, position, announced, position), token)]
 
-    def _correct(self, partition: Partition, token: int, state: TableWord) -> None:
+    def _correct(self, partition: Partition, token: int, state: TableState) -> None:
         position = state.of(partition).position
         if position is None or state.of(partition).token != token or self._given_up(partition, token, position):
             return
@@ -145,7 +144,7 @@ class Starter:
         if shown is not None:
             self._listener.event("table behind its claim", partition=str(partition), position=position, shown=shown)
 
-    def _tell(self, accepted: Sequence[Part]) -> None:
+    def _tell(self, accepted: Sequence[AcceptedPart]) -> None:
         for part in accepted:
             match part:
                 case StartPart():
@@ -159,7 +158,7 @@ class Starter:
                 self._reach(step)
 
     def _first_offsets(
-        self, new: Sequence[Partition], state: TableWord, bounds: Mapping[Partition, Bounds]
+        self, new: Sequence[Partition], state: TableState, bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
         """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched

@@ -8,20 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
-from pyspark.sql import SparkSession
-
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
-from penstock.engine.export import ExportPipeline
-from penstock.engine.loop import Loop, Retries, Rounds, Stop
-from penstock.engine.pipeline import Pipeline
-from penstock.engine.rounds import Context
+from penstock.engine.loop import Loop, Retries, Stop, Turns
+from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.events import Listener
 from penstock.failpoints import Failpoint, noop
 from penstock.job.checks.spark import merged_spark
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.spark.failures import SparkGoneError
 from penstock.spark.gateway import jvm_exit_code
 from penstock.spark.session import SharedSession, open_spark
@@ -75,26 +71,17 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
             raise each.error[0]
 
 
-def open_rounds(job: JobSpec, spark: SparkSession, context: Context) -> Rounds:
-    """The rounds of a job, by the kind of its table."""
-    if isinstance(job.table, ExportSpec):
-        return ExportPipeline(job, spark, context)
-    return Pipeline(
-        job, spark, context.environment, context.listener, context.failpoint, context.claims, context.stopping
-    )
-
-
 def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else noop
     claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
 
-    def pipeline() -> Rounds:
-        environment = Environment(reach=reach)
-        return open_rounds(
-            job, spark.current(), Context(environment, listener, claims, options.failpoint, lambda: bool(stop))
+    def rounds() -> Turns:
+        environment = Environment(
+            reach=reach, listener=listener, failpoint=options.failpoint, stopping=lambda: bool(stop)
         )
+        return open_rounds(job, spark.current(), environment, claims)
 
-    loop = Loop(pipeline, options.once, stop, Retries(job.limits.transient_retries_max), listener)
+    loop = Loop(rounds, options.once, stop, Retries(job.limits.transient_retries_max), listener)
     started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))
 
     def body() -> None:

@@ -12,20 +12,19 @@ from typing import Generic, TypeVar
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.range_client import HeldRange, RangeClient
-from penstock.engine.ownership import StartedTable
 from penstock.environment import new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import Listener
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome
-from penstock.lake.state import TableWord
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.log import Batch, Bounds, Partition
+from penstock.lake.state import TableState
+from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.plan.planner import range_slice
+from penstock.tables.kind import SchemaChanged, Staged, Table
 
-W = TypeVar("W")
-"""What the write step leaves behind for the commit."""
+W = TypeVar("W", bound=Staged)
+"""What the write step leaves for the commit."""
 
 HOT_RANGES = 3
 """A partition is shared once its lag fills so many ranges, and somebody is idle."""
@@ -35,11 +34,9 @@ PARKED_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class RangeCallbacks(Generic[W]):
-    """What a pipeline does for a range: write its batch, complete what went before it, land it, name its steps."""
+    """What the rounds of a job do for a range: write its batch, land it, name its steps."""
 
-    write: Callable[[Batch], W | None]
-    settle: Callable[[TableWord, Partition], None]
-    """Finish what the last commit of a partition left to do: its quarantine."""
+    stage: Callable[[Batch], W | SchemaChanged]
     land: Callable[[Batch, Mapping[Partition, int], W], object]
     reach: Reach
 
@@ -57,8 +54,8 @@ class RangeWork(Generic[W]):
     def __init__(
         self,
         claims: GroupClaims,
-        log: KafkaLog,
-        table: StartedTable,
+        log: Log,
+        table: Table[W],
         job: JobSpec,
         callbacks: RangeCallbacks[W],
         listener: Listener,
@@ -74,7 +71,7 @@ class RangeWork(Generic[W]):
         self._parked: list[_Parked[W]] = []
 
     def share(
-        self, tokens: Mapping[Partition, int], state: TableWord, bounds: Mapping[Partition, Bounds]
+        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
     ) -> frozenset[Partition]:
         """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
         shared = set()
@@ -165,11 +162,11 @@ class RangeWork(Generic[W]):
             bounds = self._log.bounds([held.partition])[held.partition]
             piece = range_slice(held.partition, held.start, held.end, bounds, self._gap)
             batch = Batch(new_batch_id(), (piece,))
-            written = self._callbacks.write(batch)
+            written = self._callbacks.stage(batch)
         except PenstockError:
             self._give_back(held)
             raise
-        if written is None:
+        if isinstance(written, SchemaChanged):
             self._give_back(held)
             return
         self._parked.append(_Parked(held, batch, written))
@@ -186,15 +183,15 @@ class RangeWork(Generic[W]):
                 continue
             self._parked.remove(parked)
             if here.token == held.token and here.position == held.start:
-                self._land(parked, state)
+                self._land(parked)
                 last = Outcome(None)
             self._finish(held)
         return last
 
-    def _land(self, parked: _Parked[W], state: TableWord) -> None:
+    def _land(self, parked: _Parked[W]) -> None:
         held = parked.held
         try:
-            self._callbacks.settle(state, held.partition)
+            self._table.settle([held.partition])
             self._callbacks.land(parked.batch, {held.partition: held.token}, parked.written)
         except PenstockError:
             self._give_back(held)

@@ -7,33 +7,31 @@ A run has a number and four steps, each of which can be the last before a crash:
     3. commit     the rows that fit, with the run's number and offsets; refused if another run came first
     4. remove     the same offsets from quarantine, with the same number
 
-After a crash behind 2 there are staged files that no commit names. Behind 3, step 1 of whoever comes next removes.
-Steps 2 and 3 differ between a job with one table (`engine.replay_table`) and an export (`engine.replay_export`).
+After a crash before 3 there are staged files that no commit names; after 3, step 1 of whoever comes next removes.
+Steps 2 and 3 are those of the kind of table (`replay_target` in each room).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import Generic
 
 from pyspark.sql import SparkSession
 
-from penstock.engine.export import ExportPipeline
-from penstock.engine.pipeline import Pipeline
-from penstock.engine.rounds import Context
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
-from penstock.events import Listener, NullListener
+from penstock.events import Listener
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import SchemaMovedError, Table
+from penstock.logs.registry import open_log
 from penstock.spark.session import open_spark
-from penstock.tables.delta.replay_target import TableTarget
-from penstock.tables.export.replay_target import ExportTarget
 from penstock.tables.quarantine.chunks import Chunk, ReplayOptions, chunks_of
 from penstock.tables.quarantine.replay_target import F, OvertakenError, Target
 from penstock.tables.quarantine.replayed import finish_replay, remove_run
 from penstock.tables.quarantine.rows import count_rows
+from penstock.tables.registry import kind_of
 
 __all__ = ["OvertakenError", "ReplayOptions", "ReplayReport", "replay"]
 
@@ -73,19 +71,12 @@ def replay(
     Safe beside a running process of the job and beside another replay. Without `spark` a session is opened and stopped.
     """
     session = spark or open_spark(job.spark, name=f"penstock replay {job.name}")
+    environment = environment or Environment()
+    environment = replace(environment, listener=listener or environment.listener)
     try:
-        if not isinstance(job.table, ExportSpec):
-            pipeline = Pipeline(job, session, environment, listener)
-            try:
-                return _Replay(TableTarget(pipeline), options or ReplayOptions()).run()
-            finally:
-                pipeline.close()
-        context = Context(environment or Environment(), listener or NullListener())
-        exporting = ExportPipeline(job, session, context)
-        try:
-            return _Replay(ExportTarget(exporting), options or ReplayOptions()).run()
-        finally:
-            exporting.close()
+        with closing(open_log(job)) as log:
+            target = kind_of(job).open_writer(job, session, log, environment).replay_target()
+            return _Replay(target, options or ReplayOptions()).run()
     finally:
         if spark is None:
             session.stop()

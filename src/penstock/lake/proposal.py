@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Protocol, assert_never
 
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.lake.state import TableState
+from penstock.lake.state import DeltaState
 from penstock.logs.log import EpochMark, Partition, Slice
 
 
@@ -60,6 +60,16 @@ class FencePart:
 Part = StartPart | SlicePart | GivenUpPart | FencePart
 
 
+class AcceptedPart(Protocol):
+    """What every part that a table took tells, also one of a kind of its own."""
+
+    @property
+    def partition(self) -> Partition: ...
+
+    @property
+    def token(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """The parts that one commit shall make true together; `batch_id` recognises it afterwards (RULES C2)."""
@@ -90,11 +100,11 @@ class Outcome:
     """What became of a proposal: the version that holds the accepted parts, and the refused partitions."""
 
     version: int | None
-    accepted: tuple[Part, ...] = ()
+    accepted: tuple[AcceptedPart, ...] = ()
     refused: tuple[Refusal, ...] = ()
 
 
-def check(proposal: Proposal, state: TableState) -> Checked:
+def check(proposal: Proposal, state: DeltaState) -> Checked:
     """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
     accepted: list[Part] = []
     refused: list[Refusal] = []
@@ -107,7 +117,7 @@ def check(proposal: Proposal, state: TableState) -> Checked:
     return Checked(tuple(accepted), tuple(refused))
 
 
-def _refusal(part: Part, state: TableState) -> str | None:
+def _refusal(part: Part, state: DeltaState) -> str | None:
     here = state.of(part.partition)
     if part.token < here.token:
         return f"token {part.token} is older than the table's {here.token}"

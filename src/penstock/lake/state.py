@@ -65,7 +65,7 @@ def given_up_totals(piece: Slice) -> Totals:
     return Totals(given_up=piece.offsets)
 
 
-class PartitionWord(Protocol):
+class PartitionState(Protocol):
     """What any table says of one partition. `position` is None until the start is committed (RULES P1)."""
 
     @property
@@ -88,7 +88,7 @@ class PartitionWord(Protocol):
         """The last record that was read whose leader epoch is known (RULES P3)."""
 
 
-class TableWord(Protocol):
+class TableState(Protocol):
     """What any table says of its job, all as of one version."""
 
     @property
@@ -100,11 +100,11 @@ class TableWord(Protocol):
     @property
     def tokens(self) -> dict[Partition, int]: ...
 
-    def of(self, partition: Partition) -> PartitionWord: ...
+    def of(self, partition: Partition) -> PartitionState: ...
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionState:
+class DeltaPartition:
     """What the table holds of one partition. `position` is None until the start is committed (RULES P1)."""
 
     position: int | None = None
@@ -116,14 +116,14 @@ class PartitionState:
 
 
 @dataclass(frozen=True, slots=True)
-class TableState:
+class DeltaState:
     version: int
-    partitions: Mapping[Partition, PartitionState]
+    partitions: Mapping[Partition, DeltaPartition]
     fingerprints: Mapping[str, int | None]
     """Per topic, the fingerprint of the topic id that the positions belong to; None for a topic never seen."""
 
-    def of(self, partition: Partition) -> PartitionState:
-        return self.partitions.get(partition, PartitionState())
+    def of(self, partition: Partition) -> DeltaPartition:
+        return self.partitions.get(partition, DeltaPartition())
 
     @property
     def tokens(self) -> dict[Partition, int]:

@@ -74,6 +74,8 @@ class Batch:
 
     id: str
     slices: tuple[Slice, ...]
+    flush: bool = False
+    """Whether everything is due with it: a bounded run, or a shutdown."""
 
     @property
     def offsets(self) -> int:

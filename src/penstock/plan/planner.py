@@ -117,7 +117,8 @@ def plan(lanes: tuple[Lane, ...], terms: Terms, batch_id: str) -> Batch | Wait:
         due_at = min(_due_at(lane, terms) for lane in ready)
         if due_at > terms.now:
             return Wait(due_at)
-    return Batch(batch_id, _slices(ready, records_per_batch_max(terms.flush, terms.record_bytes)))
+    slices = _slices(ready, records_per_batch_max(terms.flush, terms.record_bytes))
+    return Batch(batch_id, slices, flush=terms.flush_now)
 
 
 def range_slice(partition: Partition, start: int, end: int, bounds: Bounds, gap: GapPolicy) -> Slice:

@@ -8,13 +8,13 @@ from typing import Generic, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.events import Listener
 from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport
-from penstock.job.spec import JobSpec, NewColumnPolicy, Policies
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log, Slice, Source
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.isolate import Poison, find_poison
@@ -57,15 +57,14 @@ class BatchJob(Generic[F]):
         job: JobSpec,
         spark: SparkSession,
         log: Log,
-        listener: Listener,
-        stopping: Callable[[], bool],
+        environment: Environment,
         compiled: Compile[F],
     ) -> None:
         self._job = job
         self._spark = spark
         self._log = log
-        self._listener = listener
-        self._stopping = stopping
+        self._listener = environment.listener
+        self._stopping = environment.stopping
         self._compiled = compiled
         self.checks = ReadChecks(job, log)
         # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
@@ -142,11 +141,6 @@ class BatchJob(Generic[F]):
         limit = str(self._job.limits.arrow_batch_bytes_max)
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limit)
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CAREFUL_ROWS_MAX))
-
-
-def stopping_nothing(on: Policies) -> Policies:
-    """The policies of a replay: a record that would stop the job stays where it is and stops nothing."""
-    return replace(on, new_column=NewColumnPolicy.QUARANTINE) if on.new_column is NewColumnPolicy.FAIL else on
 
 
 def _without(flow: F, poison: Poison) -> F:

@@ -1,7 +1,7 @@
 """Reconciliation of log and tables."""
 
-from penstock.verify.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, Verdict, VerifyReport
-from penstock.verify.sources import Sample
+from penstock.proof.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, Verdict, VerifyReport
+from penstock.proof.sources import Sample
 from penstock.verify.verification import verify
 
 __all__ = [

@@ -1,91 +1,18 @@
-"""How a job stands: positions, lag, last commits, quarantine, gaps and what needs a person's eye."""
+"""How a job stands, whatever its kind of table."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from collections.abc import Callable
 
-from penstock.job.spec import ExportSpec, JobSpec, job_of
-from penstock.lake.state import PartitionState
-from penstock.logs.log import Partition
-from penstock.tables.export.status.status import export_status
-from penstock.verify.facts import read_table
-from penstock.watch.log_side import alerts, read_log_view
-from penstock.watch.standing import COMMITS_SHOWN, CommitStatus, LogView, PartitionStatus, RecordedGap, shown_path
-from penstock.watch.standing import AlertKind as AlertKind
-from penstock.watch.standing import JobStatus as JobStatus
+from penstock.job.spec import JobSpec
+from penstock.logs.registry import OpenLog
+from penstock.logs.registry import open_log as open_log_of
+from penstock.status.model import AlertKind as AlertKind
+from penstock.status.model import JobStatus as JobStatus
+from penstock.tables.registry import kind_of
 
 
-def status(job: JobSpec, now: Callable[[], float] = time.time) -> JobStatus:
+def status(job: JobSpec, now: Callable[[], float] = time.time, open_log: OpenLog = open_log_of) -> JobStatus:
     """Ask table and log how the job stands; a log that does not answer leaves the table's side."""
-    if isinstance(job.table, ExportSpec):
-        return export_status(job_of(job, ExportSpec), now)
-    path = shown_path(job)
-    facts = read_table(job)
-    if facts is None:
-        return JobStatus(job.name, path, None)
-    positions = {each: state.position for each, state in facts.states.items()}
-    view = read_log_view(job, facts.incarnations, positions, now)
-    partitions = tuple(_partition_status(each, facts.states[each], view) for each in facts.incarnations.current)
-    quarantine_rows = sum(state.totals.quarantined - state.totals.replayed for state in facts.states.values())
-    return JobStatus(
-        job=job.name,
-        table=path,
-        version=facts.version,
-        partitions=partitions,
-        commits=tuple(_commit(record) for record in facts.history[:COMMITS_SHOWN]),
-        quarantine_rows=quarantine_rows,
-        gap_offsets=sum(state.totals.gap for state in facts.states.values()),
-        gaps=tuple(recorded_gaps(facts.history, job.name)),
-        given_up_offsets=sum(state.totals.given_up for state in facts.states.values()),
-        given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
-        alerts=tuple(alerts(partitions, facts.incarnations.fingerprints, view, quarantine_rows)),
-        log_error=view.error.primary if view.error else None,
-        exit_code=view.error.exit_code if view.error else 0,
-    )
-
-
-def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:
-    """The offsets that the retained commits of a job have passed over under that count, in the order of the history."""
-    for record in history:
-        ours = record.get("penstock")
-        if not isinstance(ours, dict) or ours.get("job") != job:
-            continue
-        for piece in ours.get("slices", ()):
-            if piece.get(count):
-                partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
-                end = piece["start"] + piece[count]
-                yield RecordedGap(partition, piece["start"], end, int(record["version"]), _instant(record))
-
-
-def _partition_status(partition: Partition, state: PartitionState, view: LogView) -> PartitionStatus:
-    bounds = view.facts.bounds.get(partition) if view.facts else None
-    return PartitionStatus(
-        partition=partition,
-        position=state.position,
-        token=state.token,
-        totals=state.totals,
-        first=bounds.first if bounds else None,
-        end=bounds.end if bounds else None,
-        lag_seconds=view.ages.get(partition),
-        mirrored=view.mirrored.get(partition),
-        owner=view.owners.get(partition),
-    )
-
-
-def _commit(record: Mapping[str, Any]) -> CommitStatus:
-    ours = record.get("penstock")
-    version = int(record["version"])
-    if not isinstance(ours, dict):
-        return CommitStatus(version, _instant(record), f"other: {record.get('operation', 'unknown')}", None)
-    slices = ours.get("slices", ())
-    quarantined = sum(piece.get("quarantined", 0) for piece in slices)
-    return CommitStatus(
-        version, _instant(record), str(ours.get("kind")), ours.get("rows"), int(quarantined), len(slices)
-    )
-
-
-def _instant(record: Mapping[str, Any]) -> datetime:
-    return datetime.fromtimestamp(record["timestamp"] / 1000, UTC)
+    return kind_of(job).status(job, open_log, now)

@@ -8,15 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from penstock.engine.loop import Loop, Retries, Stop
-from penstock.engine.rounds import Round
+from penstock.engine.round import ChoreDone, RoundResult, Waiting
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.events import NullListener
 from penstock.logs.log import Partition
-from penstock.plan import Wait
 
 AWAY = TransientError("Kafka does not answer")
-CAUGHT_UP = Round(wait=Wait(None), caught_up=True)
-BATCH = Round()
+CAUGHT_UP = Waiting(None, done=True)
+BATCH = ChoreDone("columns")
 
 
 class Patient(Stop):
@@ -37,12 +36,12 @@ class Patient(Stop):
 class Script:
     """Rounds that end as written."""
 
-    def __init__(self, *rounds: Round | PenstockError) -> None:
+    def __init__(self, *rounds: RoundResult | PenstockError) -> None:
         self._left = list(rounds)
         self.bounds: list[dict[Partition, int] | None] = []
         self.closed = False
 
-    def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> Round:
+    def round(self, flush_now: bool = False, ends: dict[Partition, int] | None = None) -> RoundResult:
         self.bounds.append(ends)
         result = self._left.pop(0)
         if isinstance(result, PenstockError):
@@ -92,7 +91,7 @@ def test_a_pipeline_that_cannot_be_opened_yet_is_opened_again() -> None:
 
 
 def test_a_success_forgives_the_failures_before_it() -> None:
-    rounds: list[Round | PenstockError] = [AWAY, AWAY, BATCH] * 4
+    rounds: list[RoundResult | PenstockError] = [AWAY, AWAY, BATCH] * 4
     script = Script(*rounds, CAUGHT_UP)
     loop_of(lambda: script, Patient(), retries=2).run()
     assert len(script.bounds) == len(rounds) + 1

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.maintenance.export_table import existing_export, export_table
+from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.loader import load_job
+from penstock.job.spec import ExportSpec, job_of
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.compact import compact
+from penstock.tables.export.maintenance import existing
+from penstock.tables.export.opening import open_export
 from penstock.tables.export.rebuild.rebuild import rebuild
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.unit.verify.damaged import failed, judged
@@ -80,7 +83,7 @@ def test_a_cluster_that_is_named_later_is_refused_by_every_command(tmp_path: Pat
     assert ("shop." in refused.value.primary, "eu.shop." in refused.value.detail) == (True, True)
     assert "table.export.cluster" in refused.value.hint
     with pytest.raises(UserError):
-        existing_export(load_job(named))
+        existing(job_of(load_job(named), ExportSpec), Environment())
     assert rows_in(root.lake) == root.expected
 
 
@@ -88,6 +91,7 @@ def test_a_rebuild_under_another_cluster_names_the_doubt(tmp_path: Path) -> None
     """With the ledger the claims are lost too: only the footers tell that the files are ours."""
     root = filled(tmp_path)
     shutil.rmtree(root.lake / "_penstock")
-    report = rebuild(export_table(load_job(job_file(tmp_path, export="cluster: eu"))), LOG)
+    job = job_of(load_job(job_file(tmp_path, export="cluster: eu")), ExportSpec)
+    report = rebuild(open_export(job, Environment()), LOG)
     assert report.number is None
     assert {"cluster" in each.reason for each in report.doubts} == {True}

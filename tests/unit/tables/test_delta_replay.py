@@ -21,6 +21,7 @@ from penstock.tables.export.delta_types import DeltaTypes, type_tables
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.replays import LedgerRuns, raise_run
 from penstock.tables.quarantine.discard import discard
+from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.pipes import CrashError, once_at
 from tests.unit.tables.replayed_root import in_quarantine, replay, restart, with_bad, with_later_type
@@ -223,7 +224,7 @@ def test_a_verification_does_not_mind_what_is_replayed_meanwhile(root: ExportRoo
 
 def test_what_a_run_took_is_not_discarded_and_the_rest_is(root: ExportRoot) -> None:
     dies(root, "entry_written", {("order", MONDAY): [3, 8]})
-    discard(root.job, Environment())
+    discard(root.job, kind_of(root.job).listings, Environment())
     assert in_quarantine(root) == 0
     assert restart(root) == 0
     assert rows_in(root) == root.expected

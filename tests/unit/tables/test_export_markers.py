@@ -11,6 +11,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.failpoints import Failpoint
+from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
 from penstock.tables.export.status.day_answers import DayState
@@ -30,7 +31,7 @@ def marker(root: ExportRoot, name: str = "order", day: str = MONDAY) -> dict[str
 
 
 def asked(root: ExportRoot, day: str = MONDAY, name: str = "order") -> DayState:
-    [found] = day_answers(root.job, day, [name])
+    [found] = day_answers(job_of(root.job, ExportSpec), day, [name])
     return found.state
 
 

@@ -19,7 +19,8 @@ from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.schemas import schema_of
 from penstock.tables.export.ledger.state import Cause
-from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
+from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.table import Listed, open_quarantine, refuse_earlier_life
 from tests.export_root import (

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
+from penstock.job.spec import ExportSpec, job_of
 from penstock.logs.log import Bounds
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.names import day_folder
@@ -97,7 +98,7 @@ def test_a_type_whose_folder_cannot_be_read_stops_nobody_else(tmp_path: Path) ->
     (root.lake / "click").write_text("in the way")
     root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 38), ("click", WEDNESDAY): [38, 39]})
     root.open().agree_on_types()
-    assert [each.complete for each in day_answers(root.job, WEDNESDAY)] == [False, False]
+    assert [each.complete for each in day_answers(job_of(root.job, ExportSpec), WEDNESDAY)] == [False, False]
 
 
 def test_a_lost_ledger_is_noticed_by_files_of_unknown_types_alone(tmp_path: Path) -> None:

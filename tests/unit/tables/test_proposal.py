@@ -19,18 +19,18 @@ from penstock.lake.delta.keys import (
     total_key,
 )
 from penstock.lake.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
-from penstock.lake.state import PartitionState, TableState, Totals
+from penstock.lake.state import DeltaPartition, DeltaState, Totals
 from penstock.logs.log import EpochMark, Partition, Slice
 
 ONE = Partition("web", "idA", 1)
 TWO = Partition("web", "idA", 2)
 
 
-def state(**positions: tuple[int, int]) -> TableState:
+def state(**positions: tuple[int, int]) -> DeltaState:
     """Positions and tokens by the words one and two."""
     known = {"one": ONE, "two": TWO}
-    return TableState(
-        5, {known[name]: PartitionState(position, 0, token) for name, (position, token) in positions.items()}, {}
+    return DeltaState(
+        5, {known[name]: DeltaPartition(position, 0, token) for name, (position, token) in positions.items()}, {}
     )
 
 
@@ -64,13 +64,13 @@ def test_refusal_is_per_partition() -> None:
 
 def test_a_start_is_accepted_once() -> None:
     start = Proposal("job", "b", (StartPart(ONE, 7, 1),))
-    assert check(start, TableState(0, {}, {})).accepted
+    assert check(start, DeltaState(0, {}, {})).accepted
     assert check(start, state(one=(7, 1))).refused
 
 
 def test_a_start_commits_position_origin_token_and_topic_identity() -> None:
     start = Proposal("job", "b", (StartPart(ONE, 7, 1),))
-    made = effect(start, start.parts, TableState(0, {}, {}))
+    made = effect(start, start.parts, DeltaState(0, {}, {}))
     assert made.transactions == {
         position_key("job", ONE): 7,
         origin_key("job", ONE): 7,
@@ -81,7 +81,7 @@ def test_a_start_commits_position_origin_token_and_topic_identity() -> None:
 
 def test_a_slice_commits_position_token_and_the_totals_that_changed() -> None:
     proposal = Proposal("job", "b", (part(ONE, 10, 20, read=8, written=5, quarantined=2, filtered=1),))
-    before = TableState(5, {ONE: PartitionState(10, 0, 1, Totals(read=10, written=10))}, {})
+    before = DeltaState(5, {ONE: DeltaPartition(10, 0, 1, Totals(read=10, written=10))}, {})
     made = effect(proposal, proposal.parts, before)
     assert made.transactions == {
         position_key("job", ONE): 20,
@@ -119,7 +119,7 @@ def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read()
     changed = []
     for each in slices:
         made = effect(Proposal("job", "b", (each,)), (each,), here)
-        here = TableState(here.version + 1, made.state, {})
+        here = DeltaState(here.version + 1, made.state, {})
         changed.append({name: number for name, number in made.transactions.items() if "#epoch" in name})
     assert changed == [{epoch_key("job", ONE): 3, epoch_end_key("job", ONE): 18}, {}, {}, {}]
     assert (here.of(ONE).position, here.of(ONE).mark) == (40, EpochMark(end=18, epoch=3))
@@ -129,7 +129,7 @@ def test_a_fence_raises_the_token_and_keeps_the_position() -> None:
     fence = Proposal("job", "b", (FencePart(ONE, 9),))
     made = effect(fence, fence.parts, state(one=(10, 4)))
     assert made.transactions == {position_key("job", ONE): 10, token_key("job", ONE): 9}
-    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=8),)), TableState(6, made.state, {})).refused
+    assert check(Proposal("job", "b", (part(ONE, 10, 20, token=8),)), DeltaState(6, made.state, {})).refused
 
 
 def test_fingerprints_fit_an_app_transaction_and_tell_topics_apart() -> None:
@@ -145,7 +145,7 @@ def test_whatever_is_proposed_accepted_slices_touch_and_totals_add_up(proposed: 
         proposal = Proposal("job", "b", (part(ONE, start, start + length),))
         checked = check(proposal, here)
         if checked.accepted:
-            here = TableState(
+            here = DeltaState(
                 here.version + 1, {**here.partitions, **effect(proposal, checked.accepted, here).state}, {}
             )
             accepted.append(proposal.parts[0].piece)  # type: ignore[union-attr]

@@ -32,6 +32,7 @@ from penstock.tables.quarantine.table import (
     refuse_earlier_life,
     refuse_earlier_table,
 )
+from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit
@@ -174,7 +175,7 @@ def test_after_a_discard_the_new_table_quarantines_from_the_beginning(lake: Lake
     quarantine.append([commit_bad(lake, table, 0, 3)])
     replayed(table, opened(lake))
     start_over(lake)
-    assert discard(lake.job, Environment()) == DiscardReport(rows=2, earlier_table=True)
+    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport(rows=2, earlier_table=True)
     assert (rows_of(lake), rows_of(lake, OTHER)) == ([], [0, 1, 2, 3])
     refuse_earlier_table(lake.job, Environment())
     table, quarantine = start(lake)
@@ -246,7 +247,7 @@ def test_a_loss_that_is_accepted_lets_the_job_go_on(lake: Lake) -> None:
     quarantine.append([commit_bad(lake, table, 0, 3)])
     shutil.rmtree(lake.spec.quarantine_path)
     version = table.version
-    assert discard(lake.job, Environment()) == DiscardReport(unappended=True)
+    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport(unappended=True)
     assert DeltaTable(lake.path).version() == version
     quarantine = Quarantine(lake.job, table, table.environment)
     quarantine.append_missing({ZERO: mark(table)})
@@ -271,18 +272,18 @@ def test_a_discard_that_crashes_is_all_or_nothing(step: str, left: list[int], la
     table, quarantine = start(lake)
     quarantine.append([commit_bad(lake, table, 0, 3)])
     with pytest.raises(CrashError):
-        discard(lake.job, Environment(reach=crash_at(step)))
+        discard(lake.job, kind_of(lake.job).listings, Environment(reach=crash_at(step)))
     assert rows_of(lake) == left
-    discard(lake.job, Environment())
+    discard(lake.job, kind_of(lake.job).listings, Environment())
     assert rows_of(lake) == []
 
 
 def test_a_second_discard_writes_nothing(lake: Lake) -> None:
     table, quarantine = start(lake)
     quarantine.append([commit_bad(lake, table, 0, 3)])
-    discard(lake.job, Environment())
+    discard(lake.job, kind_of(lake.job).listings, Environment())
     version = opened(lake).version
-    assert discard(lake.job, Environment()) == DiscardReport()
+    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport()
     assert opened(lake).version == version
     assert opened(lake).transaction(position_key(JOB, ZERO)) == 3
 
@@ -293,7 +294,7 @@ def test_a_file_that_another_writer_mixed_keeps_the_rows_of_others(lake: Lake) -
         quarantine.append([commit_bad(lake, table, 0, 2)])
     DeltaTable(lake.spec.quarantine_path).optimize.compact()
     assert count_rows(opened(lake)) == 2
-    assert discard(lake.job, Environment()).rows == 2
+    assert discard(lake.job, kind_of(lake.job).listings, Environment()).rows == 2
     assert (rows_of(lake), rows_of(lake, OTHER)) == ([], [0, 1])
 
 
@@ -317,7 +318,7 @@ def penstock(*arguments: str) -> Result:
 def test_good_rows_are_no_concern_of_the_quarantine(lake: Lake) -> None:
     table, _ = start(lake)
     commit(table, lake.stage(ZERO, 0, 3))
-    assert discard(lake.job, Environment()) == DiscardReport()
+    assert discard(lake.job, kind_of(lake.job).listings, Environment()) == DiscardReport()
     assert not Path(lake.spec.quarantine_path).exists()
 
 
@@ -342,7 +343,9 @@ def test_the_quarantine_of_an_earlier_export_is_refused_and_can_be_discarded(tmp
     assert "belongs to an earlier table" in checks["rows"].detail
     with pytest.raises(EarlierLifeError):
         append_bad(root)
-    assert discard(root.job, Environment()) == DiscardReport(rows=2, unappended=True, earlier_table=True)
+    assert discard(root.job, kind_of(root.job).listings, Environment()) == DiscardReport(
+        rows=2, unappended=True, earlier_table=True
+    )
     write_with_bad(root, EXPORTED, (10, 20), {("order", MONDAY): range(10, 19)}, [19])
     append_bad(root)
     assert pl.read_delta(root.job.table.quarantine_path)["offset"].to_list() == [19]

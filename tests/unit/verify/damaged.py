@@ -20,12 +20,12 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.log import Partition, Slice
+from penstock.proof.findings import Check, Offence, OffenceKind, Verdict, earliest
+from penstock.proof.sources import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.verification import find_landed, ledger_facts, own_checks, swept
 from penstock.tables.quarantine.table import Listed, QuarantineTable
-from penstock.verify.findings import Check, Offence, OffenceKind, Verdict, earliest
-from penstock.verify.sources import Depth
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
 
 Checks = dict[str, Check]

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
+from penstock.proof.findings import Offence, OffenceKind
+from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     Entry,
@@ -23,8 +25,6 @@ from penstock.tables.export.ledger.entry import (
 )
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
 from penstock.tables.export.proof.chain import Chain
-from penstock.verify.findings import Offence, OffenceKind
-from penstock.verify.invariants import Span
 from tests.routed_parts import EVENTS
 from tests.unit.tables.test_ledger_laws import FIRST_TYPES, LOG_ENDS, NEW, Story, causes, logs
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.verify.values.digests import column_digests, row_digests
+from penstock.proof.values.digests import column_digests, row_digests
 
 NESTED = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.struct([("c", pa.string()), ("d", pa.list_(pa.int32()))])))])
 

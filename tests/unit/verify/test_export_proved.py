@@ -14,6 +14,7 @@ from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds
 from penstock.logs.memory import MemoryLog
+from penstock.proof.findings import OffenceKind, Verdict
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
 from penstock.tables.export.ledger.state import LedgerState
@@ -22,7 +23,6 @@ from penstock.tables.export.proof.proved import encode_proved, read_proved
 from penstock.tables.export.proof.verification import keep_for_next
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.verify import VerifyReport, verify
-from penstock.verify.findings import OffenceKind, Verdict
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
 from tests.unit.verify.damaged import append_bad, at, bad_root, entry_path, facts_of, failed, first_offence, judged
 from tests.watched_storage import WatchedStorage

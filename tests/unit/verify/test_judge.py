@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.verify.findings import Offence, OffenceKind, earliest
-from penstock.verify.invariants import Span
-from penstock.verify.offsets.scan_passes import Window, passes
-from penstock.verify.offsets.verdicts import (
+from penstock.proof.findings import Offence, OffenceKind, earliest
+from penstock.proof.invariants import Span
+from penstock.proof.offsets.scan_passes import Window, passes
+from penstock.proof.offsets.verdicts import (
     Held,
     Judged,
     Leave,

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.state import PartitionState, Totals
+from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, EpochMark, LostTail, Partition
-from penstock.verify.findings import Offence, OffenceKind, Verdict, VerifyReport, earliest
-from penstock.verify.invariants import (
+from penstock.proof.findings import Offence, OffenceKind, Verdict, VerifyReport, earliest
+from penstock.proof.invariants import (
     CommittedSlice,
     LogFacts,
     RowCounts,
@@ -27,7 +27,7 @@ RETURNS = Partition("returns", "id2", 3)
 
 # [100, 200): 90 read (80 + 4 + 5 + 1), 6 holes, 3 in a gap, 1 given up
 TOTALS = Totals(read=90, written=80, quarantined=4, filtered=5, skipped=1, holes=6, gap=3, given_up=1)
-STATE = PartitionState(position=200, origin=100, totals=TOTALS)
+STATE = DeltaPartition(position=200, origin=100, totals=TOTALS)
 
 
 def whole(start: int, end: int, version: int = 1) -> CommittedSlice:
@@ -39,7 +39,7 @@ def at(offset: int, kind: OffenceKind, end: int | None = None, partition: Partit
     return Offence(partition.topic, partition.number, offset, kind, end)
 
 
-WRITTEN = PartitionState(position=30, origin=0, totals=Totals(read=30, written=30))
+WRITTEN = DeltaPartition(position=30, origin=0, totals=Totals(read=30, written=30))
 THREE = (whole(0, 10, 1), whole(10, 20, 2), whole(20, 30, 3))
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.verify.findings import Offence, OffenceKind
-from penstock.verify.invariants import Span
-from penstock.verify.offsets.pool import Placed, reconcile_pool
-from penstock.verify.offsets.scan_passes import Window
+from penstock.proof.findings import Offence, OffenceKind
+from penstock.proof.invariants import Span
+from penstock.proof.offsets.pool import Placed, reconcile_pool
+from penstock.proof.offsets.scan_passes import Window
 
 OLD, NEW = Partition("t", "old", 0), Partition("t", "new", 0)
 WINDOW = Window(0, 10)

@@ -18,9 +18,9 @@ from penstock.lake.delta.transactions import app_transactions
 from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition
-from penstock.verify.invariants import CommittedSlice
-from penstock.verify.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
-from penstock.verify.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
+from penstock.proof.invariants import CommittedSlice
+from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

@@ -23,10 +23,10 @@ from penstock.lake.delta.table import open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
+from penstock.proof.values.compare import sampled
 from penstock.tables.delta.writer import flow_of
 from penstock.tables.quarantine.table import Quarantine
 from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
-from penstock.verify.values.compare import sampled
 from tests.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made
 

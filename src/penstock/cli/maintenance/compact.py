@@ -1,4 +1,4 @@
-"""`penstock compact`: merge the small files of a job's table, or of the closed days of a routed job."""
+"""`penstock compact`: merge the small files of a job's table."""
 
 from __future__ import annotations
 
@@ -10,16 +10,12 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance.export_table import existing_export
-from penstock.cli.maintenance.opening import environment, existing_table
+from penstock.cli.maintenance.opening import environment
 from penstock.job.loader import load_job
 from penstock.job.quantities import QuantityError, parse_size
-from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.delta.compact import CompactReport, Progress
-from penstock.lake.delta.compact import compact as compact_table
-from penstock.tables.export.compact import CompactReport as ExportCompactReport
-from penstock.tables.export.compact import compact as compact_export
-from penstock.tables.export.delta_types import type_tables
+from penstock.tables.kind import CompactWish
+from penstock.tables.registry import kind_of
 
 
 def compact(
@@ -40,19 +36,8 @@ def compact(
 ) -> None:
     """Merge small files; rows and positions stay, and the job may run meanwhile."""
     spec = load_job(job)
-    wanted = None if target_size is None else _size(target_size)
-    report: CompactReport
-    if isinstance(spec.table, ExportSpec) and spec.table.format == "delta":
-        tables = type_tables(job_of(spec, ExportSpec), environment())
-        size = wanted or spec.table.compact_bytes
-        report = sum((compact_table(each, size, _progress(json, "groups")) for each in tables), CompactReport())
-    elif isinstance(spec.table, ExportSpec):
-        report = compact_export(existing_export(spec), wanted, all_days=all_days, progress=_progress(json, "days"))
-    elif all_days:
-        raise typer.BadParameter("the job is no export", param_hint="--all-days")
-    else:
-        table = existing_table(spec.table, spec.name, environment())
-        report = compact_table(table, wanted or spec.flush.min_bytes_per_file, _progress(json, "groups"))
+    wish = CompactWish(None if target_size is None else _size(target_size), all_days)
+    report = kind_of(spec).compact(spec, wish, environment(), _progress(json))
     typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}) if json else _sentence(report))
 
 
@@ -66,10 +51,10 @@ def _size(text: str) -> int:
     return size
 
 
-def _progress(json: bool, unit: str) -> Progress | None:
+def _progress(json: bool) -> Progress | None:
     if json or not sys.stderr.isatty():
         return None
-    return lambda done, total: typer.echo(f"{done} of {total} {unit}", err=True)
+    return lambda done, total: typer.echo(f"{done} of {total} groups", err=True)
 
 
 def _sentence(report: CompactReport) -> str:
@@ -82,9 +67,5 @@ def _sentence(report: CompactReport) -> str:
         )
     if report.dropped:
         told += f"; {report.dropped} groups left to another writer"
-    if isinstance(report, ExportCompactReport):
-        if report.waiting:
-            told += f"; {report.waiting} files wait until their staged sources are gone"
-        if report.unfinished:
-            told += f"; {report.unfinished} new files are not in their place yet: run it again"
+    told += "".join(f"; {remark}" for remark in report.remarks)
     return told

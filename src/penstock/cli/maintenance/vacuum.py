@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json as json_text
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance.export_table import existing_export, existing_types
-from penstock.cli.maintenance.opening import environment, existing_table
+from penstock.cli.maintenance.opening import environment
 from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.lake.delta.vacuum import VacuumReport
-from penstock.lake.delta.vacuum import vacuum as vacuum_tables
-from penstock.tables.export.delta_types import type_tables
-from penstock.tables.export.files.lost_files import drop_lost_files
-from penstock.tables.export.vacuum import vacuum as vacuum_export
-from penstock.tables.quarantine.table import open_quarantine
+from penstock.tables.kind import VacuumWish
+from penstock.tables.registry import kind_of
 
 
 def vacuum(
@@ -36,35 +30,11 @@ def vacuum(
 ) -> None:
     """Delete dead files of the table and its quarantine; the job may run meanwhile."""
     spec = load_job(job)
-    if drop_lost and not isinstance(spec.table, ExportSpec):
-        raise typer.BadParameter("the job is no export", param_hint="--drop-lost")
-    dropped = drop_lost_files(existing_types(spec), dry_run=dry_run) if drop_lost else ()
-    if not isinstance(spec.table, ExportSpec):
-        report = _of_table(spec, dry_run)
-    elif spec.table.format == "delta":
-        report = _of_types(job_of(spec, ExportSpec), dry_run)
-    else:
-        report = vacuum_export(existing_export(spec), dry_run=dry_run)
+    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run, drop_lost), environment())
     if json:
-        lost = [{"type": each.type, "path": each.target, "rows": each.rows} for each in dropped]
-        typer.echo(json_text.dumps({"job": spec.name, **_record(report), "dropped": lost}))
+        typer.echo(json_text.dumps({"job": spec.name, **_record(report)}))
     else:
-        for each in dropped:
-            typer.echo(f"{each.target}: its staged file is gone, {each.rows} rows of type {each.type} are given up")
         _print(report)
-
-
-def _of_table(spec: JobSpec, dry_run: bool) -> VacuumReport:
-    around = environment()
-    table = existing_table(spec.table, spec.name, around)
-    return vacuum_tables(table, open_quarantine(spec, around), dry_run=dry_run)
-
-
-def _of_types(spec: JobSpec[ExportSpec], dry_run: bool) -> VacuumReport:
-    """The tables of all types; what is left over in the quarantine's folder stays."""
-    reports = [vacuum_tables(each, dry_run=dry_run) for each in type_tables(spec, environment())]
-    kept = sum((Counter(each.kept) for each in reports), Counter[str]())
-    return VacuumReport(tuple(dead for each in reports for dead in each.deleted), kept, dry_run)
 
 
 def _record(report: VacuumReport) -> dict[str, object]:
@@ -76,10 +46,15 @@ def _record(report: VacuumReport) -> dict[str, object]:
         ],
         "size_bytes": sum(each.size_bytes for each in report.deleted),
         "kept": dict(report.kept),
+        "dropped": [{"type": each.type, "path": each.target, "rows": each.rows} for each in report.dropped],
     }
 
 
 def _print(report: VacuumReport) -> None:
+    for dropped in report.dropped:
+        typer.echo(
+            f"{dropped.target}: its staged file is gone, {dropped.rows} rows of type {dropped.type} are given up"
+        )
     for each in report.deleted:
         typer.echo(f"{each.table_url}/{each.path}: {each.reason}")
     size_bytes = sum(each.size_bytes for each in report.deleted)

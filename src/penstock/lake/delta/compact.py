@@ -69,6 +69,11 @@ class CompactReport:
     commits: int = 0
     dropped: int = 0
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else a person should know."""
+        return ()
+
     def __add__(self, other: Self) -> Self:
         return type(self)(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 

@@ -19,7 +19,7 @@ from penstock.lake.delta.keys import (
     total_key,
 )
 from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
-from penstock.lake.state import TOTAL_NAMES, PartitionState, TableState, Totals, given_up_totals, slice_totals
+from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals, given_up_totals, slice_totals
 from penstock.logs.log import Partition
 
 
@@ -30,14 +30,14 @@ class Effect:
     transactions: Mapping[str, int]
     files: tuple[StagedFile, ...]
     metadata: Mapping[str, Any]
-    state: Mapping[Partition, PartitionState] = field(default_factory=dict)
+    state: Mapping[Partition, DeltaPartition] = field(default_factory=dict)
     fingerprints: Mapping[str, int] = field(default_factory=dict)
 
 
-def effect(proposal: Proposal, accepted: tuple[Part, ...], state: TableState) -> Effect:
+def effect(proposal: Proposal, accepted: tuple[Part, ...], state: DeltaState) -> Effect:
     """Work out the commit of the accepted parts on top of a state."""
     transactions = dict(proposal.extra)
-    after: dict[Partition, PartitionState] = {}
+    after: dict[Partition, DeltaPartition] = {}
     fingerprints: dict[str, int] = {}
     for part in accepted:
         before = state.of(part.partition)
@@ -57,11 +57,11 @@ def effect(proposal: Proposal, accepted: tuple[Part, ...], state: TableState) ->
     )
 
 
-def _after(part: Part, before: PartitionState) -> PartitionState:
+def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
     match part:
         case StartPart():
             # The table of a type may have got replayed rows of a partition before any other.
-            return PartitionState(position=part.offset, origin=part.offset, token=part.token, totals=before.totals)
+            return DeltaPartition(position=part.offset, origin=part.offset, token=part.token, totals=before.totals)
         case SlicePart():
             return replace(
                 before,
@@ -80,7 +80,7 @@ def _after(part: Part, before: PartitionState) -> PartitionState:
             assert_never(part)
 
 
-def _changes(job: str, partition: Partition, before: PartitionState, after: PartitionState) -> dict[str, int]:
+def _changes(job: str, partition: Partition, before: DeltaPartition, after: DeltaPartition) -> dict[str, int]:
     """The app transactions that turn one state into the next. The position is always there: it makes rivals collide."""
     changes: dict[str, int] = {token_key(job, partition): after.token}
     if after.position is not None:

@@ -16,30 +16,30 @@ from penstock.lake.delta.keys import (
     topic_key,
     total_key,
 )
-from penstock.lake.state import TOTAL_NAMES, PartitionState, TableState, Totals
+from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals
 from penstock.logs.log import EpochMark, Partition
 
 Lookup = Callable[[str], int | None]
 """The number of an app transaction by its name, as of one version."""
 
 
-def read_state(handle: DeltaTable, job: str, partitions: Iterable[Partition]) -> TableState:
+def read_state(handle: DeltaTable, job: str, partitions: Iterable[Partition]) -> DeltaState:
     """Read the state of these partitions from the very version that the handle has loaded."""
     return state_of(handle.version(), handle.transaction_version, job, partitions)
 
 
-def state_of(version: int, lookup: Lookup, job: str, partitions: Iterable[Partition]) -> TableState:
+def state_of(version: int, lookup: Lookup, job: str, partitions: Iterable[Partition]) -> DeltaState:
     """The state of these partitions, from whoever knows the app transactions of a version."""
     wanted = tuple(partitions)
-    return TableState(
+    return DeltaState(
         version=version,
         partitions={each: _partition_state(lookup, job, each) for each in wanted},
         fingerprints={each.topic: lookup(topic_key(job, each.topic)) for each in wanted},
     )
 
 
-def _partition_state(lookup: Lookup, job: str, partition: Partition) -> PartitionState:
-    return PartitionState(
+def _partition_state(lookup: Lookup, job: str, partition: Partition) -> DeltaPartition:
+    return DeltaPartition(
         position=lookup(position_key(job, partition)),
         origin=lookup(origin_key(job, partition)),
         token=lookup(token_key(job, partition)) or 0,

@@ -21,7 +21,7 @@ from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_
 from penstock.lake.delta.transactions import app_transactions
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, check
 from penstock.lake.staged import check_quarantine, check_staged
-from penstock.lake.state import TableState
+from penstock.lake.state import DeltaState
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 
@@ -53,7 +53,7 @@ class Table:
         self.job = job
         self.environment = environment
         self._handle = handle
-        self._state = TableState(handle.version(), {}, {})
+        self._state = DeltaState(handle.version(), {}, {})
         self._numbers: tuple[int, Mapping[str, int]] | None = None
 
     @property
@@ -76,12 +76,13 @@ class Table:
         with library_errors(self.spec.path):
             self._handle.update_incremental()
 
-    def state(self, partitions: Iterable[Partition]) -> TableState:
+    def state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The table's word on these partitions, as of the newest version."""
         self.refresh()
-        return self._known_state(partitions)
+        return self.known_state(partitions)
 
-    def _known_state(self, partitions: Iterable[Partition]) -> TableState:
+    def known_state(self, partitions: Iterable[Partition]) -> DeltaState:
+        """The same, as of the version that is loaded."""
         wanted = tuple(partitions)
         if self._state.version != self.version or not set(wanted) <= self._state.partitions.keys():
             self._state = state_of(self.version, self.transaction, self.job, {*wanted, *self._state.partitions})
@@ -239,10 +240,10 @@ class Table:
         ours = record.get("penstock")
         return isinstance(ours, dict) and ours.get("batch") == batch_id
 
-    def _remember(self, state: TableState, wanted: Effect) -> None:
+    def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
         if self.version == state.version + 1:
-            self._state = TableState(
+            self._state = DeltaState(
                 self.version,
                 {**state.partitions, **wanted.state},
                 {**state.fingerprints, **wanted.fingerprints},

@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
+from typing import Protocol
 
 from deltalake import DeltaTable
 
@@ -81,6 +82,19 @@ class Deleted:
     reason: str
 
 
+class Dropped(Protocol):
+    """A file that was given up: it was to be moved to its place, and is gone."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def rows(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class VacuumReport:
     """What a vacuum deleted, and how many files stay by the reason."""
@@ -88,6 +102,10 @@ class VacuumReport:
     deleted: tuple[Deleted, ...]
     kept: Mapping[str, int]
     dry_run: bool = False
+    dropped: tuple[Dropped, ...] = ()
+
+    def with_dropped(self, dropped: Iterable[Dropped]) -> VacuumReport:
+        return replace(self, dropped=tuple(dropped))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from penstock.engine.pipeline import Pipeline
 from penstock.flow.write.offset_ranges import count_of, offsets_of
 from penstock.lake.delta.keys import replay_key, total_key
 from penstock.lake.delta.table import Change
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch
 from penstock.staging.reports import Written
+from penstock.tables.delta.table import SingleTable
+from penstock.tables.delta.writer import BatchWriter
 from penstock.tables.quarantine.chunks import Chunk
-from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, offsets_by_partition
+from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
 from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_number, run_record
 
 
 class TableTarget(Target[Written]):
     """The Delta table of a job."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        super().__init__(pipeline)
-        self._pipeline = pipeline
-        self._data = pipeline.table
+    def __init__(self, table: SingleTable, batches: BatchWriter) -> None:
+        super().__init__(table.job, table.environment, table.quarantine)
+        self._batches = batches
+        self._data = table.data
 
     @property
     def runs(self) -> TableRuns:
@@ -30,7 +31,7 @@ class TableTarget(Target[Written]):
         self._data.refresh()
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Written] | None:
-        written = self._pipeline.writer.replay(batch, number, self._records(chunk))
+        written = self._batches.replay(batch, number, chunk_records(self._batches.spark, chunk))
         if written is None:
             return None
         replayed = {

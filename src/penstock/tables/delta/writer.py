@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.events import Listener
-from penstock.failpoints import Failpoint
+from penstock.environment import Environment
 from penstock.flow.columns.fitting import folded, grown, new_paths
 from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.seen_types import column_types
@@ -24,7 +23,8 @@ from penstock.lake.delta.table import Table
 from penstock.logs.kafka.sizes import rows_for
 from penstock.logs.log import Batch, Log, Slice
 from penstock.spark.failures import spark_errors
-from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records
+from penstock.staging.policies import stopping_nothing
 from penstock.staging.reports import Gathered, Written, check_conserved
 
 BYTES_UNBOUNDED = str(2**31 - 1)
@@ -40,17 +40,15 @@ class BatchWriter:
         spark: SparkSession,
         table: Table,
         log: Log,
-        listener: Listener,
-        failpoint: Failpoint | None,
-        stopping: Callable[[], bool],
+        environment: Environment,
     ) -> None:
         self.job = job
         self.spark = spark
         self.table = table
         self.log = log
-        self.listener = listener
-        self.failpoint = failpoint
-        self._batch_job = BatchJob(job, spark, log, listener, stopping, table_job)
+        self.listener = environment.listener
+        self.failpoint = environment.failpoint
+        self._batch_job = BatchJob(job, spark, log, environment, table_job)
 
     def write(self, batch: Batch) -> Written | None:
         """Run the batch's Spark job. None if the table first had to take new columns: the batch is planned again."""

@@ -58,6 +58,12 @@ class CompactReport(TableCompactReport):
     unfinished: int = 0
     """Outputs that the ledger holds and that could not be put in their place yet: run it again."""
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        waiting = (f"{self.waiting} files wait until their staged sources are gone",) if self.waiting else ()
+        unfinished = f"{self.unfinished} new files are not in their place yet: run it again"
+        return (*waiting, unfinished) if self.unfinished else waiting
+
 
 @dataclass(frozen=True, slots=True)
 class Input:

@@ -25,13 +25,13 @@ from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.schema import missing_columns
 from penstock.lake.delta.table import SchemaMovedError, Table, open_or_create, open_table
-from penstock.lake.proposal import Proposal, SlicePart, StartPart
+from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.staged import StagedFileGoneError
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.files.operations import FailedRename, gone_reason
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
-from penstock.tables.export.table import ExportTable, LedgerOutcome
+from penstock.tables.export.table import ExportTable
 from penstock.tables.export.taking import take_run
 from penstock.tables.quarantine.replayed import run_number
 
@@ -69,7 +69,7 @@ class DeltaTypes(ExportTable):
         self._unread: set[str] = set()
         """Types whose tables could not be read when their columns were asked for."""
 
-    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> LedgerOutcome:
+    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> Outcome:
         """Bring the rows into the tables of their types, then let the ledger say so."""
         state = self.complete()
         settled = tuple(without_lanes(part, state) for part in parts)

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from penstock.engine.export import ExportPipeline
+from pyspark.sql import SparkSession
+
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, offsets_of
 from penstock.flow.write.report import Share
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Slice
+from penstock.tables.export.export import Export
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.replays import LedgerRuns, Shares, land_replay, left_to_log, raise_run
+from penstock.tables.export.writer import ExportWriter
 from penstock.tables.quarantine.chunks import Choice, Chunk
-from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, offsets_by_partition
+from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
 from penstock.tables.quarantine.replayed import ReplayRun, run_number
 from penstock.tables.quarantine.rows import repeated_rows, without_places
 
@@ -23,10 +26,12 @@ from penstock.tables.quarantine.rows import repeated_rows, without_places
 class ExportTarget(Target[Shares]):
     """The types of a routed job."""
 
-    def __init__(self, pipeline: ExportPipeline) -> None:
-        super().__init__(pipeline)
-        self._pipeline = pipeline
-        self._table = pipeline.table
+    def __init__(self, export: Export, batches: ExportWriter, spark: SparkSession) -> None:
+        super().__init__(export.job, export.environment, export.quarantine)
+        self._export = export
+        self._batches = batches
+        self._spark = spark
+        self._table = export.files
 
     @property
     def runs(self) -> LedgerRuns:
@@ -49,11 +54,11 @@ class ExportTarget(Target[Shares]):
         """Route, decode and file the records."""
         state = self._table.state()
         slices = {_key(each): self._slice(each, state) for each in chunk.slices}
-        found = self._pipeline.writer.replay(batch, slices, number, self._records(chunk))
+        found = self._batches.replay(batch, slices, number, chunk_records(self._spark, chunk))
         return None if found is None else self._writable(chunk, ReplayRun(number, batch.id, {}), found)
 
     def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:
-        names = self._pipeline.export.all_types
+        names = self._export.spec.all_types
         left = {name: ranges for name in names if (ranges := left_to_log(state, piece.partition, name))}
         takes = dict.fromkeys(names, piece.start)
         return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
@@ -94,7 +99,7 @@ class ExportTarget(Target[Shares]):
 
     def _land(self, staged: StagedRun[Shares]) -> bool:
         landed = land_replay(self._table, staged.run, staged.files)
-        self._pipeline.tell_days()
+        self._export.telling.days()
         return landed
 
 

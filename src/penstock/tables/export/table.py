@@ -49,15 +49,6 @@ _BACKOFF_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerOutcome:
-    """What became of a proposal: the entry that holds the accepted parts, and the refused partitions."""
-
-    version: int | None
-    accepted: tuple[LedgerPart, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Draft:
     """An entry in the making: `decide` gives one for the newest state, or None if there is nothing to do."""
 
@@ -115,11 +106,9 @@ class ExportTable:
     def commit(self, proposal: Proposal) -> Outcome:
         """Make the first acts of an owner true: starts and fences, without rows."""
         parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
-        done = self.land(proposal.batch_id, parts)
-        accepted = tuple(part for part in done.accepted if isinstance(part, StartPart | FencePart))
-        return Outcome(done.version, accepted, done.refused)
+        return self.land(proposal.batch_id, parts)
 
-    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> LedgerOutcome:
+    def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> Outcome:
         """Make the parts true in one entry, as far as the ledger accepts them; each partition for itself (RULES C4)."""
         refused: tuple[Refusal, ...] = ()
         accepted: tuple[LedgerPart, ...] = ()
@@ -140,7 +129,7 @@ class ExportTable:
 
         number = self.append(decide)
         self.carry_leftover()
-        return LedgerOutcome(number, accepted if number is not None else (), refused)
+        return Outcome(number, accepted if number is not None else (), refused)
 
     def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
         """The staged files that become visible with the entry itself."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.events import Listener
-from penstock.failpoints import Failpoint
+from penstock.environment import Environment
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.read_fields import with_read_fields
@@ -22,7 +21,8 @@ from penstock.flow.write.pool import PoolLimits
 from penstock.flow.write.report import Share
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
 from penstock.logs.log import Batch, EpochMark, Log, Partition, Piece, Slice
-from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records
+from penstock.staging.policies import stopping_nothing
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.ledger.routing import Routing, parse_routing
@@ -72,15 +72,13 @@ class ExportWriter:
         spark: SparkSession,
         table: ExportTable,
         log: Log,
-        listener: Listener,
-        failpoint: Failpoint | None,
-        stopping: Callable[[], bool] = lambda: False,
+        environment: Environment,
     ) -> None:
         self._job = job
         self._table = table
-        self._listener = listener
-        self._failpoint = failpoint
-        self._batch_job = BatchJob(job, spark, log, listener, stopping, fanout_job)
+        self._listener = environment.listener
+        self._failpoint = environment.failpoint
+        self._batch_job = BatchJob(job, spark, log, environment, fanout_job)
 
     @property
     def checks(self) -> ReadChecks:

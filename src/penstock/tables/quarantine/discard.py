@@ -7,7 +7,7 @@ the table's commits listed so far for dealt with. Rows of other jobs stay. The d
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow.compute as pc
@@ -17,14 +17,10 @@ from penstock.environment import Environment
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
-from penstock.job.spec import ExportSpec, JobSpec, job_of
-from penstock.lake.delta.keys import is_position_of, replay_key, table_key
-from penstock.lake.delta.keys import position_key as key_of
-from penstock.lake.delta.library import MissingTableError
-from penstock.lake.delta.table import Change, Table, open_table
-from penstock.tables.export.opening import open_export
-from penstock.tables.quarantine.life import belongs_to, life_of, positions_in
-from penstock.tables.quarantine.replayed import run_number
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import replay_key, table_key
+from penstock.lake.delta.table import Change, Table
+from penstock.tables.quarantine.life import belongs_to, positions_in
 from penstock.tables.quarantine.rows import QuarantineFile, count_rows, own_files, own_rows, read_file
 from penstock.tables.quarantine.table import create_quarantine, open_quarantine
 
@@ -42,6 +38,10 @@ class Listings:
     replay_run: int = 0
 
 
+ReadListings = Callable[[JobSpec, Environment], Listings]
+"""What the kind of the job's table tells of its commits."""
+
+
 @dataclass(frozen=True, slots=True)
 class DiscardReport:
     """What was, or would be, discarded."""
@@ -54,40 +54,27 @@ class DiscardReport:
     """Whether the rows belong to an earlier life of the table: the present one has read them again, or will."""
 
 
-def read_listings(job: JobSpec, environment: Environment) -> Listings:
-    """Read the job's table or ledger."""
-    if isinstance(job.table, ExportSpec):
-        table = open_export(job_of(job, ExportSpec), environment)
-        state = table.state()
-        listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
-        marks = {key_of(job.name, each): number for each, number in listed.items()}
-        return Listings(table.life, marks, state.replay_run)
-    try:
-        data = open_table(job.table, job.name, environment)
-    except MissingTableError:
-        return Listings()
-    marks = {key.removesuffix(_MARK): end for key, end in data.transactions().items() if key.endswith(_MARK)}
-    return Listings(
-        life_of(data), {key: end for key, end in marks.items() if is_position_of(job.name, key)}, run_number(data)
-    )
+def listed_marks(transactions: Mapping[str, int]) -> dict[str, int]:
+    """Up to where commits of a Delta table list files for its quarantine, by the keys of positions."""
+    return {key.removesuffix(_MARK): end for key, end in transactions.items() if key.endswith(_MARK)}
 
 
-def judge_discard(job: JobSpec, environment: Environment) -> DiscardReport:
+def judge_discard(job: JobSpec, read: ReadListings, environment: Environment) -> DiscardReport:
     """What a discard would do; nothing is changed."""
-    return _judged(open_quarantine(job, environment), job.name, read_listings(job, environment))
+    return _judged(open_quarantine(job, environment), job.name, read(job, environment))
 
 
-def discard(job: JobSpec, environment: Environment) -> DiscardReport:
+def discard(job: JobSpec, read: ReadListings, environment: Environment) -> DiscardReport:
     """Discard all quarantined records of the job. A crash leaves everything as it was, or all of it done."""
     quarantine = open_quarantine(job, environment)
-    if quarantine is None and not read_listings(job, environment).marks:
+    if quarantine is None and not read(job, environment).marks:
         return DiscardReport()
     table = quarantine or create_quarantine(job, environment)
     report = DiscardReport()
 
     def decide() -> Change | None:
         nonlocal report
-        listings = read_listings(job, environment)
+        listings = read(job, environment)
         report = _judged(table, job.name, listings)
         actions = [action for file in own_files(table) for action in _removal(table, file)]
         wanted = _transactions(table, job.name, listings)

@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from penstock.engine.export import ExportPipeline
-from penstock.engine.pipeline import Pipeline
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
 from penstock.errors import InvariantError, TransientError
 from penstock.flow.compile import RecordFrame
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, ranges_of
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Partition
 from penstock.staging.batch_job import Records
 from penstock.tables.quarantine.chunks import Choice, Chunk
 from penstock.tables.quarantine.replayed import ReplayRun, Runs
+from penstock.tables.quarantine.table import QuarantineTable
 
 STAGINGS_MAX = 20
 """How often the records of a run are written anew because they brought columns that the table had to take first."""
@@ -44,12 +47,11 @@ class StagedRun(Generic[F]):
 class Target(ABC, Generic[F]):
     """Where replayed rows go."""
 
-    def __init__(self, pipeline: Pipeline | ExportPipeline) -> None:
-        self.job = pipeline.job
-        self.environment = pipeline.environment
-        self.listener = pipeline.listener
-        self._quarantine = pipeline.quarantine
-        self._spark = pipeline.spark
+    def __init__(self, job: JobSpec, environment: Environment, quarantine: QuarantineTable) -> None:
+        self.job = job
+        self.environment = environment
+        self.listener = environment.listener
+        self._quarantine = quarantine
 
     @property
     @abstractmethod
@@ -74,9 +76,6 @@ class Target(ABC, Generic[F]):
                 return staged
         raise TransientError(f"the columns of {self.job.table.path} changed {STAGINGS_MAX} times during a replay")
 
-    def _records(self, chunk: Chunk) -> Records:
-        return lambda slices: RecordFrame(self._spark.createDataFrame(chunk.within(slices)))
-
     @abstractmethod
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[F] | None:
         """Run the Spark job of a replay; None if columns had to be added first."""
@@ -92,6 +91,11 @@ class Target(ABC, Generic[F]):
     @abstractmethod
     def _land(self, staged: StagedRun[F]) -> bool:
         """Commit the run if its number is the next one; whether this call did it."""
+
+
+def chunk_records(spark: SparkSession, chunk: Chunk) -> Records:
+    """The records of a chunk, for the Spark job of its replay."""
+    return lambda slices: RecordFrame(spark.createDataFrame(chunk.within(slices)))
 
 
 def offsets_by_partition(chunk: Chunk, found: Mapping[PartitionKey, Sequence[int]]) -> dict[Partition, Ranges]:

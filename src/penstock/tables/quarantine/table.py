@@ -17,11 +17,11 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
-from penstock.lake.proposal import Part, SlicePart
+from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
 from penstock.tables.quarantine.life import adoption, appended_up_to, belongs_to, life_of, positions_in
@@ -40,7 +40,7 @@ class EarlierLifeError(UserError):
             detail=f"it holds {rows} records that commits of that table put there; the table at {job.table.path} "
             "was deleted or replaced since, and a new one reads the same records again",
             hint=f"`penstock quarantine discard` removes the records of {job.name} from it; to keep them, move the "
-            f"folder away or name another one (`table.{_kind(job)}.quarantine`)",
+            f"folder away or name another one (`table.{job.table.kind}.quarantine`)",
         )
 
 
@@ -130,6 +130,9 @@ class QuarantineTable:
     `life` tells the job's table from an earlier one of the same name.
     """
 
+    newest_only = True
+    """Whether the job's table knows its newest listing only, and not those before."""
+
     def __init__(self, job: JobSpec, environment: Environment, life: int) -> None:
         self._job = job
         self._environment = environment
@@ -199,8 +202,7 @@ class QuarantineTable:
             places = sorted(_place(file) for file in gone)
             shown = "; ".join(places[:_PLACES_SHOWN_MAX])
             more = len(places) - _PLACES_SHOWN_MAX
-            # A ledger knows its newest listing only.
-            least = "" if not isinstance(self._job.table, ExportSpec) else "at least "
+            least = "at least " if self.newest_only else ""
             raise QuarantineGoneError(
                 self._job,
                 f"{least}{sum(file.rows for file in gone)} quarantined records of {self._job.name} are gone",
@@ -212,11 +214,13 @@ class QuarantineTable:
 class Quarantine(QuarantineTable):
     """The quarantine of a Delta table, whose commits list the files."""
 
+    newest_only = False
+
     def __init__(self, job: JobSpec, data: Table, environment: Environment) -> None:
         super().__init__(job, environment, life_of(data))
         self._data = data
 
-    def append(self, accepted: Iterable[Part]) -> None:
+    def append(self, accepted: Iterable[AcceptedPart]) -> None:
         """Append the quarantine files of slices that were just committed."""
         self.append_listed(
             Listed(part.partition, part.piece.end, "", part.quarantine_files)
@@ -271,7 +275,3 @@ def _place(file: StagedFile) -> str:
     name = parse_staged_name(file.path)
     slice_text = "" if name is None else f" of offsets {name.start} to {name.end - 1}"
     return f"{file.rows} records{slice_text} of {file.topic}/{file.partition}"
-
-
-def _kind(job: JobSpec) -> str:
-    return "delta" if not isinstance(job.table, ExportSpec) else "export"

@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from penstock.errors import PenstockError
 from penstock.events import Listener
 from penstock.job.spec import GapPolicy
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.retention import expiring_offsets
-from penstock.logs.log import Bounds, Partition
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.plan import GapError
 from penstock.tables.export.catching_up.catch_up import lost_lanes
 from penstock.tables.export.ledger.state import LedgerState
@@ -21,7 +19,7 @@ LOOK_SECONDS = 60.0
 class WaitingRecords:
     """A cache of what was told and asked: losing it costs a repetition. Time is passed in."""
 
-    def __init__(self, log: KafkaLog, gap: GapPolicy, retention_percent: float, listener: Listener) -> None:
+    def __init__(self, log: Log, gap: GapPolicy, retention_percent: float, listener: Listener) -> None:
         self._log = log
         self._gap = gap
         self._retention_percent = retention_percent
@@ -59,7 +57,7 @@ class WaitingRecords:
         if waiting and now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             try:
-                self._expiring = expiring_offsets(self._log, waiting, self._retention_percent, now)
+                self._expiring = self._log.expiring(waiting, self._retention_percent, now)
             except PenstockError as error:
                 # Whoever only watches stops nobody.
                 self._listener.event("retention not known", reason=error.primary, detail=error.detail)

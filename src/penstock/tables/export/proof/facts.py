@@ -13,6 +13,12 @@ from penstock.job.spec import ExportSpec, JobSpec
 from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.storage import open_storage
+from penstock.proof.facts import life_faults, quarantine_files
+from penstock.proof.files.footers import Examined, examine
+from penstock.proof.findings import Check
+from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
+from penstock.proof.offsets.table import DataFile
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.opening import open_export
@@ -23,12 +29,6 @@ from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.life import appended_up_to
 from penstock.tables.quarantine.replayed import ReplayRun, run_number
 from penstock.tables.quarantine.table import open_quarantine
-from penstock.verify.facts import life_faults, quarantine_files
-from penstock.verify.files.footers import Examined, examine
-from penstock.verify.findings import Check
-from penstock.verify.offsets.incarnations import TopicIncarnations
-from penstock.verify.offsets.owners import QUARANTINE_COLUMNS
-from penstock.verify.offsets.table import DataFile
 
 ENTRIES_AT_ONCE = 16
 ENTRIES_PER_READ = 512

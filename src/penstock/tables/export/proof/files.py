@@ -18,6 +18,11 @@ from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.storage import NotFoundError, Storage
+from penstock.proof.files.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
+from penstock.proof.offsets.incarnations import find_incarnations
+from penstock.proof.offsets.owners import OriginColumns
+from penstock.proof.offsets.table import DataFile, GoneError, active_files
+from penstock.proof.sources import TypeFiles
 from penstock.tables.export.delta_types import type_table_spec
 from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
 from penstock.tables.export.ledger.entry import Entry
@@ -26,11 +31,6 @@ from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.proof.chain import Chain, TypeDay
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_number
-from penstock.verify.files.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
-from penstock.verify.offsets.incarnations import find_incarnations
-from penstock.verify.offsets.owners import OriginColumns
-from penstock.verify.offsets.table import DataFile, GoneError, active_files
-from penstock.verify.sources import TypeFiles
 
 _OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
 

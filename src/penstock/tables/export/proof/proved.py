@@ -17,8 +17,8 @@ from penstock.errors import PenstockError
 from penstock.lake.state import Totals
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
+from penstock.proof.invariants import Span
 from penstock.tables.export.proof.chain import Behind, Chain, Track, TypeDay
-from penstock.verify.invariants import Span
 
 VERSION = 2
 _DIGEST = "sha256"

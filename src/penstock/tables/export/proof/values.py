@@ -15,19 +15,19 @@ from penstock.flow.write.report import decode_report
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
+from penstock.proof.findings import Check
+from penstock.proof.offsets.owners import named_columns
+from penstock.proof.offsets.table import DataFile
+from penstock.proof.sources import ValueQuestion
+from penstock.proof.values.compare import ValueSources, check_values
+from penstock.proof.values.files import ValueFile
+from penstock.proof.values.rewriting import BATCH_ID, data_file
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.files import Landed
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow
-from penstock.verify.findings import Check
-from penstock.verify.offsets.owners import named_columns
-from penstock.verify.offsets.table import DataFile
-from penstock.verify.sources import ValueQuestion
-from penstock.verify.values.compare import ValueSources, check_values
-from penstock.verify.values.files import ValueFile
-from penstock.verify.values.rewriting import BATCH_ID, data_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,18 +16,18 @@ from penstock.lake.state import TOTAL_NAMES
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
+from penstock.proof.facts import read_log, with_epochs
+from penstock.proof.findings import NO_TABLE, Check, Proof, Verdict
+from penstock.proof.invariants import RowCounts, check_log, check_rows, check_totals, partition_facts
+from penstock.proof.offsets.owners import named_columns
+from penstock.proof.offsets.reconcile import Sweep
+from penstock.proof.offsets.verdicts import Leave
+from penstock.proof.sources import Depth, Sources, Subject
 from penstock.tables.export.ledger.state import RoutedPartition
 from penstock.tables.export.proof.facts import BrokenLedger, LedgerFacts, read_ledger
 from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
 from penstock.tables.export.proof.values import check_export_values
-from penstock.verify.facts import read_log, with_epochs
-from penstock.verify.findings import NO_TABLE, Check, Proof, Verdict
-from penstock.verify.invariants import RowCounts, check_log, check_rows, check_totals, partition_facts
-from penstock.verify.offsets.owners import named_columns
-from penstock.verify.offsets.reconcile import Sweep
-from penstock.verify.offsets.verdicts import Leave
-from penstock.verify.sources import Depth, Sources, Subject
 
 FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
 

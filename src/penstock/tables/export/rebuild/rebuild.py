@@ -60,24 +60,9 @@ from penstock.tables.export.rebuild.replayed_inputs import (
     replayed_file,
     with_replays,
 )
+from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.table import adopt, open_quarantine
-
-
-@dataclass(frozen=True, slots=True)
-class RebuildReport:
-    """What a rebuild found. `number` is the newest entry of the new ledger; None if a doubt kept it from being made."""
-
-    number: int | None
-    state: LedgerState | None
-    files: int
-    rows: int
-    doubts: tuple[Doubt, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.doubts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,19 +12,12 @@ from typing import Any
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError, UserError
-from penstock.job.spec import AlertLimits, ExportSpec, JobSpec, job_of
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.retention import expiring_offsets
+from penstock.job.spec import AlertLimits, ExportSpec, JobSpec
 from penstock.logs.log import Partition
-from penstock.tables.export.alerts import Measured, Rule, breaches, failed_percent, gap_records, measure
-from penstock.tables.export.days.days import watermark_of
-from penstock.tables.export.ledger.entry import Entry
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
-from penstock.tables.export.opening import open_export
-from penstock.tables.export.status.day_answers import DayAnswer, answer, instant, last_complete_day
-from penstock.verify.offsets.incarnations import TopicIncarnations
-from penstock.watch.log_side import alerts, read_log_view
-from penstock.watch.standing import (
+from penstock.logs.registry import OpenLog
+from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.status.log_lag import alerts, read_log_view
+from penstock.status.model import (
     COMMITS_SHOWN,
     Alert,
     AlertKind,
@@ -35,6 +28,12 @@ from penstock.watch.standing import (
     RecordedGap,
     shown_path,
 )
+from penstock.tables.export.alerts import Measured, Rule, breaches, failed_percent, gap_records, measure
+from penstock.tables.export.days.days import watermark_of
+from penstock.tables.export.ledger.entry import Entry
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.opening import open_export
+from penstock.tables.export.status.day_answers import DayAnswer, answer, instant, last_complete_day
 
 ENTRIES_SEARCHED = 20
 """How many of the newest entries are searched for gaps."""
@@ -150,7 +149,7 @@ class ExportStatus(JobStatus):
         }
 
 
-def export_status(job: JobSpec[ExportSpec], now: Callable[[], float]) -> JobStatus:
+def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
     """Ask ledger and log how the job stands; nothing is finished or changed on the way."""
     table = open_export(job, Environment(now=now))
     state = table.state()
@@ -159,7 +158,7 @@ def export_status(job: JobSpec[ExportSpec], now: Callable[[], float]) -> JobStat
     current = dict(sorted(state.current()))
     fingerprints = {topic: number for topic, number in state.fingerprints.items() if number is not None}
     incarnations = TopicIncarnations(current=tuple(current), fingerprints=fingerprints)
-    view = read_log_view(job, incarnations, {each: here.position for each, here in current.items()}, now)
+    view = read_log_view(job, open_log, incarnations, {each: here.position for each, here in current.items()}, now)
     partitions = tuple(_partition(each, here, state, view) for each, here in current.items())
     entries = table.ledger.last(ENTRIES_SEARCHED)
     totals = [here.totals for here in state.partitions.values()]
@@ -167,7 +166,7 @@ def export_status(job: JobSpec[ExportSpec], now: Callable[[], float]) -> JobStat
     after, now_ms, unseen = job.table.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
     types = tuple(type_status(state, name, after, now_ms, unseen) for name in sorted(state.types))
     ends = {each.partition: each.end for each in partitions if each.end is not None}
-    measured = measure(state, current, ends, _expiring(job, state, view, now()))
+    measured = measure(state, current, ends, _expiring(job, open_log, state, view, now()))
     return ExportStatus(
         job=job.name,
         table=shown_path(job),
@@ -192,25 +191,25 @@ def export_status(job: JobSpec[ExportSpec], now: Callable[[], float]) -> JobStat
     )
 
 
-def _expiring(job: JobSpec[ExportSpec], state: LedgerState, view: LogView, now: float) -> Mapping[Partition, int]:
+def _expiring(
+    job: JobSpec[ExportSpec], open_log: OpenLog, state: LedgerState, view: LogView, now: float
+) -> Mapping[Partition, int]:
     """Below which offsets waiting records are near their end; nothing where the log does not say."""
     bounds = view.facts.bounds if view.facts else {}
     waiting = {each: held for each, held in bounds.items() if state.of(each).lanes}
     if not waiting:
         return {}
-    with closing(KafkaLog(job.log)) as log:
+    with closing(open_log(job)) as log:
         try:
-            return expiring_offsets(log, waiting, job.table.alerts.retention_percent_max, now)
+            return log.expiring(waiting, job.table.alerts.retention_percent_max, now)
         except PenstockError:
             return {}
 
 
-def day_answers(job: JobSpec, day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
+def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
     """How a day stands for the types asked for, or for all; by ledger and files, so also while the log is away."""
-    if not isinstance(job.table, ExportSpec):
-        raise UserError(f"{job.name} has no days: it is no export", hint="--day is for jobs with `table.export`")
     environment = Environment()
-    table = open_export(job_of(job, ExportSpec), environment)
+    table = open_export(job, environment)
     state = table.state()
     known = sorted({*job.table.all_types, *state.types})
     for name in wanted:

@@ -1,0 +1,373 @@
+"""One round of a job: claim, plan, write, commit, mirror, whatever its log and its kind of table.
+
+Nothing is kept between rounds but caches. Chores of the table take turns with new batches, so that neither waits for
+the other for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic
+
+from pyspark.sql import SparkSession
+
+from penstock.claims import Claims, StaticClaims
+from penstock.claims.group import GroupClaims
+from penstock.engine.ownership import Starter
+from penstock.engine.ranges import RangeCallbacks, RangeWork
+from penstock.environment import Environment, new_batch_id
+from penstock.errors import FencedError, PenstockError, TransientError
+from penstock.flow.write.manifest import Marks
+from penstock.job.checks.spark import refuse_unshared
+from penstock.job.spec import Delivery, JobSpec
+from penstock.lake.proposal import Outcome, Refusal
+from penstock.lake.state import TableState
+from penstock.logs.log import Batch, Bounds, EpochMark, Log, Partition
+from penstock.logs.registry import OpenLog
+from penstock.logs.registry import open_log as open_log_of
+from penstock.plan import BeyondEndError, Lane, LostTailError, Terms, Wait, plan
+from penstock.tables.kind import Chore, Landed, S, SchemaChanged, View, Writer
+from penstock.tables.registry import kind_of
+
+RECORD_BYTES_ASSUMED = 100.0
+"""Parquet bytes per record before the first commit has taught the real size."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLanded:
+    """A batch was carried through; some of its slices may have been refused."""
+
+    outcome: Outcome
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreDone:
+    """Work beside new batches was done, or a batch has to be planned again."""
+
+    name: str
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing is due before `until`; None: no record waits at all."""
+
+    until: float | None
+    done: bool = False
+
+
+RoundResult = BatchLanded | ChoreDone | Waiting
+"""What a round did. `done`: a bounded run has reached its ends, and nothing is left to do."""
+
+
+@dataclass(slots=True)
+class Seen:
+    """Caches of a process: losing them costs time, never a record."""
+
+    waiting_since: dict[Partition, float] = field(default_factory=dict)
+    record_bytes: float = RECORD_BYTES_ASSUMED
+    ended: set[Partition] = field(default_factory=set)
+    """Partitions that were read to their end at least once, so that newer records arrived since."""
+    mirrored: dict[Partition, int] = field(default_factory=dict)
+    """The positions that this process last tried to show in the consumer group."""
+    chore_last: bool = False
+    """Whether the last round gave its turn to a chore."""
+
+
+class Rounds(Generic[S]):
+    """The five steps of one job over its log and a table of some kind."""
+
+    def __init__(self, job: JobSpec, log: Log, claims: Claims, writer: Writer[S], environment: Environment) -> None:
+        self.job = job
+        self.log = log
+        self.claims = claims
+        self.writer = writer
+        self.table = writer.table
+        self.environment = environment
+        self.listener = environment.listener
+        self.reach = environment.reach
+        self.seen = Seen(record_bytes=self.table.record_bytes() or RECORD_BYTES_ASSUMED)
+        self.starter = Starter(job, log, self.table, claims, self.listener, self.reach)
+        self.ranges = self._range_work()
+
+    def close(self) -> None:
+        """Give back what others can do; the claims themselves belong to the process."""
+        if self.ranges is not None:
+            self.ranges.close()
+        self.log.close()
+
+    def round(self, flush_now: bool = False, ends: Mapping[Partition, int] | None = None) -> RoundResult:
+        """Carry one batch or chore through, or say how long to wait. `ends` bounds the partitions, as `run --once`."""
+        partitions = self.log.partitions()
+        tokens = self.claim(partitions)
+        bounds = self.log.bounds(tokens)
+        tokens, state = self.starter.begin(tokens, partitions, bounds)
+        self._tell_progress(tokens, state, bounds)
+        self._mirror_others_work(tokens)
+        shared = self.ranges.share(tokens, state, bounds) if self.ranges else frozenset[Partition]()
+        self.table.own(tokens)
+        self.table.settle(tokens)
+        alone = {each: token for each, token in tokens.items() if each not in shared}
+        planned_at = self.environment.now()
+        planned = self.plan(alone, state, bounds, flush_now, ends)
+        view = View(alone, bounds, planned_at, self.seen.record_bytes, flush_now, idle=isinstance(planned, Wait))
+        due = self._in_turn(planned, self.table.chores(view))
+        if isinstance(due, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
+            due = self.announce(due, tokens)
+        batch = due if isinstance(due, Batch | Wait) else due.batch
+        ranged = self.ranges.work(idle=bool(shared) or not isinstance(batch, Batch)) if self.ranges else None
+        if isinstance(batch, Batch):
+            return self._carried_through(batch, tokens, bounds, planned_at, ends)
+        if ranged is not None:
+            return ChoreDone("range")
+        if isinstance(due, Wait):
+            return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
+        assert not isinstance(due, Batch)
+        self.table.perform(due)
+        return ChoreDone(due.name)
+
+    def _in_turn(self, planned: Batch | Wait, chores: Sequence[Chore]) -> Batch | Wait | Chore:
+        """A new batch or the most urgent chore; where both are there, in turns."""
+        self.seen.chore_last = bool(chores) and not (isinstance(planned, Batch) and self.seen.chore_last)
+        return chores[0] if self.seen.chore_last else planned
+
+    def _carried_through(
+        self,
+        batch: Batch,
+        tokens: Mapping[Partition, int],
+        bounds: Mapping[Partition, Bounds],
+        planned_at: float,
+        ends: Mapping[Partition, int] | None,
+    ) -> RoundResult:
+        self.reach("planned")
+        staged = self.writer.stage(batch)
+        if isinstance(staged, SchemaChanged):
+            return ChoreDone("columns")
+        self.reach("staged")
+        outcome = self.commit(batch, tokens, staged)
+        self._count_waiting_anew(batch, bounds, planned_at)
+        self.mirror([part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)])
+        return BatchLanded(outcome, done=ends is not None and self._is_done(tokens, ends))
+
+    def _is_done(self, tokens: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> bool:
+        """Whether nothing is left: for a bounded run the table is at the ends, whichever process brought it there."""
+        if self.table.lags(tokens if ends is None else ends):
+            return False
+        if ends is None:
+            return True
+        state = self.table.state(ends)
+        return all((state.of(each).position or 0) >= end for each, end in ends.items())
+
+    def present_ends(self) -> dict[Partition, int]:
+        """Where the log ends now, for a run that stops there."""
+        return {each: bounds.end for each, bounds in self.log.bounds(self.log.partitions()).items()}
+
+    # claim
+
+    def claim(self, partitions: tuple[Partition, ...]) -> dict[Partition, int]:
+        """The partitions of this process with their tokens."""
+        if not partitions and not self.starter.nothing_matched:
+            self.starter.nothing_matched = True
+            self.listener.event("no topic matches", pattern=self.job.log.topic_pattern)
+        return self.claims.held(partitions, self.table.state(partitions).tokens)
+
+    # plan
+
+    def plan(
+        self,
+        tokens: Mapping[Partition, int],
+        state: TableState,
+        bounds: Mapping[Partition, Bounds],
+        flush_now: bool,
+        ends: Mapping[Partition, int] | None,
+    ) -> Batch | Wait:
+        now = self.environment.now()
+        lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
+        terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
+        planned = plan(lanes, terms, new_batch_id())
+        if isinstance(planned, Batch):
+            self.listener.event("batch planned", batch=planned.id, offsets=planned.offsets, slices=len(planned.slices))
+        return planned
+
+    def announce(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch | Wait:
+        """Claim the batch's messages for this process, before the first is read: nobody will write them again."""
+        self.starter.announcing({piece.partition: tokens[piece.partition] for piece in batch.slices})
+        granted = self.claims.announce({piece.partition: piece.end for piece in batch.slices}, tokens)
+        self.reach("announced")
+        slices = tuple(piece for piece in batch.slices if piece.partition in granted)
+        return replace(batch, slices=slices) if slices else Wait(self.environment.now())
+
+    def _lane(
+        self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Mapping[Partition, int] | None
+    ) -> Lane:
+        position = state.of(partition).position
+        if position is None:
+            raise TransientError(f"{partition} has no position yet")
+        if position > bounds.end:
+            raise BeyondEndError(partition, position, bounds.end)
+        if ends is not None:
+            end = max(position, min(bounds.end, ends.get(partition, position)))
+            bounds = Bounds(min(bounds.first, end), end)
+        if position == bounds.end:
+            self.seen.ended.add(partition)
+            self.seen.waiting_since.pop(partition, None)
+            return Lane(partition, position, bounds, None)
+        if partition in self.seen.ended:
+            self.seen.waiting_since.setdefault(partition, now)
+        return Lane(partition, position, bounds, self.seen.waiting_since.get(partition))
+
+    def _count_waiting_anew(self, batch: Batch, bounds: Mapping[Partition, Bounds], planned_at: float) -> None:
+        """What comes after a slice that reached the end came after the plan: it waits from then, not from before."""
+        for piece in batch.slices:
+            if piece.end == bounds[piece.partition].end:
+                self.seen.ended.add(piece.partition)
+                self.seen.waiting_since[piece.partition] = planned_at
+
+    # commit
+
+    def commit(self, batch: Batch, tokens: Mapping[Partition, int], staged: S) -> Outcome:
+        """Land what is still ours of a batch: claims may have been lost while it was written."""
+        ours = self._still_ours(batch, tokens)
+        if not self.table.divisible and len(ours.slices) < len(batch.slices):
+            return Outcome(None)
+        return self.land(ours, tokens, staged) if ours.slices else Outcome(None)
+
+    def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: S) -> Outcome:
+        """Check the log once more, then the one act that makes rows visible; tell of it."""
+        self._check_log(batch, staged.marks)
+        landed = self.table.land(batch, tokens, staged)
+        if landed.outcome.version is not None:
+            self._tell_landed(batch, landed, staged.staged_at)
+        self._handle_refusals(landed.outcome.refused, len(batch.slices))
+        return landed.outcome
+
+    def _tell_landed(self, batch: Batch, landed: Landed, staged_at: float) -> None:
+        counts = landed.counts
+        if counts.written:
+            self.seen.record_bytes = landed.size_bytes / counts.written
+        self.listener.event(
+            "batch committed",
+            batch=batch.id,
+            version=landed.outcome.version,
+            catch_up=landed.catch_up,
+            read=counts.read,
+            written=counts.written,
+            quarantined=counts.quarantined,
+            filtered=counts.filtered,
+            files=landed.files,
+            size_bytes=landed.size_bytes,
+            seconds=round(self.environment.now() - staged_at, 3),
+        )
+
+    def _handle_refusals(self, refused: Sequence[Refusal], slices: int) -> None:
+        """Tell of refused slices; where no other process is expected, that ends this one."""
+        for refusal in refused:
+            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
+        if refused and not self.claims.shared:
+            raise FencedError(
+                f"the table refused {len(refused)} of {slices} slices: {refused[0].partition}: {refused[0].reason}",
+                detail="another process works on this job",
+                hint="stop the other process; with `claims: static` a job has one process",
+            )
+
+    def _still_ours(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch:
+        """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""
+        kept = []
+        for piece in batch.slices:
+            if self.claims.keeps(piece.partition, tokens[piece.partition]):
+                kept.append(piece)
+            else:
+                self.listener.event("slice dropped", partition=str(piece.partition), reason="the claim was lost")
+        return replace(batch, slices=tuple(kept))
+
+    def _tell_progress(
+        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
+    ) -> None:
+        positions = {each: state.of(each).position or 0 for each in tokens}
+        self.claims.progress(positions, {each: max(0, bounds[each].end - positions[each]) for each in tokens})
+
+    def _check_log(self, batch: Batch, read: Marks) -> None:
+        """Compare with the log, before the commit, what it was when the table was written and the batch read."""
+        self._check_identity(batch)
+        state = self.table.state([piece.partition for piece in batch.slices])
+        marks: dict[Partition, tuple[EpochMark, ...]] = {}
+        for piece in batch.slices:
+            before = state.of(piece.partition).mark
+            found = read.get((piece.partition.topic, piece.partition.number), ())
+            if before is not None or found:
+                marks[piece.partition] = found if before is None else (before, *found)
+        for lost in self.log.lost_tails(marks):
+            raise LostTailError(lost.partition, lost.mark, lost.end)
+
+    def _check_identity(self, batch: Batch) -> None:
+        """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""
+        ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
+        for piece in batch.slices:
+            now = ids.get(piece.partition.topic)
+            if now != piece.partition.topic_id:
+                raise TransientError(
+                    f"topic {piece.partition.topic} was deleted or recreated while a batch was written"
+                )
+
+    # mirror
+
+    def _mirror_others_work(self, tokens: Mapping[Partition, int]) -> None:
+        """Show what others did on our partitions: a helper by its ranges, or an owner that died after its commit."""
+        if self.claims.shared:
+            moved = [each for each in tokens if self.table.shown_position(each) != self.seen.mirrored.get(each)]
+            if moved:
+                self.mirror(moved)
+
+    def mirror(self, partitions: Sequence[Partition]) -> None:
+        """Show the table's positions to lag tools; best effort, never read back (RULES P5)."""
+        self.table.state(partitions)
+        positions = {each: self.table.shown_position(each) for each in partitions}
+        self.seen.mirrored |= positions
+        try:
+            report = self.log.show(positions)
+            self.log.trim(positions)
+        except PenstockError as error:
+            self.listener.event("mirror failed", reason=error.primary, detail=error.detail)
+            return
+        for partition, reason in report.refused.items():
+            self.listener.event("mirror refused", partition=str(partition), reason=reason)
+        self.reach("mirrored")
+
+    def _range_work(self) -> RangeWork[S] | None:
+        """Ranges are for jobs whose processes share partitions; at most once has its own order of things."""
+        claims = self.claims
+        if not isinstance(claims, GroupClaims) or self.job.claims is None or not self.job.claims.ranges:
+            return None
+        if self.job.delivery is Delivery.AT_MOST_ONCE or not self.table.divisible:
+            return None
+        callbacks = RangeCallbacks(self.writer.stage, self.land, self.reach)
+        return RangeWork(claims, self.log, self.table, self.job, callbacks, self.listener)
+
+
+def open_rounds(
+    job: JobSpec,
+    spark: SparkSession,
+    environment: Environment | None = None,
+    claims: Claims | None = None,
+    open_log: OpenLog = open_log_of,
+) -> Rounds[Any]:
+    """The rounds of a job: its log, its table, created if need be, and the writer of its kind."""
+    environment = environment or Environment()
+    refuse_unshared(job, spark.sparkContext.master)
+    with _answering(open_log(job)) as log:
+        writer = kind_of(job).open_writer(job, spark, log, environment)
+        return Rounds(job, log, claims or StaticClaims(), writer, environment)
+
+
+@contextmanager
+def _answering(log: Log) -> Iterator[Log]:
+    """A log that has answered once: for one that cannot be read no table is made. Closed if the block fails."""
+    try:
+        log.partitions()
+        yield log
+    except BaseException:
+        log.close()
+        raise

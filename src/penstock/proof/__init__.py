@@ -1,0 +1,1 @@
+"""What is proved of a table and its log, whatever its kind: invariants, offsets, files and values."""

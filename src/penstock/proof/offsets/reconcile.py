@@ -1,0 +1,268 @@
+"""The sweep over all offsets: table, quarantine and log are read window by window and judged together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Partition
+from penstock.proof import unproven
+from penstock.proof.findings import Check, Offence, OffenceKind, Unproven, conclude, earliest
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
+from penstock.proof.offsets.pool import Placed, reconcile_pool
+from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
+from penstock.proof.offsets.scan_passes import Pass, passes
+from penstock.proof.offsets.tally import Tally
+from penstock.proof.offsets.verdicts import (
+    NO_OFFSETS,
+    Held,
+    Leave,
+    LogCounts,
+    LogOffsets,
+    held_offences,
+    judge,
+    quarantine_offences,
+    record_offences,
+)
+from penstock.proof.sources import Progress, Sources, Subject
+
+_OF_QUARANTINE = frozenset(
+    {
+        OffenceKind.TWICE_IN_QUARANTINE,
+        OffenceKind.BEFORE_ORIGIN,
+        OffenceKind.BEYOND_POSITION,
+    }
+)
+"""What can be wrong with the rows of the quarantine alone."""
+
+
+class Sweep:
+    """Reads every window once and keeps only what its judgement left."""
+
+    def __init__(self, job: JobSpec, subject: Subject, sources: Sources, progress: Progress | None) -> None:
+        self._job = job
+        self._subject = subject
+        self._sources = sources
+        self._progress = progress
+        self._tallies = {each: Tally(spans) for each, spans in sorted(subject.spans.items())}
+        self._pools = Pools.of(self._tallies, sources.columns)
+        self._types, self._quarantine = self._open_scans()
+        self._strangers: list[Offence] = []
+        self._pooled: dict[PoolKey, int] = {}
+        """Rows whose life of their topic is not known."""
+        self._pool_offences: list[Offence] = []
+        self._exact: dict[str, bool] = {}
+        self._records_read = 0
+
+    def run(self, offsets_max: int) -> None:
+        """Read and judge all windows."""
+        ranges = {each: (tally.spans[0].lo, tally.spans[-1].hi) for each, tally in self._tallies.items() if tally.spans}
+        for wanted in passes(self._pools.ranges(ranges), offsets_max):
+            table = [self._scan(each, wanted) for each in self._types]
+            quarantine = self._scan(self._quarantine, wanted)
+            pooled = _by_pool([*table, quarantine])
+            records = self._log_offsets(wanted)
+            placed: dict[PoolKey, dict[Partition, Placed]] = {}
+            for partition, window in wanted.items():
+                tally, key = self._tallies[partition], self._pools.key_of(partition)
+                by_type = [found.offsets[partition] for found in table if partition in found.offsets]
+                bad = quarantine.offsets.get(partition, NO_OFFSETS)
+                held = Held(_all(by_type), bad, by_type, pooled.get(key, NO_OFFSETS))
+                log = records.get(partition)
+                leave = self._subject.leaves.get(partition, Leave())
+                tally.add(judge(partition, window, tally.spans, held, log, leave))
+                tally.log_first = max(tally.log_first, log.first if log else 0)
+                if key in pooled:
+                    placed.setdefault(key, {})[partition] = Placed(tally.spans, _all([held.table, bad]))
+            for key, members in placed.items():
+                window = wanted[next(iter(members))]
+                with_others = bool(self._subject.incarnations.others)
+                self._pool_offences += reconcile_pool(window, members, pooled[key], with_others)
+                self._pooled[key] = self._pooled.get(key, 0) + len(pooled[key])
+
+    def check_offsets(self, proved_by_values: bool = False) -> Check:
+        """Whether table and quarantine hold each offset that they must once, and no other.
+
+        `proved_by_values` tells that the rows were found to be those of the log's records, all of them.
+        """
+        offences = [*self._strangers, *self._pool_offences]
+        for scan in (*self._types, self._quarantine):
+            offences += scan.lost_places
+        count = 0
+        for partition, tally in self._placed():
+            replayed = partition in self._subject.replayed
+            offences += quarantine_offences(partition, tally.spans, tally.quarantine_counts, replayed)
+            if not self._types:
+                offences += [each for each in tally.offences if each.kind in _OF_QUARANTINE]
+                continue
+            counted = held_offences(partition, tally.spans, tally.held_counts)
+            offences += [each for each in (*tally.offences, *counted) if self._can_tell(partition, each)]
+            count += sum(tally.held_counts)
+        count += sum(self._pooled.values())
+        unreadable = sorted(path for scan in (*self._types, self._quarantine) for path in scan.unreadable)
+        detail = self._offsets_detail(offences, unreadable, count, proved_by_values)
+        return conclude(
+            "offsets",
+            detail,
+            bool(offences or unreadable),
+            offences=offences,
+            unproven=[] if proved_by_values else self._unproven(),
+            facts={"offsets": count},
+            partitions=self._tallies,
+        )
+
+    def _offsets_detail(
+        self, offences: Sequence[Offence], unreadable: Sequence[str], count: int, by_values: bool
+    ) -> str:
+        if unreadable:
+            return f"{len(unreadable)} files cannot be read to their end: {', '.join(unreadable[:5])}"
+        first = earliest(offences)
+        if first is not None:
+            return str(first)
+        if by_values:
+            return "every row is that of a record of the log, each once: proved by their values"
+        if not self._types:
+            return "the rows do not tell their offsets; those of the quarantine are each there once"
+        unjudged = sum(self._pooled.values())
+        judged = f"{count - unjudged} offsets in table and quarantine, each once"
+        return f"{judged}; {unjudged} more add up" if unjudged else judged
+
+    def check_records(self) -> Check:
+        """Whether what the log still has is what the table read, and holds."""
+        read = self._sources.log_bounds.keys() & self._tallies.keys()
+        offences: list[Offence] = []
+        for partition in sorted(read):
+            tally = self._tallies[partition]
+            counts = LogCounts(tuple(tally.log_counts), tally.log_first, self._exact.get(partition.topic, False))
+            offences += record_offences(partition, tally.spans, counts)
+        for partition, tally in self._placed():
+            offences += [
+                each
+                for each in tally.log_offences
+                if (self._types or each.kind is OffenceKind.NOT_IN_LOG) and self._can_tell(partition, each)
+            ]
+        count = sum(sum(self._tallies[each].log_counts) for each in read)
+        first = earliest(offences)
+        gone = self._gone()
+        by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
+        detail = f"{count} records of the log, each accounted for{by_totals}" if first is None else str(first)
+        warnings = [
+            f"{each} is compacted: its log may have fewer records than were read"
+            for each, exact in sorted(self._exact.items())
+            if not exact
+        ]
+        facts = {"records": count, "offsets_gone": gone}
+        return conclude(
+            "records", detail, first is not None, offences=offences, warnings=warnings, facts=facts, partitions=read
+        )
+
+    @property
+    def ahead(self) -> Sequence[int]:
+        """Rows of each type that are beyond what is judged, once the sweep has run."""
+        return [scan.ahead for scan in self._types] if self._types else [0] * len(self._sources.types)
+
+    def _open_scans(self) -> tuple[list[OffsetScan], OffsetScan]:
+        """The quarantine always tells where its rows came from, the table only if the job keeps it."""
+        sources, columns = self._sources, self._sources.columns
+        owners = Owners.of(self._subject.incarnations, self._job.name)
+        types = [
+            OffsetScan(sources.storage, each.files, columns, owners, self._pools, each.ends)
+            for each in (sources.types if columns is not None else ())
+            if columns is not None
+        ]
+        bad = OffsetScan(sources.quarantine_storage, sources.quarantine_files, QUARANTINE_COLUMNS, owners, self._pools)
+        return types, bad
+
+    def _scan(self, scan: OffsetScan, wanted: Pass) -> Scanned:
+        others = frozenset(topic_id for ids in self._subject.incarnations.others.values() for topic_id in ids)
+        mine = frozenset(each.topic_id for each in self._tallies)
+        scanned = scan.read(wanted, others - mine)
+        if scanned.stranger is not None:
+            self._strangers.append(scanned.stranger)
+        return scanned
+
+    def _placed(self) -> list[tuple[Partition, Tally]]:
+        """The partitions whose rows can be told from those of other jobs."""
+        shared = self._subject.incarnations.shared_topic_ids
+        return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
+
+    def _can_tell(self, partition: Partition, offence: Offence) -> bool:
+        """An offset may be missing only because its row has no place, or is one of those of an unknown life."""
+        if offence.kind is not OffenceKind.MISSING:
+            return True
+        if self._pools.key_of(partition) in self._pooled:
+            # What is in none of the rows at all is missing in any case; counts of spans say less.
+            return offence.end is None
+        without = self._without_place(partition)
+        return not without or self._tallies[partition].lacking > without
+
+    def _without_place(self, partition: Partition) -> int:
+        return sum(scan.rows_without_place(partition) for scan in (*self._types, self._quarantine))
+
+    def _unproven(self) -> list[Unproven]:
+        found = [] if self._types else [unproven.no_places()]
+        for each, tally in self._tallies.items() if self._types else ():
+            without = self._without_place(each)
+            if tally.lacking and tally.lacking <= without:
+                found.append(unproven.rows_without_place(each, tally.lacking, without))
+        found += [unproven.mixed_lives(count, self._pools.members(key)) for key, count in self._pooled.items()]
+        incarnations = self._subject.incarnations
+        if incarnations.shared_topic_ids:
+            mine = [each for each in self._tallies if each.topic_id in incarnations.shared_topic_ids]
+            found.append(unproven.shared_topics(sorted(incarnations.others), mine))
+        return found
+
+    def _gone(self) -> int:
+        """How many offsets that were read the log no longer has."""
+        bounds = self._sources.log_bounds
+        return sum(
+            max(0, min(self._tallies[each].log_first, tally.spans[-1].hi) - tally.spans[0].lo)
+            for each, tally in self._tallies.items()
+            if tally.spans and each in bounds
+        )
+
+    def _log_offsets(self, wanted: Pass) -> dict[Partition, LogOffsets]:
+        """The offsets of the records that the log has in the windows of one pass."""
+        bounds = self._sources.log_bounds
+        read = {each: window for each, window in wanted.items() if each in bounds}
+        log = self._sources.log
+        if not read or log is None:
+            return {}
+        found: dict[Partition, pl.Series] = {}
+        for each, window in read.items():
+            spans = self._tallies[each].spans
+            lo, hi = max(window.lo, spans[0].lo), min(window.hi, spans[-1].hi)
+            start, end = max(lo, bounds[each].first), min(hi, bounds[each].end)
+            found[each] = pl.Series(log.offsets(each, start, end, self._tell))
+        # Retention may have moved while the records were read.
+        firsts = {each: now.first for each, now in log.bounds(found).items()}
+        for each in found:
+            if each.topic not in self._exact:
+                self._exact[each.topic] = log.compacted(each.topic) is False
+        return {
+            each: LogOffsets(offsets.filter(offsets >= firsts[each]), firsts[each], self._exact[each.topic])
+            for each, offsets in found.items()
+        }
+
+    def _tell(self, offsets: int) -> None:
+        self._records_read += offsets
+        if self._progress is None:
+            return
+        bounds = self._sources.log_bounds
+        total = sum(
+            max(0, min(tally.spans[-1].hi, bounds[each].end) - max(tally.spans[0].lo, bounds[each].first))
+            for each, tally in self._tallies.items()
+            if tally.spans and each in bounds
+        )
+        self._progress("records of the log", self._records_read, total)
+
+
+def _all(parts: Sequence[pl.Series]) -> pl.Series:
+    return NO_OFFSETS if not parts else parts[0] if len(parts) == 1 else pl.concat(parts)
+
+
+def _by_pool(scanned: Sequence[Scanned]) -> dict[PoolKey, pl.Series]:
+    keys = {key for each in scanned for key in each.pooled}
+    return {key: _all([each.pooled[key] for each in scanned if key in each.pooled]) for key in keys}

@@ -1,0 +1,91 @@
+"""What a verification is asked for, and what it reads: files, quarantine and log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.lake.storage import Storage
+from penstock.logs.log import Bounds, Log, Partition
+from penstock.proof.invariants import Span
+from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.offsets.owners import OriginColumns
+from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
+from penstock.proof.offsets.table import DataFile
+from penstock.proof.offsets.verdicts import Leave
+
+SAMPLE_RECORDS = 10_000
+
+Progress = Callable[[str, int, int], None]
+"""Hears what is read, and how many of how many offsets are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Which records have their values compared: about so many, drawn with the seed, or all of them (None)."""
+
+    records: int | None = SAMPLE_RECORDS
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How far a verification goes, and in which steps."""
+
+    deep: bool = True
+    """Whether the records of the log are read."""
+    progress: Progress | None = None
+    offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX
+    values: Sample | None = None
+    """Which records are decoded again to compare values; None: none."""
+    every_entry: bool = False
+    """Whether entries of a ledger are read again that an earlier verification has proved."""
+
+    def asked(self, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
+        """The question about values, if there is one."""
+        return None if self.values is None else ValueQuestion(subject, log, bounds, self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class TypeFiles:
+    """The files of one type, or of a table that has only one."""
+
+    files: Sequence[DataFile]
+    ends: Mapping[Partition, int] = field(default_factory=dict)
+    """Where a type's own table may be ahead of what is judged: the offsets from which on its rows do not count yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where the offsets are read from."""
+
+    storage: Storage
+    types: Sequence[TypeFiles]
+    quarantine_storage: Storage
+    quarantine_files: Sequence[DataFile]
+    columns: OriginColumns | None
+    """None where the table does not keep partition and offset."""
+    log: Log | None = None
+    log_bounds: Mapping[Partition, Bounds] = field(default_factory=dict)
+    """Of the partitions whose records shall be read; none in a shallow verification."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is judged: the offsets that must be there, whose rows are among them, and which may be there twice."""
+
+    spans: Mapping[Partition, tuple[Span, ...]]
+    incarnations: TopicIncarnations
+    leaves: Mapping[Partition, Leave] = field(default_factory=dict)
+    replayed: frozenset[Partition] = frozenset()
+    """Partitions of which records were taken out of quarantine again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueQuestion:
+    """Whose values are compared, with which log, and which of its records."""
+
+    subject: Subject
+    log: Log
+    bounds: Mapping[Partition, Bounds]
+    sample: Sample

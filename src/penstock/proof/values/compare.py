@@ -1,0 +1,208 @@
+"""`verify --values`: records of the log are decoded again with the job's own flow and compared with the table.
+
+A sample by default, drawn with a seed and stated; on request every record that the log still has.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.lake.storage import Storage
+from penstock.logs.log import Partition
+from penstock.proof import unproven
+from penstock.proof.findings import Check, Unproven, conclude, earliest
+from penstock.proof.invariants import Span
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
+from penstock.proof.offsets.scan_passes import passes
+from penstock.proof.offsets.table import DataFile
+from penstock.proof.sources import Sample, ValueQuestion
+from penstock.proof.values.files import Ranges, ValueFile
+from penstock.proof.values.log import RAW_NAMES
+from penstock.proof.values.places import PlacedValues
+from penstock.proof.values.rewriting import Rewriter
+from penstock.proof.values.rows import Compared, ValueSide, collect_rows
+from penstock.proof.values.slices import SummedValues, Unit, cut_by_slice
+
+OFFSETS_PER_PASS_MAX = 1_000_000
+"""About 64 bytes each: offset, digest and columns of the row, offset and digest of the record."""
+BLOCK_RECORDS = 250
+"""A sample is made of blocks of neighbouring records: each costs a consumer of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSources:
+    """What values are compared of."""
+
+    job: str
+    asked: ValueQuestion
+    files: Sequence[ValueFile]
+    quarantine_storage: Storage
+    quarantine_files: Sequence[DataFile]
+    columns: OriginColumns | None
+    rewriter: Rewriter
+    strict: bool = True
+    unproven: tuple[Unproven, ...] = ()
+
+
+def check_values(sources: ValueSources) -> Check:
+    """Whether rows are what their records give, and quarantined records what they are in the log."""
+    sample = sources.asked.sample
+    ranges, open_questions = _comparable(sources)
+    compared = Compared()
+    try:
+        open_questions += _compared(sources, ranges, sample, compared)
+    except (pa.ArrowException, OSError) as error:
+        return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
+    open_questions += sources.unproven
+    if compared.unplaced:
+        open_questions.append(unproven.values_without_place(compared.unplaced))
+    if compared.gone:
+        open_questions.append(unproven.values_gone_meanwhile(compared.gone))
+    total = sum(hi - lo for lo, hi in ranges.values())
+    first = earliest(compared.offences)
+    share = "all" if sample.records is None else f"a sample of {compared.records} (seed {sample.seed}) out of"
+    equal = f"{share} {total} offsets of the log: {compared.rows} rows are what their records give"
+    detail = equal if first is None else f"{first}; {compared.altered} in all"
+    # A sample proves what it says of itself; what the log no longer has is only then a question if all was asked for.
+    left = open_questions if sample.records is None or not compared.records else []
+    return conclude(
+        "values",
+        detail,
+        first is not None,
+        offences=compared.offences,
+        unproven=left,
+        warnings=[] if left else [f"not compared: {each.what}" for each in open_questions],
+        facts={"compared": compared.records, "of_offsets": total, "seed": sample.seed},
+        partitions=ranges,
+    )
+
+
+def _compared(
+    sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
+) -> list[Unproven]:
+    if sources.columns is None:
+        return _compare_slices(sources, ranges, sample, compared)
+    _compare_places(sources, sources.columns, ranges, sample, compared)
+    return []
+
+
+def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]], list[Unproven]]:
+    """The offsets of each partition that the log still has, and why others cannot be compared."""
+    ranges: dict[Partition, tuple[int, int]] = {}
+    found: list[Unproven] = []
+    for partition, spans in sorted(sources.asked.subject.spans.items()):
+        if not spans or spans[0].lo == spans[-1].hi:
+            continue
+        bounds = sources.asked.bounds.get(partition)
+        if bounds is None:
+            found.append(unproven.values_of_earlier_life(partition))
+            continue
+        leave = sources.asked.subject.leaves.get(partition)
+        below = (leave.twice_below if leave else None) or 0
+        lo, hi = max(spans[0].lo, bounds.first, below), min(spans[-1].hi, bounds.end)
+        if lo < hi:
+            ranges[partition] = (lo, hi)
+        if lo > spans[0].read_from:
+            found.append(unproven.values_below(partition, lo))
+    return ranges, found
+
+
+def _compare_places(
+    sources: ValueSources,
+    columns: OriginColumns,
+    ranges: Mapping[Partition, tuple[int, int]],
+    sample: Sample,
+    compared: Compared,
+) -> None:
+    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
+    values = PlacedValues(
+        ValueSide(sources.files, columns, owners),
+        _quarantine_side(sources),
+        sources.asked.log,
+        sources.rewriter,
+        _exact(sources, ranges),
+        sources.strict,
+    )
+    if sample.records is not None:
+        values.compare(sampled(ranges, sample), compared)
+        return
+    for wanted in passes(ranges, OFFSETS_PER_PASS_MAX):
+        values.compare({each: Ranges(((window.lo, window.hi),)) for each, window in wanted.items()}, compared)
+
+
+def _exact(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> dict[str, bool]:
+    topics = {each.topic for each in ranges}
+    return {each: sources.asked.log.compacted(each) is False for each in topics}
+
+
+def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict[Partition, Ranges]:
+    """Blocks of offsets drawn over all partitions, in proportion to what they hold."""
+    blocks = [
+        (partition, start, min(hi, start + BLOCK_RECORDS))
+        for partition, (lo, hi) in sorted(ranges.items())
+        for start in range(lo, hi, BLOCK_RECORDS)
+    ]
+    count = min(len(blocks), max(1, (sample.records or 0) // BLOCK_RECORDS))
+    chosen = random.Random(sample.seed).sample(blocks, count)
+    found: dict[Partition, list[tuple[int, int]]] = {}
+    for partition, lo, hi in sorted(chosen):
+        found.setdefault(partition, []).append((lo, hi))
+    return {each: Ranges(tuple(bounds)) for each, bounds in found.items()}
+
+
+def _compare_slices(
+    sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
+) -> list[Unproven]:
+    cut = cut_by_slice(sources.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
+    everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
+    quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
+    values = SummedValues(sources.asked.log, sources.rewriter, quarantined, _exact(sources, ranges))
+    for unit in _chosen(cut.slices, sample):
+        values.compare(unit, compared)
+    if sample.records is not None or not (cut.rest.files or cut.rest.places):
+        return []
+    whole = all(
+        each in ranges and ranges[each] == (spans[0].read_from, spans[-1].hi)
+        for each, spans in sources.asked.subject.spans.items()
+        if spans and spans[0].lo < spans[-1].hi
+    )
+    if cut.rest_is_mixed and (not whole or sources.asked.subject.incarnations.others):
+        return [unproven.values_of_mixed_files(len(cut.rest.files))]
+    values.compare(cut.rest, compared)
+    return []
+
+
+def _chosen(units: Sequence[Unit], sample: Sample) -> Sequence[Unit]:
+    if sample.records is None:
+        return units
+    chosen: list[Unit] = []
+    for unit in random.Random(sample.seed).sample(units, len(units)):
+        if sum(each.offsets for each in chosen) >= sample.records:
+            break
+        chosen.append(unit)
+    return chosen
+
+
+def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> list[tuple[Partition, Span]]:
+    """The spans that the log still has as a whole."""
+    return [
+        (partition, span)
+        for partition, (lo, hi) in ranges.items()
+        for span in sources.asked.subject.spans[partition]
+        if lo <= span.read_from and span.hi <= hi
+    ]
+
+
+def _quarantine_side(sources: ValueSources) -> ValueSide:
+    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
+    return ValueSide(_quarantine_values(sources), QUARANTINE_COLUMNS, owners)
+
+
+def _quarantine_values(sources: ValueSources) -> list[ValueFile]:
+    schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
+    return [ValueFile(sources.quarantine_storage, each, schema) for each in sources.quarantine_files]

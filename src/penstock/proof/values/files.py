@@ -1,0 +1,146 @@
+"""Reads files for the values of their rows: digests, batch by batch, with the places of rows where they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.flow.columns.fitting import fit_columns
+from penstock.lake.storage import Storage
+from penstock.proof.offsets.owners import OriginColumns
+from penstock.proof.offsets.table import DataFile, open_file
+from penstock.proof.values.digests import Digests, column_digests, row_digests, text_digest
+
+BATCH_BYTES_MAX = 16 * 1024**2
+BATCH_ROWS_MAX = 65_536
+
+Offsets = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of offsets `[lo, hi)` that are apart from each other, ascending."""
+
+    bounds: tuple[tuple[int, int], ...]
+
+    @property
+    def offsets(self) -> int:
+        return sum(hi - lo for lo, hi in self.bounds)
+
+    def holds(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        lows = np.array([lo for lo, _ in self.bounds], dtype=np.int64)
+        highs = np.array([hi for _, hi in self.bounds], dtype=np.int64)
+        at = np.searchsorted(lows, offsets, side="right") - 1
+        found: npt.NDArray[np.bool_] = (at >= 0) & (offsets < highs[np.maximum(at, 0)])
+        return found
+
+    def meets(self, lowest: int, highest: int) -> bool:
+        return any(lo <= highest and lowest < hi for lo, hi in self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFile:
+    """A file with the columns that its rows have in the table, and what all of them have in common."""
+
+    storage: Storage
+    file: DataFile
+    schema: pa.Schema
+    """Of the table or type, without what `constants` tells."""
+    constants: Mapping[str, str | None] = field(default_factory=dict)
+    """Partition values as text; of an export also the type."""
+
+    @property
+    def constant(self) -> np.uint64:
+        texts = [f"{name}={value!r}" for name, value in sorted(self.constants.items())]
+        return text_digest("\n".join(texts)) if texts else np.uint64(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueBatch:
+    """Rows of one file: digests by column, and a frame of their places where the file tells them."""
+
+    columns: Mapping[str, Digests]
+    constant: np.uint64
+    places: pl.DataFrame | None = None
+
+    def digests(self, names: Sequence[str]) -> Digests:
+        """Of whole rows, as far as these columns go."""
+        return row_digests(self.columns, names, self.constant)
+
+    def groups(self) -> Iterator[tuple[Mapping[str, Any], Rows, Offsets]]:
+        """The rows by topic and partition: what they have in common, their numbers in the batch, their offsets."""
+        if self.places is None or not len(self.places):
+            return
+        keys = [name for name in self.places.columns if name != "offset"]
+        for part in self.places.with_row_index("row").partition_by(keys, maintain_order=True):
+            [values] = part.select(keys).head(1).to_dicts()
+            known = part.drop_nulls("offset") if values["partition"] is not None else part.clear()
+            yield values, known["row"].to_numpy(), known["offset"].to_numpy()
+
+
+def columns_of(file: ValueFile) -> tuple[str, ...]:
+    """The columns that the file has: later ones are younger than its rows."""
+    there = set(open_file(file.storage, file.file).schema_arrow.names)
+    return tuple(name for name in file.schema.names if name in there)
+
+
+def read_values(file: ValueFile, origin: OriginColumns | None, wanted: Ranges | None = None) -> Iterator[ValueBatch]:
+    """All rows, or those of row groups that may hold wanted offsets."""
+    parquet = open_file(file.storage, file.file)
+    there = set(parquet.schema_arrow.names)
+    schema = pa.schema([each for each in file.schema if each.name in there])
+    constant = file.constant
+    for number in range(parquet.num_row_groups):
+        group = parquet.metadata.row_group(number)
+        if origin is not None and wanted is not None and not _may_hold(group, origin.offset, wanted):
+            continue
+        for batch in parquet.iter_batches(_batch_rows(group), row_groups=[number], columns=schema.names):
+            fitted = fit_columns(batch, schema)
+            digests = {each.name: column_digests(fitted.column(each.name)) for each in schema}
+            places = None if origin is None else _places(fitted, file.file.partition_values, origin)
+            yield ValueBatch(digests, constant, places)
+
+
+def _places(batch: pa.RecordBatch, constants: Mapping[str, Any], origin: OriginColumns) -> pl.DataFrame:
+    """The columns that tell where rows came from, under the names partition, offset, topic, topic_id and job."""
+    named = {
+        "partition": (origin.partition, pl.Int64),
+        "offset": (origin.offset, pl.Int64),
+        "topic": (origin.topic, pl.String),
+        "topic_id": (origin.topic_id, pl.String),
+        "job": (origin.job, pl.String),
+    }
+    return pl.DataFrame(
+        [
+            pl.Series(pl.from_arrow(_values(batch, constants, name))).cast(kind).alias(role)
+            for role, (name, kind) in named.items()
+            if name is not None
+        ]
+    )
+
+
+def _values(batch: pa.RecordBatch, constants: Mapping[str, Any], name: str) -> pa.Array:
+    if name in batch.schema.names:
+        return batch.column(name)
+    return pa.array([constants.get(name)] * batch.num_rows)
+
+
+def _may_hold(group: pq.RowGroupMetaData, column: str, wanted: Ranges) -> bool:
+    chunks = (group.column(index) for index in range(group.num_columns))
+    statistics = next((each.statistics for each in chunks if each.path_in_schema == column), None)
+    if statistics is None or not statistics.has_min_max:
+        return True
+    return wanted.meets(int(statistics.min), int(statistics.max))
+
+
+def _batch_rows(group: pq.RowGroupMetaData) -> int:
+    row_bytes = group.total_byte_size / max(1, group.num_rows)
+    return max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, row_bytes))))

@@ -1,0 +1,1 @@
+"""How a job stands, as values: what every kind of table tells, and the log's side of it."""

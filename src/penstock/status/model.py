@@ -1,0 +1,205 @@
+"""The values of a status: what is told of a job, its partitions and commits, and what needs a person's eye."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from penstock.errors import PenstockError
+from penstock.job.spec import JobSpec, Secret
+from penstock.lake.state import Totals
+from penstock.logs.log import Partition
+from penstock.proof.invariants import LogFacts
+
+COMMITS_SHOWN = 5
+HIDDEN = "******"
+
+
+class AlertKind(StrEnum):
+    GAP_AHEAD = "gap ahead"
+    RECREATED = "topic recreated"
+    TOPIC_GONE = "topic gone"
+    BEYOND_END = "position beyond end"
+    QUARANTINE = "quarantine not empty"
+    MIRROR_BEHIND = "mirror behind"
+    LOG_UNREACHABLE = "log unreachable"
+    TYPE_BEHIND = "type behind"
+    FAILED_WRITES = "failed writes"
+    LAG = "lag"
+    DISCREPANCY = "discrepancy"
+    RETENTION = "retention"
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that a person should look at."""
+
+    kind: AlertKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """One partition; what only the log knows is None while it is not reachable."""
+
+    partition: Partition
+    position: int | None
+    token: int
+    totals: Totals
+    first: int | None = None
+    end: int | None = None
+    lag_seconds: float | None = None
+    """The age of the oldest unread record; None if there is none, or if it did not come in time."""
+    mirrored: int | None = None
+    """The offset that the job's consumer group shows."""
+    owner: str | None = None
+    """The client id that holds the partition's claim."""
+
+    @property
+    def lag_records(self) -> int | None:
+        """Offsets up to the end of the log that are not read yet; those without a record count too."""
+        if self.end is None or self.position is None:
+            return None
+        return max(0, self.end - self.position)
+
+    @property
+    def needed_position(self) -> int | None:
+        """The lowest offset that is still to be read."""
+        return self.position
+
+    @property
+    def shown_position(self) -> int | None:
+        """What the consumer group should show."""
+        return self.position
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "topic_id": self.partition.topic_id,
+            "partition": self.partition.number,
+            "position": self.position,
+            "first": self.first,
+            "end": self.end,
+            "lag_records": self.lag_records,
+            "lag_seconds": self.lag_seconds,
+            "mirrored": self.mirrored,
+            "owner": self.owner,
+            "token": self.token,
+            **asdict(self.totals),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CommitStatus:
+    """One of the last commits of the table, by whomever."""
+
+    version: int
+    at: datetime
+    kind: str
+    rows: int | None
+    """None for a commit that Penstock did not make, and for one without rows of its own."""
+    quarantined: int = 0
+    slices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedGap:
+    """Offsets that were passed over, lost by the log or given up after a crash, and the commit that says so."""
+
+    partition: Partition
+    start: int
+    end: int
+    version: int
+    at: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "start": self.start,
+            "end": self.end,
+            "version": self.version,
+            "at": self.at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How a job stands. `version` is None while it has not started."""
+
+    job: str
+    table: str
+    version: int | None
+    partitions: tuple[PartitionStatus, ...] = ()
+    commits: tuple[CommitStatus, ...] = ()
+    """The newest first."""
+    quarantine_rows: int = 0
+    gap_offsets: int = 0
+    """All that were ever recorded; `gaps` has those that the table's history still tells of."""
+    gaps: tuple[RecordedGap, ...] = ()
+    given_up_offsets: int = 0
+    """All that at-most-once ever lost; `given_up` has those that the table's history still tells of."""
+    given_up: tuple[RecordedGap, ...] = ()
+    alerts: tuple[Alert, ...] = ()
+    log_error: str | None = None
+    exit_code: int = 0
+    """Of the error that kept the log's side away; 0 otherwise."""
+
+    @property
+    def started(self) -> bool:
+        return self.version is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """The status as plain values for `--json`."""
+        return {
+            "job": self.job,
+            "started": self.started,
+            "table": self.table,
+            "version": self.version,
+            "partitions": [each.as_json() for each in self.partitions],
+            "commits": [{**asdict(each), "at": each.at.isoformat()} for each in self.commits],
+            "quarantine_rows": self.quarantine_rows,
+            "gap_offsets": self.gap_offsets,
+            "gaps": [each.as_json() for each in self.gaps],
+            "given_up_offsets": self.given_up_offsets,
+            "given_up": [each.as_json() for each in self.given_up],
+            "alerts": [{"kind": each.kind.name.lower(), "text": each.text} for each in self.alerts],
+            "log_error": self.log_error,
+        }
+
+
+class DayAnswer(Protocol):
+    """Whether a day of a type is complete, and why."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    @property
+    def state(self) -> StrEnum: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """What the log says of a job; `facts` is None while it is not reachable, and `error` says why."""
+
+    facts: LogFacts | None = None
+    ages: Mapping[Partition, float] = field(default_factory=dict)
+    mirrored: Mapping[Partition, int] = field(default_factory=dict)
+    owners: Mapping[Partition, str] = field(default_factory=dict)
+    error: PenstockError | None = None
+
+
+def shown_path(job: JobSpec) -> str:
+    """Where the table lies, unless the job file keeps it secret."""
+    return HIDDEN if isinstance(job.table.path, Secret) else job.table.path

@@ -1,0 +1,115 @@
+"""The kind `delta`: one Delta table for all records of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.flow.compile import visible_schema
+from penstock.flow.sql import output_schema
+from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
+from penstock.lake.delta.compact import CompactReport, Progress, compact
+from penstock.lake.delta.keys import is_position_of
+from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.table import Table, open_or_create, open_table
+from penstock.lake.delta.vacuum import VacuumReport, vacuum
+from penstock.logs.log import Batch, Log
+from penstock.logs.registry import OpenLog
+from penstock.proof.findings import Proof
+from penstock.proof.sources import Depth
+from penstock.spark.failures import spark_errors
+from penstock.staging.reports import Written
+from penstock.status.model import DayAnswer, JobStatus
+from penstock.tables.delta.proof import prove_table
+from penstock.tables.delta.replay_target import TableTarget
+from penstock.tables.delta.status import table_status
+from penstock.tables.delta.table import SingleTable
+from penstock.tables.delta.writer import BatchWriter
+from penstock.tables.kind import CompactWish, RebuildReport, SchemaChanged, VacuumWish
+from penstock.tables.quarantine.discard import Listings, listed_marks
+from penstock.tables.quarantine.life import life_of
+from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_table
+
+
+class DeltaWriter:
+    """Writes batches of one job to staged files of its table."""
+
+    def __init__(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> None:
+        self.table = SingleTable(job, _created(job, spark, environment), environment)
+        self.batches = BatchWriter(job, spark, self.table.data, log, environment)
+
+    def stage(self, batch: Batch) -> Written | SchemaChanged:
+        written = self.batches.write(batch)
+        return SchemaChanged() if written is None else written
+
+    def replay_target(self) -> TableTarget:
+        return TableTarget(self.table, self.batches)
+
+
+class DeltaKind:
+    """One Delta table for all records of a job."""
+
+    name = DeltaTableSpec.kind
+
+    def summary(self, job: JobSpec) -> str:
+        return self.name
+
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> DeltaWriter:
+        return DeltaWriter(job, spark, log, environment)
+
+    def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
+        return prove_table(job, depth, open_log)
+
+    def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+        return table_status(job, open_log, now)
+
+    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
+        raise UserError(f"{job.name} has no days: it is no export", hint="--day is for jobs with `table.export`")
+
+    def compact(
+        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+    ) -> CompactReport:
+        if wish.all_days:
+            raise UserError("--all-days is for exports", hint=f"the table of {job.name} has no days")
+        size = wish.target_bytes or job.flush.min_bytes_per_file
+        return compact(existing_table(job, environment), size, progress)
+
+    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
+        if wish.drop_lost:
+            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+        table = existing_table(job, environment)
+        return vacuum(table, open_quarantine(job, environment), dry_run=wish.dry_run)
+
+    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
+        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for jobs with table.export")
+
+    def listings(self, job: JobSpec, environment: Environment) -> Listings:
+        try:
+            data = open_table(job.table, job.name, environment)
+        except MissingTableError:
+            return Listings()
+        marks = listed_marks(data.transactions())
+        ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}
+        return Listings(life_of(data), ours, run_number(data))
+
+
+def existing_table(job: JobSpec, environment: Environment) -> Table:
+    """The job's table; one that is missing is the user's to create."""
+    try:
+        return open_table(job.table, job.name, environment)
+    except MissingTableError as error:
+        raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
+
+
+def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:
+    """The table with at least the job's columns, which only Spark can tell where the job has `sql:`."""
+    visible = visible_schema(job, job.schema)
+    with spark_errors(spark):
+        schema = output_schema(spark, visible, job.sql) if job.sql else visible
+    policy = NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
+    refuse_earlier_table(job, environment)
+    return open_or_create(job.table, job.name, schema, policy, environment)

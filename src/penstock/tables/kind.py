@@ -1,0 +1,197 @@
+"""The seam between a kind of table and everything else.
+
+A room below `tables/` implements it for its kind; `tables.registry` is the only place that names them all. Engine,
+`verify`, `status` and the commands ask a `Kind`, a `Table` and a `Writer`, and never which one it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
+from penstock.flow.write.manifest import Counts, Marks
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.compact import CompactReport, Progress
+from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.proposal import Outcome, Proposal
+from penstock.lake.state import TableState
+from penstock.logs.log import Batch, Bounds, Log, Partition
+from penstock.logs.registry import OpenLog
+from penstock.proof.findings import Proof
+from penstock.proof.sources import Depth
+from penstock.status.model import DayAnswer, JobStatus
+from penstock.tables.quarantine.discard import Listings
+from penstock.tables.quarantine.replay_target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a round knows before it plans: the partitions of this process, what the log holds of them, and the time."""
+
+    tokens: Mapping[Partition, int]
+    bounds: Mapping[Partition, Bounds]
+    now: float
+    record_bytes: float
+    """Of a row in its file, as far as earlier commits have taught it."""
+    flush_now: bool = False
+    """A bounded run, or a shutdown: whatever is there is due."""
+    idle: bool = False
+    """Nothing new is due."""
+
+
+class Chore(Protocol):
+    """Work of a table that is not a new batch: catching up, closing, publishing, marks of idle partitions."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def batch(self) -> Batch | None:
+        """A batch that goes through write and commit like a new one; None: the table performs it by itself."""
+
+
+class Staged(Protocol):
+    """What the write step leaves for the commit."""
+
+    @property
+    def marks(self) -> Marks:
+        """The last records that were read, with the epochs of their leaders."""
+
+    @property
+    def staged_at(self) -> float:
+        """When the write step began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """What became of a staged batch."""
+
+    outcome: Outcome
+    counts: Counts = field(default_factory=Counts)
+    """Of the accepted slices."""
+    files: int = 0
+    size_bytes: int = 0
+    catch_up: bool = False
+    """Whether it was read before: a chore's batch."""
+
+
+S = TypeVar("S", bound=Staged)
+S_contra = TypeVar("S_contra", bound=Staged, contravariant=True)
+
+
+class Table(Protocol[S_contra]):
+    """A table under one job: it keeps the positions, in the same atomic commit as the data."""
+
+    @property
+    def divisible(self) -> bool:
+        """Whether one partition's slice can land without the others'; else a batch lands whole or not at all."""
+
+    def state(self, partitions: Iterable[Partition]) -> TableState:
+        """Positions, tokens and totals, all as of the newest version."""
+
+    def commit(self, proposal: Proposal) -> Outcome:
+        """Make starts, fences and given-up slices true, without rows: the ownership handshake."""
+
+    def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: S_contra) -> Landed:
+        """The one act that makes rows visible and moves positions; a refused partition means another owner."""
+
+    def own(self, partitions: Iterable[Partition]) -> None:
+        """These partitions are ours: reserve what must be ours before the first file is written."""
+
+    def settle(self, partitions: Iterable[Partition]) -> None:
+        """Finish what earlier commits of these partitions left to do, whoever made them (RULES Q1)."""
+
+    def shown_position(self, partition: Partition) -> int:
+        """The offset that the consumer group shows: below it nothing is read again."""
+
+    def chores(self, view: View) -> Sequence[Chore]:
+        """What is due beside new batches, the most urgent first. It takes turns with them in every round."""
+
+    def perform(self, chore: Any) -> None:
+        """Do a chore that has no batch."""
+
+    def lags(self, partitions: Iterable[Partition]) -> bool:
+        """Whether something below the positions is still to be written."""
+
+    def record_bytes(self) -> float | None:
+        """The size of a row in its file, from the newest commits; None if they do not tell."""
+
+
+class SchemaChanged:
+    """The table first had to take new columns: nothing is staged, the batch is planned again."""
+
+
+class Writer(Protocol[S]):
+    """The write step of a kind: one Spark job per batch."""
+
+    @property
+    def table(self) -> Table[S]: ...
+
+    def stage(self, batch: Batch) -> S | SchemaChanged:
+        """Run the batch's Spark job: files and counts that nobody sees yet."""
+
+    def replay_target(self) -> Target[Any]:
+        """Where replayed records of the quarantine go."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactWish:
+    target_bytes: int | None = None
+    """None: what the job file says."""
+    all_days: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumWish:
+    dry_run: bool = False
+    drop_lost: bool = False
+
+
+class RebuildReport(Protocol):
+    """What came of making a lost commit log again."""
+
+    @property
+    def ok(self) -> bool: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+    def lines(self) -> Iterable[str]:
+        """The report for people."""
+
+
+class Kind(Protocol):
+    """A kind of table, as the rest of the program sees it."""
+
+    @property
+    def name(self) -> str:
+        """The key under `table:` in a job file."""
+
+    def summary(self, job: JobSpec) -> str:
+        """A phrase that says what the job writes."""
+
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> Writer[Any]:
+        """The table, created or extended if need be, with the writer of its batches."""
+
+    def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
+        """What `verify` finds; the table is opened without Spark and nothing is written."""
+
+    def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus: ...
+
+    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
+        """Whether a day is complete; `UserError` where a table has no days."""
+
+    def compact(
+        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+    ) -> CompactReport: ...
+
+    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport: ...
+
+    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
+        """Make a lost commit log again from the files; `UserError` where a table has none of its own."""
+
+    def listings(self, job: JobSpec, environment: Environment) -> Listings:
+        """What commits of the table list for its quarantine."""
