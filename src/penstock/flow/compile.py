@@ -44,7 +44,7 @@ class RecordFrame:
 
     def reports(self, frame: DataFrame) -> list[TaskReport]:
         """The report of every task. A JVM that dies while it hands them over ends the stream without an error."""
-        found = [decode_report(row["report"]) for row in frame.collect()]
+        found = [decode_report(bytes(row["report"])) for row in frame.collect()]
         if len(found) < self.tasks:
             raise TransientError(f"Spark handed over the reports of {len(found)} of {self.tasks} tasks")
         return found

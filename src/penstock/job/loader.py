@@ -262,7 +262,6 @@ def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
         **stated(
             start=start_offsets(kafka),
             transactional=kafka.transactional,
-            reader=kafka.reader,
             security=_security(kafka.security, folder) if kafka.security is not None else None,
             client_settings=kafka.client,
         ),

@@ -32,35 +32,29 @@ from penstock.job.scalars import (
 from penstock.job.section import Section
 from penstock.job.spec import (
     BadRecordPolicy,
+    ClaimUnit,
+    DecodeFormat,
+    Defaults,
     Delivery,
     GapPolicy,
+    LostHistory,
     MixedTypesPolicy,
     NewColumnPolicy,
     Payload,
     RecreatedPolicy,
+    SaslMechanism,
+    SecurityProtocol,
     StartAt,
     TombstonePolicy,
 )
 
-Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-Format = Literal["json", "raw", "protobuf", "garmadon"]
-Defaults = Literal["null", "value"]
-Reader = Literal["librdkafka", "spark"]
-
-Mode = Literal["static", "group"]
-Unit = Literal["partition", "topic"]
-LostHistory = Literal["fail", "restart"]
-
-MODES = ("static", "group")
-UNITS = ("partition", "topic")
-LOST_HISTORY = ("fail", "restart")
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
-FORMATS = ("json", "raw", "protobuf", "garmadon")
-DEFAULTS = ("null", "value")
+ClaimsMode = Literal["static", "group"]
 _SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
 """Keys that a section may be written as: `decode: json`."""
+_REMOVED: dict[KeyPath, str] = {
+    ("log", "kafka", "reader"): "it was removed: librdkafka reads in every task; remove the key",
+}
+"""Keys of earlier versions, with what became of them."""
 
 
 def _start(value: object) -> StartAt | dict[str, Any]:
@@ -77,8 +71,8 @@ def _start(value: object) -> StartAt | dict[str, Any]:
 
 
 class SecuritySection(Section):
-    protocol: Annotated[Protocol | None, one_of(PROTOCOLS)] = None
-    sasl_mechanism: Annotated[Mechanism | None, one_of(MECHANISMS)] = None
+    protocol: Annotated[SecurityProtocol | None, one_of(get_args(SecurityProtocol))] = None
+    sasl_mechanism: Annotated[SaslMechanism | None, one_of(get_args(SaslMechanism))] = None
     sasl_username: Text = None
     sasl_password: Hidden = None
     ssl_ca_path: Text = None
@@ -96,7 +90,6 @@ class KafkaSection(Section):
     start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
     group: Text = None
     transactional: Flag = None
-    reader: Annotated[Reader | None, one_of(("librdkafka", "spark"))] = None
     security: SecuritySection | None = None
     client: Settings = None
 
@@ -110,12 +103,12 @@ class LogSection(Section):
 class DecodeSection(Section):
     REQUIRED = ("format",)
 
-    format: Annotated[Format | None, one_of(FORMATS)] = None
+    format: Annotated[DecodeFormat | None, one_of(get_args(DecodeFormat))] = None
     payload: Annotated[Payload | None, one_of(Payload)] = None
     descriptors: Text = None
     message: Message = None
     header: Message = None
-    defaults: Annotated[Defaults | None, one_of(DEFAULTS)] = None
+    defaults: Annotated[Defaults | None, one_of(get_args(Defaults))] = None
     uri_names: Settings = None
 
     @model_validator(mode="before")
@@ -146,15 +139,15 @@ class TableSection(Section):
 
 
 class ClaimsSection(Section):
-    mode: Annotated[Mode | None, one_of(MODES)] = None
+    mode: Annotated[ClaimsMode | None, one_of(get_args(ClaimsMode))] = None
     client_id: Text = None
     heartbeat: Duration = None
     topic: Text = None
     partitions: Positive = None
-    unit: Annotated[Unit | None, one_of(UNITS)] = None
+    unit: Annotated[ClaimUnit | None, one_of(get_args(ClaimUnit))] = None
     max: Positive = None
     ranges: Flag = None
-    lost_history: Annotated[LostHistory | None, one_of(LOST_HISTORY)] = None
+    lost_history: Annotated[LostHistory | None, one_of(get_args(LostHistory))] = None
 
     @model_validator(mode="before")
     @classmethod
@@ -248,7 +241,7 @@ def _finding(detail: ErrorDetails, document: Document) -> Finding:
         case "extra_forbidden":
             known = _known_keys(JobFile, key[:-1])
             name = str(key[-1])
-            hint = nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
+            hint = _REMOVED.get(key) or nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
             return Finding(key, "unknown key", hint, on_key=True)
         case "model_type" | "dict_type":
             return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, cast
+from typing import ClassVar, Generic, Literal, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
@@ -19,6 +19,16 @@ UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value
 """The columns of the table of unknown types."""
 HEARTBEAT_SECONDS_MIN = 0.5
 """A shorter heartbeat interval cannot be kept over a network."""
+
+SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon"]
+Defaults: TypeAlias = Literal["null", "value"]
+ClaimUnit: TypeAlias = Literal["partition", "topic"]
+LostHistory: TypeAlias = Literal["fail", "restart"]
+RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
+ExportFormat: TypeAlias = Literal["parquet", "delta"]
+Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
 
 
 class Secret(str):
@@ -88,10 +98,10 @@ class Payload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Librdkafka property names and values for authentication and encryption; `log.security` translates for Java."""
+    """Librdkafka property names and values for authentication and encryption."""
 
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism | None = None
     sasl_username: str | None = None
     sasl_password: Secret | None = None
     ssl_ca_path: str | None = None
@@ -102,9 +112,8 @@ class KafkaSecurity:
 
 @dataclass(frozen=True, slots=True)
 class KafkaLogSpec:
-    """Which topics of which cluster, and where a topic without a position begins.
+    """Which topics of which cluster, and where one without a position begins: by name, or {topic: {partition: offset}}.
 
-    `start` is an instant name or explicit offsets: {topic: {partition: offset}}.
     Exactly one of `topics` and `topic_pattern` is given.
     """
 
@@ -114,11 +123,8 @@ class KafkaLogSpec:
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     group: str = ""
     transactional: bool = False
-    reader: Literal["librdkafka", "spark"] = "librdkafka"
-    """Who fetches records inside the tasks: librdkafka straight into Arrow, or Spark's own Kafka source."""
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
     client_settings: Mapping[str, str] = field(default_factory=dict)
-    """Further consumer settings under names that both clients know, such as `fetch.max.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +137,11 @@ class ClaimsSpec:
     topic: str = "__penstock"
     partitions: int = 8
     """Of the coordination topic, if it has to be created."""
-    unit: Literal["partition", "topic"] = "partition"
+    unit: ClaimUnit = "partition"
     claims_max: int | None = None
     ranges: bool = True
     """Whether idle processes may help with a partition that lags, range by range."""
-    lost_history: Literal["fail", "restart"] = "fail"
+    lost_history: LostHistory = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +154,7 @@ class Wrapping:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    format: Literal["json", "raw", "protobuf", "garmadon"]
+    format: DecodeFormat
     payload: Payload = Payload.PLAIN
     descriptors: bytes = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
@@ -156,7 +162,7 @@ class DecodeSpec:
     """Of `protobuf`, for a table of one type; a routed job names one per type."""
     header: MessageName | None = None
     """Of `garmadon`: the message of the envelope's header."""
-    defaults: Literal["null", "value"] = "null"
+    defaults: Defaults = "null"
     """What a field without presence becomes that stands at its default: the wire cannot tell it from an absent one."""
     uri_names: Mapping[str, str] = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
@@ -229,7 +235,7 @@ class TypeStart(StrEnum):
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
-    by: Literal["field", "header", "key", "envelope"]
+    by: RouteWay
     path: tuple[str, ...] = ()
     """Of a field; of a header its one name."""
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
@@ -297,16 +303,15 @@ class ExportSpec(TableSpec):
     """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
 
     kind = "export"
-
     route: RouteSpec
     types: Mapping[str, TypeSpec]
-    format: Literal["parquet", "delta"] = "parquet"
+    format: ExportFormat = "parquet"
     days: DaysSpec = field(default_factory=DaysSpec)
     cluster: str = ""
     """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
     retry_seconds: float = 30.0
     """How long a type that could not be written is left alone."""
-    compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
+    compression: Compression = "snappy"
     compact_bytes: int = 256 * 1024 * 1024
     """The size that compaction aims at."""
     alerts: AlertLimits = field(default_factory=AlertLimits)
@@ -362,7 +367,6 @@ class SparkSpec:
 
 
 TableT_co = TypeVar("TableT_co", bound=TableSpec, covariant=True, default=TableSpec)
-
 TableT = TypeVar("TableT", bound=TableSpec)
 
 

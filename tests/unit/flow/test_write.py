@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,7 @@ from penstock.errors import TransientError, UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name, staged_name
+from penstock.flow.write.report import REPORT_VERSION, TaskReport, decode_report
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
 DAY = date(2026, 1, 2)
@@ -256,3 +258,10 @@ def test_files_of_a_batch_never_share_a_name(tmp_path: Path) -> None:
         writer.write(batch([day], number))
     files = writer.finish()
     assert len({file.path for file in files}) == len(files) == 20
+
+
+def test_a_report_of_another_version_of_penstock_says_what_to_install() -> None:
+    newer = msgspec.msgpack.encode((REPORT_VERSION + 1, TaskReport()))
+    with pytest.raises(UserError) as raised:
+        decode_report(newer)
+    assert "every executor" in raised.value.hint

@@ -30,6 +30,14 @@ def test_a_misspelt_key_is_answered_with_place_path_and_nearest_key(tmp_path: Pa
     assert isinstance(caught.value, UserError)
 
 
+@pytest.mark.parametrize("reader", ["spark", "librdkafka"])
+def test_a_key_that_was_removed_is_unknown_and_its_end_is_told(faults: Faults, reader: str) -> None:
+    [(line, key, text)] = faults(BASE.replace("[web_requests]", f"[web_requests], reader: {reader}"))
+    assert (line, key) == (3, "log.kafka.reader")
+    assert text.startswith("unknown key")
+    assert "librdkafka reads in every task" in text
+
+
 def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:
     assert faults("{}") == [(1, key, "required key is missing") for key in ("job", "log", "decode", "table")]
 

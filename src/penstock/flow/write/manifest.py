@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.logs.log import EpochMark
 
@@ -66,14 +65,6 @@ class Reason:
 
     def __add__(self, other: Reason) -> Reason:
         return Reason(self.kind, self.count + other.count, self.example)
-
-
-def encode_marks(marks: Marks) -> list[list[Any]]:
-    return [[*key, each.end, each.epoch] for key, found in marks.items() for each in found]
-
-
-def decode_marks(body: Iterable[list[Any]]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
-    return gathered_marks({(topic, number): (EpochMark(end, epoch),)} for topic, number, end, epoch in body)
 
 
 def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMark, ...]]:

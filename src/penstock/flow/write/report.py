@@ -1,22 +1,24 @@
-"""What a Spark task tells the driver about its work, as one JSON text: of each type its share in each partition."""
+"""What a Spark task tells the driver about its work: of each type its share in each partition."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+import msgspec
 import pyarrow as pa
 
+from penstock.errors import UserError
 from penstock.flow.columns.seen_types import from_json, merged, to_json
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, decode_marks, encode_marks
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile
 from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
 
 UNROUTED = ""
 """Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are
 dropped or quarantined."""
-REPORT_SCHEMA = pa.schema([("report", pa.string())])
+REPORT_VERSION = 1
+REPORT_SCHEMA = pa.schema([("report", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,53 +71,29 @@ class TaskReport:
     """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
 
 
+_DECODER = msgspec.msgpack.Decoder(tuple[Literal[1], TaskReport])
+
+
 def report_batch(report: TaskReport) -> pa.RecordBatch:
     """The one row that a task gives to the driver."""
     return pa.RecordBatch.from_arrays([pa.array([encode_report(report)])], schema=REPORT_SCHEMA)
 
 
-def encode_report(report: TaskReport) -> str:
-    shares = [
-        [topic, number, name, share]
-        for (topic, number), named in report.shares.items()
-        for name, share in named.items()
-    ]
-    body = {
-        "v": 1,
-        "shares": shares,
-        "first_error": report.first_error,
-        "reasons": report.reasons,
-        "marks": encode_marks(report.marks),
-        "refused": [[topic, number, list(bad.items())] for (topic, number), bad in report.refused.items()],
-    }
-    return json.dumps(body, default=_members)
+def encode_report(report: TaskReport) -> bytes:
+    """It lives until its batch is committed and is kept nowhere."""
+    return msgspec.msgpack.encode((REPORT_VERSION, report))
 
 
-def _members(value: Any) -> dict[str, Any]:
-    """A dataclass for JSON; `asdict` copies all that is below it too, which takes ten times as long."""
-    return {each.name: getattr(value, each.name) for each in fields(value)}
-
-
-def decode_report(text: str) -> TaskReport:
-    body: dict[str, Any] = json.loads(text)
-    if body["v"] != 1:
-        raise ValueError(f"task report of version {body['v']}")
-    shares: dict[PartitionKey, dict[str, Share]] = {}
-    for topic, number, name, share in body["shares"]:
-        shares.setdefault((topic, number), {})[name] = _share(share)
-    reasons = tuple(Reason(**each) for each in body["reasons"])
-    refused = {(topic, number): dict(bad) for topic, number, bad in body["refused"]}
-    return TaskReport(shares, body["first_error"], reasons, decode_marks(body["marks"]), refused)
-
-
-def _share(body: Mapping[str, Any]) -> Share:
-    plain = Share(**{**body, "counts": Counts(**body["counts"])})
-    return replace(
-        plain,
-        files=tuple(StagedFile(**each) for each in body["files"]),
-        quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
-        replayed=tuple((start, end) for start, end in body["replayed"]),
-    )
+def decode_report(data: bytes) -> TaskReport:
+    """The report in what a task sent; raises `UserError` if the task runs another version of Penstock."""
+    try:
+        return _DECODER.decode(data)[1]
+    except msgspec.DecodeError as error:
+        raise UserError(
+            "a Spark task reported in a form that this process does not know",
+            detail=str(error),
+            hint="install the same version of Penstock on every executor",
+        ) from error
 
 
 def _least(one: int | None, other: int | None) -> int | None:

@@ -63,9 +63,6 @@ def _contradiction_findings(file: JobFile, document: Document) -> Iterator[Findi
         yield Finding(("sql",), "contradicts table.export, which writes every type in one pass", hint, on_key=True)
     if file.delivery is Delivery.AT_MOST_ONCE:
         yield Finding(("delivery",), "at_most_once is not for table.export: it reads a failed type again", "remove it")
-    if file.log is not None and file.log.kafka is not None and file.log.kafka.reader == "spark":
-        at: KeyPath = ("log", "kafka", "reader")
-        yield Finding(at, "table.export reads with librdkafka only", "remove it")
 
 
 def _rotation_findings(name: str, section: TypeSection, document: Document) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, TypeAlias, get_args
 
 from pydantic import Field, PlainValidator
 
@@ -14,14 +14,17 @@ from penstock.job import expressions
 from penstock.job.faults import kind_of, nearest, shown
 from penstock.job.scalars import Duration, Flag, Positive, Settings, Size, Text, ValueRefusedError, one_of, text
 from penstock.job.section import Section
-from penstock.job.spec import MessageName, OutsidePolicy, Secret, TypeStart, UnknownTypePolicy
+from penstock.job.spec import (
+    Compression,
+    ExportFormat,
+    MessageName,
+    OutsidePolicy,
+    RouteWay,
+    Secret,
+    TypeStart,
+    UnknownTypePolicy,
+)
 
-RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
-ExportFormat: TypeAlias = Literal["parquet", "delta"]
-Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
-
-EXPORT_FORMATS = ("parquet", "delta")
-COMPRESSIONS = ("snappy", "zstd", "gzip", "none")
 INFER = "infer"
 
 _WAYS = "write field(path.to.field), header(name), key or envelope"
@@ -157,11 +160,11 @@ class ExportSection(Section):
     REQUIRED = ("path",)
 
     path: Text = None
-    format: Annotated[ExportFormat | None, one_of(EXPORT_FORMATS)] = None
+    format: Annotated[ExportFormat | None, one_of(get_args(ExportFormat))] = None
     cluster: Text = None
     quarantine: Text = None
     storage: Settings = None
-    compression: Annotated[Compression | None, one_of(COMPRESSIONS)] = None
+    compression: Annotated[Compression | None, one_of(get_args(Compression))] = None
     compact_size: Size = None
     retry: Duration = None
     shared: Flag = None

@@ -1,6 +1,6 @@
 """The data files of a job below its root, and what their footers tell (RULES L6).
 
-The footer of a file that a batch wrote has, under the key `penstock`, what `flow.route.type_files` notes there; that of a
+The footer of a file that a batch wrote has, under the key `penstock`, what `flow.route.type_files` notes; that of a
 replayed file also `kind: replayed`, the number of the run, and the offsets of its rows instead of a slice. That of a
 compacted file has `kind: compacted` and, in `replaces`, the same of every file whose rows it holds.
 """
