@@ -17,7 +17,7 @@ from penstock.flow.write.report import TaskReport
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log, Slice, Source
 from penstock.spark.failures import BatchFailedError, spark_errors
-from penstock.staging.isolate import Poison, find_poison
+from penstock.staging.isolate import Poison, Probe, find_poison
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, gather
 
@@ -115,7 +115,7 @@ class BatchJob(Generic[F]):
                     poison.setdefault(key, {}).update(bad)
             return source.reports(self._compiled(source, replace(flow, poison=poison)))
 
-    def _probe(self, flow: F, records: Records) -> Callable[[Sequence[Slice], Poison], str | None]:
+    def _probe(self, flow: F, records: Records) -> Probe:
         dry = replace(flow, dry=True, failpoint=None)
 
         def probe(slices: Sequence[Slice], poison: Poison) -> str | None:
