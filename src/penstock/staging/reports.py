@@ -84,28 +84,8 @@ class Written:
         return self.found.marks
 
     @property
-    def total(self) -> Counts:
-        return self.found.total
-
-    @property
     def files(self) -> tuple[StagedFile, ...]:
         return tuple(file for share in self.found.all_shares() for file in share.files)
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
-    def counts_of(self, piece: Slice) -> Counts:
-        return self._share(piece).counts
-
-    def mark_of(self, piece: Slice) -> EpochMark | None:
-        return self.found.mark_of(piece.partition)
-
-    def files_of(self, piece: Slice) -> tuple[StagedFile, ...]:
-        return self._share(piece).files
-
-    def quarantine_files_of(self, piece: Slice) -> tuple[StagedFile, ...]:
-        return self._share(piece).quarantine_files
-
-    def _share(self, piece: Slice) -> Share:
+    def share_of(self, piece: Slice) -> Share:
         return self.found.of(piece.partition).get(UNROUTED, Share())

@@ -12,12 +12,12 @@ import pytest
 
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
+from penstock.flow.table_flow import flow_of
 from penstock.flow.task import Flow, fused_stage
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import UNROUTED, Share, decode_report
 from penstock.job.spec import RouteSpec, UnknownTypePolicy
 from penstock.logs.log import Batch, Partition, Slice
-from penstock.tables.delta.writer import flow_of
 from tests.lake import Lake
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, fanout_flow, kafka_part, raw_flow, run, type_flow
 

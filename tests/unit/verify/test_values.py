@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.environment import Environment, new_batch_id
+from penstock.flow.table_flow import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.report import UNROUTED, decode_report
 from penstock.job.loader import load_job
@@ -24,7 +25,6 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.proof.values.compare import sampled
-from penstock.tables.delta.writer import flow_of
 from penstock.tables.quarantine.table import Quarantine
 from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.small_table import Load, SmallTable

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.flow.table_flow import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.report import decode_report
@@ -20,7 +21,6 @@ from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.values.files import ValueFile
-from penstock.tables.delta.writer import flow_of
 
 BATCH_ID = "verify"
 

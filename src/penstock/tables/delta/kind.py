@@ -54,6 +54,7 @@ class DeltaKind:
     """One Delta table for all records of a job."""
 
     name = DeltaTableSpec.kind
+    steps = ()
 
     def summary(self, job: JobSpec) -> str:
         return self.name

@@ -38,8 +38,8 @@ class TableTarget(Target[Written]):
             key: offsets_of(share.replayed) for key, named in written.found.shares.items() for share in named.values()
         }
         run = ReplayRun(number, batch.id, offsets_by_partition(chunk, replayed))
-        check_run(chunk, run, written.total)
-        return StagedRun(run, written.total, written)
+        check_run(chunk, run, written.found.total)
+        return StagedRun(run, written.found.total, written)
 
     def _land(self, staged: StagedRun[Written]) -> bool:
         run, written = staged.run, staged.files

@@ -55,6 +55,16 @@ class ExportKind:
     """Mixed event types of one log, by type and day."""
 
     name = ExportSpec.kind
+    steps = (
+        "entry_written",
+        "removing",
+        "removed",
+        "renaming",
+        "renamed",
+        "snapshot_written",
+        "type_landed",
+        "marked",
+    )
 
     def summary(self, job: JobSpec) -> str:
         export = job_of(job, ExportSpec).table

@@ -18,9 +18,8 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Marks, PartitionKey
 from penstock.flow.write.pool import PoolLimits
-from penstock.flow.write.report import Share
 from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
-from penstock.logs.log import Batch, EpochMark, Log, Partition, Piece, Slice
+from penstock.logs.log import Batch, Log, Partition, Piece, Slice
 from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.policies import stopping_nothing
 from penstock.staging.read_checks import ReadChecks
@@ -55,12 +54,6 @@ class WrittenShares:
     @property
     def marks(self) -> Marks:
         return self.found.marks
-
-    def mark_of(self, partition: Partition) -> EpochMark | None:
-        return self.found.mark_of(partition)
-
-    def of(self, partition: Partition) -> Mapping[str, Share]:
-        return self.found.of(partition)
 
 
 class ExportWriter:
