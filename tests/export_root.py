@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.route.type_counts import Share
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.report import Share
 from penstock.job.loader import load_job
 from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.lake.proposal import StartPart

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import (
     DaysSpec,

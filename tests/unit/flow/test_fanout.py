@@ -14,11 +14,13 @@ import pytest
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.columns.seen_types import from_json
-from penstock.flow.route.fanout import fanout_stage, in_large_parts
-from penstock.flow.route.type_counts import UNROUTED, RoutedSlice, Share, TypeFlow
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import RoutedSlice, TypeFlow
 from penstock.flow.route.type_reader import SHOWS_NOTHING
-from penstock.flow.write.manifest import Counts
+from penstock.flow.stage import log_parts
+from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.names import owner_tag
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.expressions import parse
 from penstock.job.spec import (
     DaysSpec,
@@ -30,6 +32,7 @@ from penstock.job.spec import (
     TombstonePolicy,
     UnknownTypePolicy,
 )
+from penstock.logs.log import EpochMark
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, raw_flow, run, type_flow
 from tests.unit.flow.kafka_batches import types_of
 
@@ -300,12 +303,16 @@ def test_routes_by_key_header_and_envelope(tmp_path: Path) -> None:
         assert outcome.bad()[102].startswith("envelope is broken" if route.by == "envelope" else "has no type")
 
 
+def unmarked(key: PartitionKey, mark: EpochMark) -> None:
+    raise AssertionError(f"no mark is among these records, but {mark} of {key}")
+
+
 def test_small_batches_are_decoded_together_and_partitions_are_kept_apart() -> None:
     parts = [kafka_part([b"{}"] * 40, 100 + 40 * number) for number in range(5)]
     other = kafka_part([b"{}"]).set_column(1, "partition", pa.array([4], pa.int32()))
-    found = [(key, part.num_rows) for key, part in in_large_parts([*parts, other, *parts[:1]], 100)]
+    found = [(key, part.num_rows) for key, part in log_parts([*parts, other, *parts[:1]], unmarked, 100)]
     assert found == [(KEY, 120), (KEY, 80), (("orders", 4), 1), (KEY, 40)]
-    assert [part.num_rows for _, part in in_large_parts([parts[0]] * 2, 1)] == [40, 40]
+    assert [part.num_rows for _, part in log_parts([parts[0]] * 2, unmarked, 1)] == [40, 40]
 
 
 def test_a_failing_step_is_the_tasks_own_and_no_types(tmp_path: Path) -> None:

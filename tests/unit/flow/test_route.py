@@ -18,9 +18,10 @@ from penstock.flow.columns.kafka_fields import record_headers
 from penstock.flow.columns.seen_types import from_json
 from penstock.flow.decode import payload
 from penstock.flow.decode.misfit import MisfitError
+from penstock.flow.route.fanout_flow import TypeFlow
 from penstock.flow.route.field import FieldRouter, value_at
 from penstock.flow.route.routes import UNKNOWN, groups, last_headers, plain_router
-from penstock.flow.route.type_counts import UNROUTED, TypeFlow
+from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
 from tests.unit.flow.fanouts import fanout_flow, kafka_part, run, type_flow
 

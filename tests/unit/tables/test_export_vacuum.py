@@ -18,11 +18,11 @@ from penstock.cli.maintenance.vacuum import vacuum as vacuum_command
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import compacted_name, owner_tag, staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.compact import compact
 from penstock.tables.export.files.lost_files import drop_lost_files

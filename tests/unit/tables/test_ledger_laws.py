@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.route.type_counts import UNROUTED
+from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import TypeStart
 from penstock.tables.export.ledger.codec import decode_entry, decode_state, encode_entry, encode_state
 from penstock.tables.export.ledger.entry import Entry, EntryKind, StartRecord, TypeRecord

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import Check, Offence, OffenceKind, Verdict, earliest

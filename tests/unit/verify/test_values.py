@@ -14,8 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.environment import Environment, new_batch_id
+from penstock.flow.table_flow import flow_of
 from penstock.flow.task import fused_stage
-from penstock.flow.write.manifest import decode_report
+from penstock.flow.write.report import UNROUTED, decode_report
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, MixedTypesPolicy, NewColumnPolicy, SqlSpec
 from penstock.lake.delta.compact import compact
@@ -24,7 +25,6 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.proof.values.compare import sampled
-from penstock.tables.delta.writer import decoded_schema, flow_of
 from penstock.tables.quarantine.table import Quarantine
 from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.small_table import Load, SmallTable
@@ -76,17 +76,11 @@ class Lake:
         """Commit a slice of these records."""
         self.records.update(values)
         piece = Slice(ONLY, min(values), max(values) + 1, min(values))
-        target = self.table.schema
-        flow = flow_of(
-            self.job,
-            Batch(new_batch_id(), (piece,)),
-            decoded_schema(self.job, target),
-            target,
-            self.table.spec.partition_by,
-        )
+        batch = Batch(new_batch_id(), (piece,))
+        flow = flow_of(self.job, batch, self.table.schema, self.table.spec.partition_by)
         [done] = fused_stage(flow)(self.log().records(ONLY, piece.start, piece.end))
-        report = decode_report(done.column(0)[0].as_py())
-        part = SlicePart(piece, 1, report.counts["orders", 0], report.files, report.quarantine_files)
+        share = decode_report(done.column(0)[0].as_py()).shares["orders", 0][UNROUTED]
+        part = SlicePart(piece, 1, share.counts, share.files, share.quarantine_files)
         outcome = self.table.commit(Proposal(self.job.name, flow.batch_id, (part,)))
         self.quarantine.append(outcome.accepted)
 

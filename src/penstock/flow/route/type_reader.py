@@ -15,9 +15,9 @@ from penstock.flow.columns.seen_types import NewFields, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder
+from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.field import field_at, leaf_type, widened
 from penstock.flow.route.routes import joined_bad
-from penstock.flow.route.type_counts import FanoutFlow, TypeFlow
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.export.columns import DAY
 from penstock.job.expressions import Field

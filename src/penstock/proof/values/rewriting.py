@@ -12,14 +12,15 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from penstock.flow.table_flow import flow_of
 from penstock.flow.task import fused_stage
-from penstock.flow.write.manifest import StagedFile, decode_report
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.report import decode_report
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch, Partition, Slice
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.values.files import ValueFile
-from penstock.tables.delta.writer import decoded_schema, flow_of
 
 BATCH_ID = "verify"
 
@@ -40,8 +41,7 @@ class TableRewriter:
     partition_by: tuple[str, ...]
 
     def written(self, piece: Slice, records: Iterable[pa.RecordBatch], folder: Path) -> Iterator[ValueFile]:
-        decoded = decoded_schema(self.job, self.target)
-        flow = flow_of(self.job, Batch(BATCH_ID, (piece,)), decoded, self.target, self.partition_by)
+        flow = flow_of(self.job, Batch(BATCH_ID, (piece,)), self.target, self.partition_by)
         table, bad = folder / "table", folder / "quarantine"
         flow = replace(
             flow,
@@ -51,7 +51,8 @@ class TableRewriter:
         storage = open_storage(str(table), {})
         schema = body_schema(self.target, self.partition_by)
         for report in fused_stage(flow)(records):
-            for file in decode_report(report.column(0)[0].as_py()).files:
+            shares = decode_report(report.column(0)[0].as_py()).shares
+            for file in (file for named in shares.values() for share in named.values() for file in share.files):
                 yield ValueFile(storage, data_file(file), schema, file.partition_values)
 
 

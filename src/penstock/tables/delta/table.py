@@ -45,10 +45,10 @@ class SingleTable:
             SlicePart(
                 piece,
                 tokens[piece.partition],
-                staged.counts_of(piece),
-                staged.files_of(piece),
-                staged.quarantine_files_of(piece),
-                staged.mark_of(piece),
+                (share := staged.share_of(piece)).counts,
+                share.files,
+                share.quarantine_files,
+                staged.found.mark_of(piece.partition),
             )
             for piece in batch.slices
         )

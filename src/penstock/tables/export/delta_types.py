@@ -18,8 +18,8 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
-from penstock.flow.route.type_counts import Share
 from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.report import Share
 from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.library import MissingTableError

@@ -210,7 +210,7 @@ class Export:
         return Landed(result, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
-        shares = staged.of(piece.partition)
+        shares = staged.found.of(piece.partition)
         roles = staged.roles[piece.partition]
         seen = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
@@ -225,7 +225,7 @@ class Export:
             min(max(seen), now_ms) if seen else None,
             roles.taken_from,
             self.files.routing.id,
-            staged.mark_of(piece.partition),
+            staged.found.mark_of(piece.partition),
         )
         for name, share in shares.items():
             if share.failed:

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.flow.route.type_counts import Share
 from penstock.flow.write.offset_ranges import Ranges
+from penstock.flow.write.report import Share
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, WrittenRecord

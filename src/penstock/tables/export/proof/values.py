@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock.errors import TransientError
 from penstock.flow.route.fanout import fanout_stage
-from penstock.flow.route.type_counts import RoutedSlice, decode_fanout
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.write.report import decode_report
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
@@ -49,7 +50,7 @@ class ExportRewriter:
         )
         storage = open_storage(flow.root_url, {})
         for report in fanout_stage(flow)(records):
-            shares = decode_fanout(report.column(0)[0].as_py()).shares.get(key, {})
+            shares = decode_report(report.column(0)[0].as_py()).shares.get(key, {})
             for name, share in shares.items():
                 if share.failed:
                     raise TransientError(f"records of type {name} cannot be written again", detail=share.failed)

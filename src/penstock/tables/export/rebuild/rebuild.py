@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
-from penstock.flow.route.fanout_write import REPLAYED
+from penstock.flow.route.type_files import REPLAYED
 from penstock.job.spec import JobSpec, StartAt, TypeStart
 from penstock.lake.delta.keys import fingerprint, position_key
 from penstock.lake.state import Totals

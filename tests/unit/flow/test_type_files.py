@@ -15,18 +15,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock.flow.route.fanout_write import FilePool, Owner
-from penstock.flow.route.type_counts import UNROUTED, RoutedSlice
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import UNROUTED
+from penstock.flow.write.tally import Owner
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
 A, B, NOBODY = Owner(KEY, "a"), Owner(KEY, "b"), Owner(KEY, UNROUTED)
 
 
-def pool_of(folder: Path, piece: RoutedSlice | None = None, **changes: Any) -> FilePool:
-    pool = FilePool(fanout_flow(folder, [type_flow("a", SCHEMA), type_flow("b", SCHEMA)], piece, **changes))
+def pool_of(folder: Path, piece: RoutedSlice | None = None, **changes: Any) -> TypeFiles:
+    pool = TypeFiles(fanout_flow(folder, [type_flow("a", SCHEMA), type_flow("b", SCHEMA)], piece, **changes))
     pool.begin(KEY, 100)
     return pool
 
@@ -35,7 +37,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], schema=SCHEMA)
 
 
-def add(pool: FilePool, owner: Owner, day: str, *numbers: int) -> None:
+def add(pool: TypeFiles, owner: Owner, day: str, *numbers: int) -> None:
     pool.add(owner, day, rows(*numbers), numbers[0], numbers[-1])
 
 
@@ -184,8 +186,8 @@ def test_a_failed_type_leaves_no_file_in_the_report_and_the_others_theirs(tmp_pa
     with pool.isolated(A):
         fail(OSError("quota\n  of a"))
     add(pool, A, "d3", 4)
-    assert pool.failure(A) == "quota of a"
-    assert pool.failure(B) is None
+    assert pool.failed[A] == "quota of a"
+    assert B not in pool.failed
     staged = pool.finish()
     assert staged.keys() == {B}
 
@@ -224,7 +226,7 @@ def test_a_file_that_cannot_be_closed_fails_its_type_alone(tmp_path: Path, monke
     add(pool, B, "2026-01-01", 2)
     staged = pool.finish()
     assert set(staged) == {B}
-    assert "no space left" in (pool.failure(A) or "")
+    assert "no space left" in pool.failed[A]
 
 
 def test_every_file_of_a_report_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
