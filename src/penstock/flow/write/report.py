@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -38,7 +38,7 @@ class Share:
     quarantine_files: tuple[StagedFile, ...] = ()
     failed: str = ""
     """Why the type could not be written; its files are then left to vacuum."""
-    new_fields: Mapping[str, Any] = field(default_factory=dict)
+    new_fields: str = ""
     """What fields show that its columns lack, as `flow.seen_types` writes it."""
     replayed: Ranges = ()
     """Of a replay: the offsets of the written rows."""

@@ -84,7 +84,9 @@ class Tally:
     def failed_share(self, reason: str) -> Share:
         """Of a type that could not be written: its records are only counted, for they are read again."""
         counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
-        return Share(counts=counts, first=self.first, size_bytes=self.size_bytes, failed=reason)
+        # It may quote a record, and with it what is no character.
+        printable = reason.encode("utf-8", "backslashreplace").decode()
+        return Share(counts=counts, first=self.first, size_bytes=self.size_bytes, failed=printable)
 
 
 class Tallies:
