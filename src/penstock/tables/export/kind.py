@@ -8,9 +8,9 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.job.spec import ExportSpec, JobSpec, job_of
-from penstock.lake.delta.compact import CompactReport, Progress
 from penstock.lake.delta.keys import position_key
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof

@@ -15,6 +15,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
 from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.table import Table
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
@@ -44,6 +45,8 @@ from penstock.tables.export.ledger.schemas import extended, schema_of, schema_te
 from penstock.tables.export.ledger.state import LedgerState, Rename
 
 COMMIT_ATTEMPTS_MAX = 50
+PROBE = "_probe."
+"""How the names of probes begin."""
 _BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 1.0
 
@@ -349,9 +352,17 @@ class ExportTable:
             self._probed.add(folder)
         return None
 
+    def probed(self, name: str) -> str:
+        """The folder below which probes of a type are put."""
+        return name
+
+    def type_tables(self) -> list[Table]:
+        """The tables of those types that have one of their own, and have had rows."""
+        return []
+
     def probe_folder(self, name: str, folder: str) -> str | None:
         """Why nothing can be put into a folder of a type; None if it can."""
-        path = f"{folder}/_probe.{new_batch_id()}"
+        path = f"{folder}/{PROBE}{new_batch_id()}"
         try:
             self.storage.put(path, b"")
             self.storage.delete(path)
