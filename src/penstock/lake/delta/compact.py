@@ -100,29 +100,16 @@ def commit_merged(
 
 
 def _change(table: Table, merged: Iterable[MergedGroup]) -> Change:
-    now_ms = int(table.environment.now() * 1000)
+    now_ms, columns = int(table.environment.now() * 1000), table.spec.partition_by
     inputs = [file for each in merged for file in each.group.files]
     outputs = [file for each in merged for file in each.outputs]
     removes = [
-        RemoveAction(
-            file.path,
-            False,
-            now_ms,
-            file.size_bytes,
-            dict(zip(table.spec.partition_by, file.values, strict=True)),
-        )
-        for file in inputs
+        RemoveAction(each.path, False, now_ms, each.size_bytes, dict(zip(columns, each.values, strict=True)))
+        for each in inputs
     ]
+    counts = {"files_removed": len(inputs), "files_added": len(outputs)}
     return Change(
         actions=[*removes, *(table.add_action(file, data_change=False) for file in outputs)],
         transactions={},
-        metadata={
-            "penstock": {
-                "v": 1,
-                "kind": "compact",
-                "job": table.job,
-                "files_removed": len(inputs),
-                "files_added": len(outputs),
-            }
-        },
+        metadata={"penstock": {"v": 1, "kind": "compact", "job": table.job, **counts}},
     )

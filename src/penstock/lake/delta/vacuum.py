@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 
 from deltalake import DeltaTable
 
@@ -89,10 +88,18 @@ class ListedTable:
         found = (entry for entry in table.storage().list() if not entry.path.startswith(LOG_FOLDER))
         return cls(table, tuple(found), retention_seconds)
 
-    def classify(self, rules: NameRules) -> Classified:
-        """By the version that is loaded; the rules go by one that was loaded after the listing, too."""
+    def classify(self, rules: Callable[[Table], NameRules]) -> Classified:
+        """Load the newest version and go by it; what else the rules go by was read after the listing, too."""
+        self.table.refresh()
         storage, url = self.table.storage(), self.table.spec.path
-        files = self._loaded(rules)
+        with library_errors(url):
+            files = LoadedFiles(
+                self.table.spec.partition_by,
+                active=active_paths(self.table.handle),
+                removed=_removed(self.table.handle, 0.0),
+                expired=_removed(self.table.handle, self.retention_seconds),
+                rules=rules(self.table),
+            )
         found = classify_all(url, storage, self.entries, files.classify)
         # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
         unsure = {entry.path for entry, reason in found.dead if reason is not Dead.REMOVED}
@@ -101,35 +108,21 @@ class ListedTable:
             return found
         return classify_all(url, storage, self.entries, replace(files, removed=files.removed | fresh).classify)
 
-    def _loaded(self, rules: NameRules) -> LoadedFiles:
-        handle = self.table.handle
-        with library_errors(self.table.spec.path):
-            return LoadedFiles(
-                self.table.spec.partition_by,
-                active=active_paths(handle),
-                removed=_removed(handle, 0.0),
-                expired=_removed(handle, self.retention_seconds),
-                rules=rules,
-            )
 
-
-def data_rules(table: Table, jobs: frozenset[str]) -> NameRules:
-    """The rules for the files of a table into which these jobs write: a name does not say whose it is.
+def data_rules(table: Table) -> NameRules:
+    """The rules for the files of a table into which several jobs may write: a name does not say whose it is.
 
     A slice is committed only where its start is the position, and positions never fall: every job that reads the
     partition must have passed it. In the same way every job must have passed a replay run of that number.
     """
+    jobs = writing_jobs(table)
     run_over = min(table.transaction(replay_key(job)) or 0 for job in jobs)
 
-    @cache
-    def lowest_position(topic_id: str, number: int) -> int | None:
-        # The keys of app transactions hold the topic id and no topic.
-        partition = Partition("", topic_id, number)
-        found = (table.transaction(position_key(job, partition)) for job in jobs)
-        return min((each for each in found if each is not None), default=None)
-
     def of_slice(name: StagedName) -> Verdict:
-        return by_position(name, lowest_position(name.topic_id, name.partition))
+        # The keys of app transactions hold the topic id and no topic.
+        partition = Partition("", name.topic_id, name.partition)
+        found = (table.transaction(position_key(job, partition)) for job in jobs)
+        return by_position(name, min((each for each in found if each is not None), default=None))
 
     return NameRules(of_slice, by_version(table), lambda name: by_run(name, run_over))
 

@@ -20,7 +20,7 @@ from penstock.flow.write.names import (
     parse_replayed_name,
     parse_staged_name,
 )
-from penstock.lake.maintenance.reports import Deleted, Dropped, VacuumReport
+from penstock.lake.maintenance.reports import Deleted, VacuumReport
 from penstock.lake.storage import Entry, Storage
 
 
@@ -79,9 +79,7 @@ def classify_all(
     return Classified(url, storage, tuple(dead), kept)
 
 
-def delete_dead(
-    folders: Sequence[Classified], reach: Reach, *, dry_run: bool = False, dropped: Iterable[Dropped] = ()
-) -> VacuumReport:
+def delete_dead(folders: Sequence[Classified], reach: Reach, *, dry_run: bool = False) -> VacuumReport:
     """Delete what can go, one file after the other; a dry run only tells."""
     deleted: list[Deleted] = []
     for folder in folders:
@@ -91,4 +89,4 @@ def delete_dead(
                 reach("vacuum_deleting")
                 folder.storage.delete(entry.path)
     kept = sum((each.kept for each in folders), Counter[str]())
-    return VacuumReport(tuple(deleted), dict(kept), dry_run, tuple(dropped))
+    return VacuumReport(tuple(deleted), dict(kept), dry_run)

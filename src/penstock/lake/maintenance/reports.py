@@ -74,17 +74,13 @@ class Deleted:
     reason: str
 
 
-class Dropped(Protocol):
+@dataclass(frozen=True, slots=True)
+class Dropped:
     """A file that was given up: it was to be moved to its place, and is gone."""
 
-    @property
-    def type(self) -> str: ...
-
-    @property
-    def target(self) -> str: ...
-
-    @property
-    def rows(self) -> int: ...
+    type: str
+    path: str
+    rows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +105,12 @@ class VacuumReport:
             ],
             "size_bytes": self.size_bytes,
             "kept": dict(self.kept),
-            "dropped": [{"type": each.type, "path": each.target, "rows": each.rows} for each in self.dropped],
+            "dropped": [asdict(each) for each in self.dropped],
         }
 
     def lines(self) -> Iterator[str]:
         for each in self.dropped:
-            yield f"{each.target}: its staged file is gone, {each.rows} rows of type {each.type} are given up"
+            yield f"{each.path}: its staged file is gone, {each.rows} rows of type {each.type} are given up"
         for gone in self.deleted:
             yield f"{gone.table_url}/{gone.path}: {gone.reason}"
         yield f"{len(self.deleted)} files {'would go' if self.dry_run else 'deleted'}, {self.size_bytes} bytes"

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
-from penstock.lake.delta.keys import position_key, quarantine_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import ListedTable, data_rules, writing_jobs
 from penstock.lake.maintenance.leftovers import delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
-from penstock.logs.log import Partition
-from penstock.tables.quarantine.leftovers import Owner, quarantine_rules
+from penstock.tables.quarantine.discard import Listings, listed_marks
+from penstock.tables.quarantine.leftovers import quarantine_rules
 from penstock.tables.quarantine.life import life_of
 
 
@@ -22,17 +18,9 @@ def vacuum(
     data = ListedTable.of(table, retention_seconds)
     bad = None if quarantine is None else ListedTable.of(quarantine, retention_seconds)
     table.environment.reach("vacuum_listed")
-    table.refresh()
-    jobs = writing_jobs(table)
-    found = [data.classify(data_rules(table, jobs))]
+    found = [data.classify(data_rules)]
     if bad is not None:
-        bad.table.refresh()
-        found.append(bad.classify(quarantine_rules(bad.table, [_owner(table, each) for each in jobs])))
+        numbers = table.transactions()
+        listings = Listings(life_of(table), listed_marks(numbers))
+        found.append(bad.classify(lambda each: quarantine_rules(each, writing_jobs(table), numbers, listings)))
     return delete_dead(found, table.environment.reach, dry_run=dry_run)
-
-
-def _owner(table: Table, job: str) -> Owner:
-    def number(key: Callable[[str, Partition], str], partition: Partition) -> int | None:
-        return table.transaction(key(job, partition))
-
-    return Owner(job, life_of(table), partial(number, position_key), partial(number, quarantine_key))

@@ -90,11 +90,7 @@ MergedGroup = Merged[Input]
 
 
 def compact(
-    table: ExportTable,
-    target_bytes: int | None = None,
-    *,
-    all_days: bool = False,
-    progress: Progress | None = None,
+    table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, progress: Progress | None = None
 ) -> CompactReport:
     """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest.
 
@@ -135,8 +131,7 @@ class _Staged:
     def may_bring_back(self, file: DataFile) -> bool:
         """Whether a copy of it may be under way or still begin: a source in whose slice its last offset lies."""
         final = file.name
-        age_seconds = self._files.now - file.modified_at.timestamp()
-        if self._files.keeps_sources and age_seconds < self._files.stage_age_seconds:
+        if self._files.may_be_copied(file.modified_at):
             return True
         return final is not None and any(
             each.partition == final.partition and each.start <= final.last_offset < each.end
@@ -148,7 +143,7 @@ class _Staged:
         entry = self._entries.get(source)
         if entry is None:
             return False
-        if source in self._files.ordered or (self._files.keeps_sources and self._files.is_young(entry)):
+        if source in self._files.ordered or self._files.may_be_copied(entry.modified_at):
             return True
         # Its output lies under the final name, so its entry is complete, and nobody has to find it any more.
         self._table.storage.delete(source)
@@ -244,20 +239,14 @@ def _land(table: ExportTable, merged: Sequence[MergedGroup], entry_max: int) -> 
         if not alive:
             return None
         table.environment.reach("compact_checked")
+        outputs = [file for each in alive for file in each.outputs]
         names = _free_names(table.job.name, state.number + 1, folder, there)
         return Draft(
             EntryKind.COMPACTION,
             removes=tuple(one.file.path for each in alive for one in each.group.files),
             renames=tuple(
-                Rename(
-                    output.path,
-                    target,
-                    first.type,
-                    waits=True,
-                    rows=output.rows,
-                    size_bytes=output.size_bytes,
-                )
-                for output, target in zip((file for each in alive for file in each.outputs), names, strict=False)
+                Rename(each.path, target, first.type, waits=True, rows=each.rows, size_bytes=each.size_bytes)
+                for each, target in zip(outputs, names, strict=False)
             ),
         )
 

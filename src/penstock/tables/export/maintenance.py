@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import ExportSpec, JobSpec
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.maintenance.reports import CompactReport, Dropped, VacuumReport
 from penstock.logs.log import Log
 from penstock.tables.export.compact import compact as compact_files
 from penstock.tables.export.files.lost_files import drop_lost_files
@@ -34,8 +36,9 @@ def vacuum_export(job: JobSpec[ExportSpec], wish: VacuumWish, environment: Envir
     """Delete dead files; only where types have no tables of their own, the ledger alone knows which they are."""
     needs_ledger = job.table.format == "parquet" or wish.drop_lost
     table = existing(job, environment) if needs_ledger else open_export(job, environment)
-    dropped = drop_lost_files(table, dry_run=wish.dry_run) if wish.drop_lost else ()
-    return vacuum(table, dry_run=wish.dry_run, dropped=dropped)
+    lost = drop_lost_files(table, dry_run=wish.dry_run) if wish.drop_lost else ()
+    report = vacuum(table, dry_run=wish.dry_run)
+    return replace(report, dropped=tuple(Dropped(each.type, each.target, each.rows) for each in lost))
 
 
 def rebuild_export(job: JobSpec[ExportSpec], log: Log, environment: Environment) -> RebuildReport:

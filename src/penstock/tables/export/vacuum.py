@@ -14,27 +14,22 @@ copy may bring a removed file back as long as it finds the staged one. So the st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from urllib.parse import urlsplit
 
 from penstock.flow.write.names import CompactedName, ReplayedName, StagedName, parse_compacted_name
-from penstock.lake.delta.vacuum import ListedTable, data_rules, writing_jobs
-from penstock.lake.maintenance.leftovers import (
-    CanGo,
-    Classified,
-    NameRules,
-    Stays,
-    Verdict,
-    classify_all,
-    delete_dead,
-)
-from penstock.lake.maintenance.reports import Dropped, VacuumReport
-from penstock.lake.storage import Entry, Storage
+from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.table import Table
+from penstock.lake.delta.vacuum import ListedTable, data_rules
+from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, Verdict, classify_all, delete_dead
+from penstock.lake.maintenance.reports import VacuumReport
+from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.table import PROBE, Draft, ExportTable
-from penstock.tables.quarantine.leftovers import Owner, quarantine_rules
+from penstock.tables.quarantine.leftovers import quarantine_rules
 from penstock.tables.quarantine.table import open_quarantine
 
 _MOVING_SCHEMES = frozenset({"", "file", "memory", "hdfs"})
@@ -59,11 +54,6 @@ class Kept(Stays):
     UNKNOWN = "not a name of Penstock"
 
 
-def lives_of(state: LedgerState) -> Mapping[tuple[str, int], Partition]:
-    """The partitions by what names of files tell of them."""
-    return {(each.topic_id, each.number): each for each in state.partitions}
-
-
 @dataclass(frozen=True, slots=True)
 class StagedFiles:
     """What the ledger says about staged files, and what time it is; read after the files were listed."""
@@ -75,21 +65,29 @@ class StagedFiles:
     stage_age_seconds: float
     keeps_sources: bool
     """Whether a rename of this store is a copy that leaves its source (`Storage.rename_if_absent`)."""
-    ordered: frozenset[str] = field(init=False)
-    lives: Mapping[tuple[str, int], Partition] = field(init=False)
-
-    def __post_init__(self) -> None:
-        orders = (*self.state.unfinished.renames, *self.state.pending)
-        object.__setattr__(self, "ordered", frozenset(each.source for each in orders))
-        object.__setattr__(self, "lives", lives_of(self.state))
+    ordered: frozenset[str]
+    """Those that an entry has taken."""
+    lives: Mapping[tuple[str, int], Partition]
+    """The partitions by what names tell of them."""
 
     @classmethod
     def of(cls, table: ExportTable, state: LedgerState) -> StagedFiles:
-        limit, now = table.job.limits.stage_age_seconds_max, table.environment.now()
-        return cls(state, table.places.staged, now, limit, keeps_sources(table.storage))
+        return cls(
+            state,
+            table.places.staged,
+            table.environment.now(),
+            table.job.limits.stage_age_seconds_max,
+            urlsplit(table.storage.url).scheme.lower() not in _MOVING_SCHEMES,
+            frozenset(each.source for each in (*state.unfinished.renames, *state.pending)),
+            {(each.topic_id, each.number): each for each in state.partitions},
+        )
 
-    def is_young(self, entry: Entry) -> bool:
-        return self.now - entry.modified_at.timestamp() < self.stage_age_seconds
+    def is_young(self, modified_at: datetime) -> bool:
+        return self.now - modified_at.timestamp() < self.stage_age_seconds
+
+    def may_be_copied(self, modified_at: datetime) -> bool:
+        """Whether a copy of this file, or to it, may still be under way (RULES L7)."""
+        return self.keeps_sources and self.is_young(modified_at)
 
     def classify(self, entry: Entry) -> Verdict:
         """Whether a file in the staged folder can go."""
@@ -102,12 +100,11 @@ class StagedFiles:
         verdict = rules.classify(name)
         if verdict is None:
             return Kept.UNKNOWN
-        # A copy under way may need it still, and what it brings back must not be compacted yet (RULES L7).
-        return Kept.YOUNG if isinstance(verdict, Dead) and self.keeps_sources and self.is_young(entry) else verdict
+        return Kept.YOUNG if isinstance(verdict, Dead) and self.may_be_copied(entry.modified_at) else verdict
 
     def classify_probe(self, entry: Entry) -> Verdict:
         """A probe is put and deleted at once: one that is old was left by a process that died in between."""
-        return Kept.YOUNG if self.is_young(entry) else Dead.PROBE
+        return Kept.YOUNG if self.is_young(entry.modified_at) else Dead.PROBE
 
     def _of_slice(self, kind: str, name: StagedName) -> Verdict:
         partition = self.lives.get((name.topic_id, name.partition))
@@ -124,11 +121,7 @@ class StagedFiles:
         return Dead.REPLAYED if self.state.replay_run >= int(name.run) else Kept.COMMITTABLE
 
 
-def keeps_sources(storage: Storage) -> bool:
-    return urlsplit(storage.url).scheme.lower() not in _MOVING_SCHEMES
-
-
-def vacuum(table: ExportTable, *, dry_run: bool = False, dropped: Iterable[Dropped] = ()) -> VacuumReport:
+def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     """Delete the dead files of an export and of its quarantine; the job may run meanwhile."""
     storage, url, reach = table.storage, table.job.table.path, table.environment.reach
     staged = list(storage.list(table.places.staged))
@@ -141,19 +134,18 @@ def vacuum(table: ExportTable, *, dry_run: bool = False, dropped: Iterable[Dropp
     found = [
         classify_all(url, storage, staged, files.classify),
         classify_all(url, storage, _probes(table, state), files.classify_probe),
-        *(_classify_table(each) for each in tables),
+        *(each.classify(data_rules) for each in tables),
     ]
     if quarantine is not None:
-        quarantine.table.refresh()
-        found.append(quarantine.classify(quarantine_rules(quarantine.table, [_owner(table, state)])))
-    return delete_dead(found, reach, dry_run=dry_run, dropped=dropped)
+        found.append(quarantine.classify(lambda each: _quarantine_rules(each, table, state)))
+    return delete_dead(found, reach, dry_run=dry_run)
 
 
 def _retire_outputs(table: ExportTable, staged: Iterable[Entry], dry_run: bool) -> LedgerState:
     """Say in the ledger that nobody takes outputs any more that old compactions left; the state with that."""
     state = table.state()
     files = StagedFiles.of(table, state)
-    old = [each for each in staged if files.classify(each) is Kept.COMMITTABLE and not files.is_young(each)]
+    old = [each for each in staged if files.classify(each) is Kept.COMMITTABLE and not files.is_young(each.modified_at)]
     names = (parse_compacted_name(each.path) for each in old)
     retired = max((each.version_max for each in names if each is not None), default=0)
     if retired <= state.retired:
@@ -171,22 +163,9 @@ def _probes(table: ExportTable, state: LedgerState) -> Iterable[Entry]:
                 yield entry
 
 
-def _classify_table(listed: ListedTable) -> Classified:
-    listed.table.refresh()
-    return listed.classify(data_rules(listed.table, writing_jobs(listed.table)))
-
-
-def _owner(table: ExportTable, state: LedgerState) -> Owner:
-    """Of a quarantined file any type's entry may still be the one that lists it: all of them must have passed it."""
-    lives = lives_of(state)
-
-    def position(partition: Partition) -> int | None:
-        known = lives.get((partition.topic_id, partition.number))
-        return None if known is None else state.global_position(known)
-
-    def listed_up_to(partition: Partition) -> int | None:
-        known = lives.get((partition.topic_id, partition.number))
-        listing = None if known is None else state.of(known).listing
-        return None if listing is None else listing.number
-
-    return Owner(table.job.name, table.life, position, listed_up_to)
+def _quarantine_rules(quarantine: Table, table: ExportTable, state: LedgerState) -> NameRules:
+    """Any type's entry may still be the one that lists a file: all types of its partition must have passed it."""
+    job = table.job.name
+    reached = {position_key(job, each): state.global_position(each) for each in state.partitions}
+    positions = {key: position for key, position in reached.items() if position is not None}
+    return quarantine_rules(quarantine, [job], positions, table.listings(state))

@@ -7,47 +7,38 @@ start in their name. Several tables may share a quarantine: a file goes by the p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from penstock.flow.write.names import ReplayedName, StagedName, owner_tag
-from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.keys import position_key, replay_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import Kept, by_position, by_run, by_version
 from penstock.lake.maintenance.leftovers import NameRules, Verdict
 from penstock.logs.log import Partition
+from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.life import appended_up_to
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """What the table of a job says about the files that its batches staged for the quarantine.
+def quarantine_rules(
+    quarantine: Table, jobs: Iterable[str], positions: Mapping[str, int], listings: Listings
+) -> NameRules:
+    """The rules for what these jobs of one table staged; files of other jobs are theirs.
 
-    Partitions are asked for by topic id and number, without a topic.
+    `positions` are those below which the table commits nothing any more, by their keys.
     """
-
-    job: str
-    life: int | None
-    position: Callable[[Partition], int | None]
-    """Below it nothing of a partition is committed any more."""
-    listed_up_to: Callable[[Partition], int | None]
-    """What `life.appended_up_to` reaches once all listed files are appended."""
-
-
-def quarantine_rules(quarantine: Table, owners: Iterable[Owner]) -> NameRules:
-    """The rules for the files of a quarantine; those of other jobs, and their replay runs, are theirs."""
-    by_tag = {owner_tag(each.job): each for each in owners}
+    job_of = {owner_tag(each): each for each in jobs}
     own_tag = owner_tag(quarantine.job)
     run_over = quarantine.transaction(replay_key(quarantine.job)) or 0
 
     def of_slice(name: StagedName) -> Verdict:
-        if name.owner is None or name.owner not in by_tag:
+        job = job_of.get(name.owner or "")
+        if job is None:
             return Kept.OTHERS
-        owner, partition = by_tag[name.owner], Partition("", name.topic_id, name.partition)
-        listed = owner.listed_up_to(partition)
-        if listed is not None and appended_up_to(quarantine, owner.job, owner.life, partition) < listed:
+        partition = Partition("", name.topic_id, name.partition)
+        key = position_key(job, partition)
+        if appended_up_to(quarantine, job, listings.life, partition) < listings.marks.get(key, 0):
             return Kept.PENDING
-        return by_position(name, owner.position(partition))
+        return by_position(name, positions.get(key))
 
     def of_replay(name: ReplayedName) -> Verdict:
         return by_run(name, run_over) if name.owner == own_tag else Kept.OTHERS
