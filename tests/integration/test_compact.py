@@ -24,7 +24,6 @@ from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
 from penstock.lake.delta.active_files import active_files, active_paths
 from penstock.lake.delta.compact import (
     VERSIONS_TO_LAND_MAX,
-    CompactReport,
     commit_merged,
     compact,
     group_files,
@@ -32,6 +31,7 @@ from penstock.lake.delta.compact import (
 )
 from penstock.lake.delta.keys import token_key
 from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.maintenance.reports import CompactReport
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2

@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.compact import CompactReport, Progress
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, Report, VacuumReport
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition
@@ -151,16 +151,11 @@ class VacuumWish:
     drop_lost: bool = False
 
 
-class RebuildReport(Protocol):
+class RebuildReport(Report, Protocol):
     """What came of making a lost commit log again."""
 
     @property
     def ok(self) -> bool: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-    def lines(self) -> Iterable[str]:
-        """The report for people."""
 
 
 class Kind(Protocol):

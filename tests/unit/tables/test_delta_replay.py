@@ -14,12 +14,12 @@ from deltalake import DeltaTable
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.vacuum import Dead, vacuum
-from penstock.tables.export.delta_types import DeltaTypes, type_tables
+from penstock.lake.delta.vacuum import Dead
+from penstock.tables.export.delta_types import DeltaTypes
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.replays import LedgerRuns, raise_run
+from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.discard import discard
 from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
@@ -71,10 +71,10 @@ def dies(root: ExportRoot, step: str, rows: Rows = RUN, run: int = 1) -> None:
 
 
 def test_a_run_brings_rows_into_the_tables_of_their_types_and_moves_no_position(root: ExportRoot) -> None:
-    before = [each.state([ZERO]).of(ZERO) for each in type_tables(job_of(root.job, ExportSpec), Environment())]
+    before = [each.state([ZERO]).of(ZERO) for each in opened(root).type_tables()]
     assert replay(root, RUN)
     assert (rows_in(root), in_quarantine(root)) == (root.expected, 0)
-    after = [each.state([ZERO]).of(ZERO) for each in type_tables(job_of(root.job, ExportSpec), Environment())]
+    after = [each.state([ZERO]).of(ZERO) for each in opened(root).type_tables()]
     assert [each.position for each in after] == [each.position for each in before]
     assert sorted(each.totals.replayed for each in after) == [1, 2]
     days = pl.read_delta(str(root.lake / "click")).filter(pl.col("kafka_offset") == 4)["day"].to_list()
@@ -165,12 +165,11 @@ def test_compaction_and_vacuum_between_neither_lose_nor_double(root: ExportRoot,
     late = opened(root)
     late.ledger.refresh()
     root.stage_replay(ZERO, 1, {("click", MONDAY): [4]})
-    for each in type_tables(job_of(root.job, ExportSpec), Environment()):
-        assert vacuum(each).deleted == () or step == "type_landed"
+    assert vacuum(opened(root)).deleted == () or step == "type_landed"
     opened(root).complete()
-    for each in type_tables(job_of(root.job, ExportSpec), Environment()):
+    for each in opened(root).type_tables():
         assert compact(each, TARGET_BYTES).files_removed
-        assert {dead.reason for dead in vacuum(each).deleted} <= {Dead.REPLAYED}
+    assert {dead.reason for dead in vacuum(opened(root)).deleted} <= {Dead.REPLAYED}
     late.complete()
     assert rows_in(root) == root.expected
     assert restart(root) == 3
@@ -185,7 +184,7 @@ def test_a_type_whose_first_rows_are_replayed_begins_its_table_with_them(root: E
     later.write(ZERO, 14, 16, {("view", WEDNESDAY): [14, 15]})
     assert failed(judged(later.job)) == []
     assert rows_in(later)["view", 0, 3] == 1
-    (view,) = [each for each in type_tables(job_of(later.job, ExportSpec), Environment()) if "view" in each.spec.path]
+    (view,) = [each for each in opened(later).type_tables() if "view" in each.spec.path]
     assert view.state([ZERO]).of(ZERO).totals.replayed == 1
 
 
@@ -215,7 +214,7 @@ def test_a_verification_does_not_mind_what_is_replayed_meanwhile(root: ExportRoo
     replay(root, {("order", MONDAY): [3]}, removes=False)
     assert quarantined.rows == 3
     assert failed(judged(root.job, facts)) == []
-    for each in type_tables(job_of(root.job, ExportSpec), Environment()):
+    for each in opened(root).type_tables():
         compact(each, TARGET_BYTES)
     with pytest.raises(TransientError, match="meanwhile"):
         judged(root.job, facts)

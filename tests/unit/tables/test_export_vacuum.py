@@ -27,6 +27,7 @@ from penstock.logs.log import Partition, Slice
 from penstock.tables.export.compact import compact
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.table import PROBE
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import (
@@ -48,8 +49,8 @@ LATER = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambd
 UNIQUE = "0" * 32
 
 
-def started(folder: Path) -> ExportRoot:
-    root = ExportRoot(job_file(folder))
+def started(folder: Path, export: str = "") -> ExportRoot:
+    root = ExportRoot(job_file(folder, export=export))
     root.start(ZERO)
     return root
 
@@ -208,6 +209,16 @@ def test_old_probes_go_and_young_ones_stay(tmp_path: Path) -> None:
     assert deleted(root, LATER) == [probe]
 
 
+def test_old_probes_in_the_log_of_a_types_table_go_and_young_ones_stay(tmp_path: Path) -> None:
+    """A replay asks so whether the table will take its files; a process may die before it takes the probe away."""
+    root = filled(tmp_path, export="format: delta")
+    probe = f"order/_delta_log/{PROBE}{UNIQUE}"
+    root.table.storage.put(probe, b"")
+    assert vacuum(root.open()).kept["staged or probed a short while ago"] == 1
+    assert deleted(root, LATER) == [probe]
+    assert failed(judged(root.job)) == []
+
+
 def test_a_dry_run_deletes_nothing_and_tells_the_same(tmp_path: Path) -> None:
     root = started(tmp_path)
     path = leave_slice(root, 0, 10)
@@ -298,8 +309,9 @@ def append_listed(root: ExportRoot) -> None:
     quarantine_of(root).append_listed([Listed(ZERO, listing.number, "", listing.files)])
 
 
-def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_path: Path) -> None:
-    root = started(tmp_path)
+@pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
+def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_path: Path, export: str) -> None:
+    root = started(tmp_path, export)
     commit_bad(root, 0, 10)
     append_listed(root)
     (orphan,) = stage_bad(root, ZERO, 10, 20)

@@ -18,9 +18,10 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key, replay_key, table_key
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.delta.vacuum import Kept, vacuum
+from penstock.lake.delta.vacuum import Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition
+from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.discard import DiscardReport, discard
 from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
 from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows

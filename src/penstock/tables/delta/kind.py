@@ -11,11 +11,12 @@ from penstock.errors import UserError
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
 from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
-from penstock.lake.delta.compact import CompactReport, Progress, compact
+from penstock.lake.delta.compact import compact
 from penstock.lake.delta.keys import is_position_of
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.table import Table, open_or_create, open_table
-from penstock.lake.delta.vacuum import VacuumReport, vacuum
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
@@ -27,6 +28,7 @@ from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.replay_target import TableTarget
 from penstock.tables.delta.status import table_status
 from penstock.tables.delta.table import SingleTable
+from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.delta.writer import BatchWriter
 from penstock.tables.kind import CompactWish, RebuildReport, SchemaChanged, VacuumWish
 from penstock.tables.quarantine.discard import Listings, listed_marks

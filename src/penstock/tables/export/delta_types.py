@@ -48,17 +48,6 @@ def type_table_spec(place: TableSpec, name: str) -> DeltaTableSpec:
     )
 
 
-def type_tables(job: JobSpec[ExportSpec], environment: Environment) -> list[Table]:
-    """The tables of those types that have had rows."""
-    found = []
-    for name in job.table.all_types:
-        try:
-            found.append(open_table(type_table_spec(job.table, name), job.name, environment))
-        except MissingTableError:
-            continue
-    return found
-
-
 class DeltaTypes(ExportTable):
     """The types of a routed job as Delta tables side by side; the ledger keeps what they have in common."""
 
@@ -128,7 +117,7 @@ class DeltaTypes(ExportTable):
             return error.primary
         if (known := self._run_of(name)) >= run:
             return f"its table knows replay run {known} already"
-        return self.probe_folder(name, f"{name}/_delta_log")
+        return self.probe_folder(name, self.probed(name))
 
     def runs_taken(self) -> int:
         return max(self._run_of(name) for name in self.export.all_types)
@@ -155,6 +144,12 @@ class DeltaTypes(ExportTable):
                 hint="run the job once with the job file as it was then, and change it afterwards",
             )
         return own
+
+    def type_tables(self) -> list[Table]:
+        return [table for name in self.export.all_types if (table := self._table(name)) is not None]
+
+    def probed(self, name: str) -> str:
+        return f"{name}/_delta_log"
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Delta says itself whether it takes a commit, before anything else moves."""

@@ -8,9 +8,8 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.job.spec import ExportSpec, JobSpec, job_of
-from penstock.lake.delta.compact import CompactReport, Progress
-from penstock.lake.delta.keys import position_key
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
@@ -99,7 +98,4 @@ class ExportKind:
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         files = open_export(job_of(job, ExportSpec), environment)
-        state = files.state()
-        listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
-        marks = {position_key(job.name, each): number for each, number in listed.items()}
-        return Listings(files.life, marks, state.replay_run)
+        return files.listings(files.state())

@@ -15,7 +15,8 @@ from penstock.flow.columns.fitting import grown, respelled
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
 from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
-from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.table import Table
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
@@ -43,8 +44,11 @@ from penstock.tables.export.ledger.proposal import (
 from penstock.tables.export.ledger.routing import Routing
 from penstock.tables.export.ledger.schemas import extended, schema_of, schema_text
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.quarantine.discard import Listings
 
 COMMIT_ATTEMPTS_MAX = 50
+PROBE = "_probe."
+"""How the names of probes begin."""
 _BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 1.0
 
@@ -91,8 +95,7 @@ class ExportTable:
     @property
     def life(self) -> int | None:
         """The fingerprint of this ledger, which another one of the same job and root does not have; None: no ledger."""
-        first_batch = self.ledger.refresh().first_batch
-        return fingerprint(first_batch) if first_batch else None
+        return self.ledger.refresh().life
 
     @property
     def version(self) -> int:
@@ -101,6 +104,12 @@ class ExportTable:
     def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
         """The ledger's word as of its newest entry, whatever partitions are asked for."""
         return self.ledger.refresh()
+
+    def listings(self, state: LedgerState) -> Listings:
+        """What entries list for the quarantine."""
+        listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
+        marks = {position_key(self.job.name, each): number for each, number in listed.items()}
+        return Listings(state.life, marks, state.replay_run)
 
     # commit
 
@@ -351,9 +360,17 @@ class ExportTable:
             self._probed.add(folder)
         return None
 
+    def probed(self, name: str) -> str:
+        """The folder below which probes of a type are put."""
+        return name
+
+    def type_tables(self) -> list[Table]:
+        """The tables of those types that have one of their own, and have had rows."""
+        return []
+
     def probe_folder(self, name: str, folder: str) -> str | None:
         """Why nothing can be put into a folder of a type; None if it can."""
-        path = f"{folder}/_probe.{new_batch_id()}"
+        path = f"{folder}/{PROBE}{new_batch_id()}"
         try:
             self.storage.put(path, b"")
             self.storage.delete(path)

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.keys import fingerprint, topic_fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
 
@@ -193,6 +193,11 @@ class LedgerState:
         lane = here.lanes.get(name)
         waiting = [each.start for each in self.pending if each.type == name and _of(each, partition)]
         return min([here.position if lane is None else lane.position, *waiting])
+
+    @property
+    def life(self) -> int | None:
+        """What another ledger of the same job and root does not have; None: there is no entry yet."""
+        return fingerprint(self.first_batch) if self.first_batch else None
 
     def global_position(self, partition: Partition) -> int | None:
         """The offset below which nothing has to be read again: the minimum over all types."""

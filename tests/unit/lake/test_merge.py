@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.errors import InvariantError
+from penstock.lake.maintenance.merge import OneFile, Source, merge_files, unified
 from penstock.lake.storage import open_storage
-from penstock.tables.export.files.merge import MergeOptions, merge_files, unified
 
 
 def test_files_with_other_fields_and_spellings_become_one_file_and_lose_no_value(tmp_path: Path) -> None:
@@ -23,7 +23,8 @@ def test_files_with_other_fields_and_spellings_become_one_file_and_lose_no_value
     schema = unified(table.schema for table in tables)
     assert schema.names == ["n", "Tag", "meta"]
     storage = open_storage(str(tmp_path), {})
-    merge_files(storage, ["0.parquet", "1.parquet"], "whole.parquet", schema, {}, MergeOptions("snappy", 1024))
+    sink = OneFile(storage, "whole.parquet", schema, "snappy", 1024, {})
+    merge_files(storage, [Source("0.parquet"), Source("1.parquet")], schema, sink)
     assert pq.read_table(tmp_path / "whole.parquet").to_pylist() == [
         {"n": 1, "Tag": "a", "meta": {"x": 1, "y": None}},
         {"n": 2, "Tag": "b", "meta": {"x": 2, "y": "t"}},
