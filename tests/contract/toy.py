@@ -20,9 +20,9 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.spec import JobSpec, TableSpec
-from penstock.lake.delta.compact import CompactReport, Progress
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, SlicePart, StartPart, check
 from penstock.lake.state import DeltaPartition, DeltaState, given_up_totals, slice_totals
 from penstock.logs.log import Batch, Log, Partition, Slice

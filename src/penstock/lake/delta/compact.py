@@ -108,7 +108,6 @@ def _change(table: Table, merged: Iterable[MergedGroup]) -> Change:
         RemoveAction(each.path, False, now_ms, each.size_bytes, dict(zip(columns, each.values, strict=True)))
         for each in inputs
     ]
-    counts = {"files_removed": len(inputs), "files_added": len(outputs)}
     return Change(
         actions=[*removes, *(table.add_action(file, data_change=False) for file in outputs)],
         transactions={},
