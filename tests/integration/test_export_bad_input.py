@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import FIRST_DAY, ExportPipe, event, export_job, type_of
 from tests.kafka import Produce, Topics

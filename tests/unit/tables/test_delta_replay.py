@@ -14,12 +14,13 @@ from deltalake import DeltaTable
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.vacuum import Dead, vacuum
 from penstock.tables.export.delta_types import DeltaTypes, type_tables
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.replays import LedgerRuns, raise_run
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.quarantine.discard import discard
 from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows

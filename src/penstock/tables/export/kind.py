@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.compact import CompactReport, Progress
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.vacuum import VacuumReport
@@ -23,6 +23,8 @@ from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.verification import prove_export
 from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.replay_target import ExportTarget
+from penstock.tables.export.section.section import ExportSection
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.status import day_answers, export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import ExportWriter, WrittenShares
@@ -55,6 +57,7 @@ class ExportKind:
     """Mixed event types of one log, by type and day."""
 
     name = ExportSpec.kind
+    section = ExportSection()
     steps = (
         "entry_written",
         "removing",

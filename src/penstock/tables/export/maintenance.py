@@ -6,7 +6,7 @@ from collections import Counter
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import CompactReport, Progress
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.delta.vacuum import VacuumReport
@@ -18,6 +18,7 @@ from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import vacuum as vacuum_files
 from penstock.tables.kind import CompactWish, VacuumWish

@@ -13,7 +13,7 @@ from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import grown, respelled
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
-from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
+from penstock.job.spec import DaysSpec, JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
@@ -42,6 +42,7 @@ from penstock.tables.export.ledger.proposal import (
 from penstock.tables.export.ledger.routing import Routing
 from penstock.tables.export.ledger.schemas import extended, schema_of, schema_text
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
 
 COMMIT_ATTEMPTS_MAX = 50
 _BACKOFF_SECONDS = 0.02

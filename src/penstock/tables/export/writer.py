@@ -19,7 +19,7 @@ from penstock.flow.route.type_counts import FanoutFlow, FanoutReport, RoutedSlic
 from penstock.flow.task import REPORT_SCHEMA
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, gathered_marks
 from penstock.flow.write.reasons import merged_reasons
-from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.logs.log import Batch, EpochMark, Log, Partition, Slice
 from penstock.logs.log import Source as LogSource
 from penstock.spark.failures import spark_errors
@@ -27,6 +27,7 @@ from penstock.staging.policies import stopping_nothing
 from penstock.staging.read_checks import ReadChecks
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.spec import ExportSpec, TypeSpec
 from penstock.tables.export.table import ExportTable
 
 DAY_COLUMN = "day"

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
 from penstock.tables.export.ledger.entry import (
@@ -37,6 +36,7 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 
 VERSION = 1
 
