@@ -25,7 +25,6 @@ from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
 from penstock.job.sections.kind_section import AnyKindSection, Parts, Reading, file_model
 from penstock.job.sections.models import (
-    ClaimsSection,
     FlushSection,
     JobFile,
     KafkaSection,
@@ -33,7 +32,7 @@ from penstock.job.sections.models import (
     TableSection,
     read_border,
 )
-from penstock.job.sections.section import stated
+from penstock.job.sections.section import filled, stated
 from penstock.job.spec import (
     ClaimsSpec,
     FlushPolicy,
@@ -163,29 +162,15 @@ def _build(reading: Reading[JobFile, TableSection], kind: AnyKindSection, parts:
         columns=parts.columns,
         table=kind.build(reading, parts, place),
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
-        claims=_claims(file.claims or ClaimsSection()) if with_claims(file) else None,
-        flush=_flush(file),
+        claims=filled(ClaimsSpec(), file.claims, mode=None, heartbeat="heartbeat_seconds", max="claims_max")
+        if with_claims(file)
+        else None,
+        flush=filled(FlushPolicy(), file.flush, allowed_latency="allowed_latency_seconds"),
         on=_policies(file),
         limits=_limits(file),
         spark=_spark(file),
         path=path.absolute(),
         **stated(delivery=file.delivery),
-    )
-
-
-def _claims(claims: ClaimsSection) -> ClaimsSpec:
-    return replace(
-        ClaimsSpec(),
-        **stated(
-            client_id=claims.client_id,
-            heartbeat_seconds=claims.heartbeat,
-            topic=claims.topic,
-            partitions=claims.partitions,
-            unit=claims.unit,
-            claims_max=claims.max,
-            ranges=claims.ranges,
-            lost_history=claims.lost_history,
-        ),
     )
 
 
@@ -215,44 +200,23 @@ def _security(security: SecuritySection, folder: Path) -> KafkaSecurity:
     return KafkaSecurity(**values)
 
 
-def _flush(file: JobFile) -> FlushPolicy:
-    flush = file.flush
-    if flush is None:
-        return FlushPolicy()
-    return replace(
-        FlushPolicy(),
-        **stated(
-            allowed_latency_seconds=flush.allowed_latency,
-            min_bytes_per_file=flush.min_bytes_per_file,
-            max_messages_per_batch=flush.max_messages_per_batch,
-            max_bytes_per_batch=flush.max_bytes_per_batch,
-        ),
-    )
-
-
 def _policies(file: JobFile) -> Policies:
-    on = file.on
-    values = stated(**{name: getattr(on, name) for name in type(on).model_fields}) if on is not None else {}
-    if file.sql is not None and file.sql.select and "new_column" not in values:
-        # The projection states the columns, so a new field of the source is none of them.
-        values["new_column"] = NewColumnPolicy.IGNORE
-    return replace(Policies(), **values)
+    # A projection states the columns, so a new field of the source is none of them.
+    fixed = file.sql is not None and file.sql.select
+    return filled(Policies(new_column=NewColumnPolicy.IGNORE) if fixed else Policies(), file.on)
 
 
 def _limits(file: JobFile) -> Limits:
-    limits = file.limits
-    if limits is None:
-        return Limits()
-    return replace(
+    return filled(
         Limits(),
-        **stated(
-            open_writers_max=limits.open_writers,
-            row_group_bytes_max=limits.row_group_bytes,
-            arrow_batch_bytes_max=limits.arrow_batch_bytes,
-            stage_age_seconds_max=limits.stage_age,
-            transient_retries_max=limits.transient_retries,
-            shutdown_seconds_max=limits.shutdown,
-        ),
+        file.limits,
+        open_writers="open_writers_max",
+        row_group_bytes="row_group_bytes_max",
+        arrow_batch_bytes="arrow_batch_bytes_max",
+        payload_bytes=None,
+        stage_age="stage_age_seconds_max",
+        transient_retries="transient_retries_max",
+        shutdown="shutdown_seconds_max",
     )
 
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+SpecT = TypeVar("SpecT", bound="DataclassInstance")
 
 
 class Section(BaseModel):
@@ -12,6 +18,12 @@ class Section(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     REQUIRED: ClassVar[tuple[str, ...]] = ()
+
+
+def filled(spec: SpecT, section: Section | None, **names: str | None) -> SpecT:
+    """The spec with what the section states; `names` are the spec's own where they differ, None where it has none."""
+    keys = [(key, names.get(key, key)) for key in type(section).model_fields] if section is not None else []
+    return replace(spec, **stated(**{name: getattr(section, key) for key, name in keys if name is not None}))
 
 
 def stated(**values: Any) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import pyarrow as pa
 from penstock.job.expressions import Expression
 from penstock.job.faults import Finding
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
-from penstock.job.sections.section import stated
+from penstock.job.sections.section import filled, stated
 from penstock.job.spec import DaysSpec, JobSpec, RouteSpec, TableSpec
 from penstock.tables.export.section.checks import AT, export_findings
 from penstock.tables.export.section.columns import Schemas, read_event_times, read_export_columns
-from penstock.tables.export.section.models import ExportFile, ExportTableSection, RotationSection, TypeSection
+from penstock.tables.export.section.models import ExportFile, ExportTableSection, TypeSection
 from penstock.tables.export.section.types import read_type_schemas, route_values
 from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
 
@@ -94,9 +94,7 @@ def _route(file: ExportFile) -> RouteSpec:
     route = file.route
     # The checks have refused files without these; the type checker has not seen it.
     assert route is not None and route.by is not None
-    return replace(
-        RouteSpec(route.by.way, route.by.path), **stated(unknown=route.unknown, unknown_type=route.unknown_type)
-    )
+    return filled(RouteSpec(route.by.way, route.by.path), route, by=None)
 
 
 def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
@@ -106,42 +104,28 @@ def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
         schema=parts.schemas[name],
         event_time=parts.event_times[name],
         message=section.message,
-        rotation=_rotation(section.rotation) if section.rotation is not None else None,
+        rotation=filled(Rotation(), section.rotation, every="seconds", size="size_bytes") if section.rotation else None,
         start=section.start,
     )
 
 
-def _rotation(rotation: RotationSection) -> Rotation:
-    return replace(Rotation(), **stated(events=rotation.events, seconds=rotation.every, size_bytes=rotation.size))
-
-
 def _days(file: ExportFile) -> DaysSpec:
-    days = file.days
-    if days is None:
-        return DaysSpec()
-    return replace(
+    return filled(
         DaysSpec(),
-        **stated(
-            not_before=days.not_before,
-            late_seconds_max=days.late,
-            early_seconds_max=days.early,
-            outside=days.outside,
-            complete_after_seconds=days.complete_after,
-            idle_seconds=days.idle,
-        ),
+        file.days,
+        late="late_seconds_max",
+        early="early_seconds_max",
+        complete_after="complete_after_seconds",
+        idle="idle_seconds",
     )
 
 
 def _alerts(file: ExportFile) -> AlertLimits:
-    alerts = file.alerts
-    if alerts is None:
-        return AlertLimits()
-    return replace(
+    return filled(
         AlertLimits(),
-        **stated(
-            failed_writes_percent_max=alerts.failed_writes_percent,
-            lag_records_max=alerts.lag_records,
-            discrepancy_records_max=alerts.discrepancy_records,
-            retention_percent_max=alerts.retention_percent,
-        ),
+        file.alerts,
+        failed_writes_percent="failed_writes_percent_max",
+        lag_records="lag_records_max",
+        discrepancy_records="discrepancy_records_max",
+        retention_percent="retention_percent_max",
     )
