@@ -19,8 +19,8 @@ from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import FIRST_DAY, ExportPipe, event, export_job, type_of
 from tests.kafka import Produce, Topics

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.verify import verify
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.logs.kafka.log import KafkaLog
+from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.kafka import Topics
 

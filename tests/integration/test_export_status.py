@@ -24,15 +24,16 @@ from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.logs.log import Partition
 from penstock.status.model import AlertKind
 from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
 from penstock.tables.export.table import ExportTable
+from penstock.tables.registry import load_job
 from penstock.watch.status import status
 from tests.kafka import Produce, Topics
 from tests.processes import penstock

@@ -11,8 +11,9 @@ import typer
 
 from penstock.cli.verify import verify as verify_command
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.tables.export.compact import compact
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.verify import Check, Offence, OffenceKind, Sample, VerifyReport, verify
 from tests.exports import ExportPipe, event, type_of

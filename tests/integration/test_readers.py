@@ -9,7 +9,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from penstock.engine.round import open_rounds
-from penstock.job.loader import load_job
+from penstock.tables.registry import load_job
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 

@@ -20,11 +20,11 @@ from penstock.embedded.sample_events import export_job, type_names, type_schema
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.events import NullListener
-from penstock.job.loader import load_job
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
 from penstock.spark.session import open_spark
+from penstock.tables.registry import load_job
 
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: a cached batch, one filtered write per type"
 RECORDS_PER_BATCH = 500_000

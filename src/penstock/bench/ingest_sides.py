@@ -19,9 +19,9 @@ from penstock.embedded.sample import job_file
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.events import NullListener
-from penstock.job.loader import load_job
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
+from penstock.tables.registry import load_job
 
 BASELINE_NAME = "Spark Structured Streaming from_json to Delta, availableNow"
 _SCHEMA = (

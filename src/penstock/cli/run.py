@@ -12,9 +12,9 @@ import typer
 
 from penstock.engine.process import RunOptions, run_jobs
 from penstock.events import Listener
-from penstock.job.job_set import load_jobs
-from penstock.job.spec import ExportSpec, JobSpec
-from penstock.tables.registry import failpoint
+from penstock.job.spec import JobSpec
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.registry import failpoint, load_jobs
 from penstock.watch.lines import JsonLines
 from penstock.watch.listeners import AlertChanges, Listeners
 from penstock.watch.progress import Progress

@@ -14,13 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.status.model import DayAnswer, JobStatus, PartitionStatus
 from penstock.tables.export.alerts import Rule, limit_of
 from penstock.tables.export.status.day_answers import instant
 from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 
 UNKNOWN = "?"

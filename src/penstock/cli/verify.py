@@ -13,8 +13,8 @@ from rich.text import Text
 
 from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
 from penstock.errors import UserError
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.registry import load_job
 from penstock.verify import Check, Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 

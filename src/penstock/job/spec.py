@@ -13,10 +13,10 @@ import pyarrow as pa
 from typing_extensions import TypeVar
 
 from penstock.errors import InvariantError
-from penstock.job.expressions import Expression, KafkaField
+from penstock.job.expressions import Expression
 
-UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
-"""The columns of the table of unknown types."""
+DAY_FOLDER = "day"
+"""The name of the folders by which a reader sees the day of an event as a column."""
 HEARTBEAT_SECONDS_MIN = 0.5
 """A shorter heartbeat interval cannot be kept over a network."""
 
@@ -27,8 +27,6 @@ Defaults: TypeAlias = Literal["null", "value"]
 ClaimUnit: TypeAlias = Literal["partition", "topic"]
 LostHistory: TypeAlias = Literal["fail", "restart"]
 RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
-ExportFormat: TypeAlias = Literal["parquet", "delta"]
-Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
 
 
 class Secret(str):
@@ -203,13 +201,6 @@ class TableSpec:
     """Of local paths: whether every executor sees the same folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaTableSpec(TableSpec):
-    kind = "delta"
-    partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
 class UnknownTypePolicy(StrEnum):
     QUARANTINE = "quarantine"
     DROP = "drop"
@@ -224,13 +215,6 @@ class OutsidePolicy(StrEnum):
     DROP = "drop"
 
 
-class TypeStart(StrEnum):
-    """Where a type begins that is added to a table which already has positions."""
-
-    BEGINNING = "beginning"
-    NOW = "now"
-
-
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
@@ -241,34 +225,6 @@ class RouteSpec:
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
     unknown_type: str = "other"
     """The folder of unknown types under the policy `table`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """When a type with a rhythm of its own writes its files; whatever comes first."""
-
-    events: int | None = None
-    seconds: float = 1_800.0
-    """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
-    size_bytes: int | None = None
-    """Of the records' values as they lie in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSpec:
-    """One event type: which route values mean it, what its rows look like, and when they are due."""
-
-    name: str
-    """Its folder below the root."""
-    values: tuple[str, ...]
-    schema: pa.Schema | None
-    """The decoded fields; None: inferred from the first records and then fixed."""
-    event_time: Expression
-    message: MessageName | None = None
-    """Of `protobuf` and `garmadon`."""
-    rotation: Rotation | None = None
-    """None: it goes with the job's own flush."""
-    start: TypeStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,44 +241,6 @@ class DaysSpec:
     """A day is complete once the watermark is so far past its end."""
     idle_seconds: float = 300.0
     """A partition that was read to its end so long ago does not hold the watermark back."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlertLimits:
-    """The monitoring rules of seed 000; None switches a rule off."""
-
-    failed_writes_percent_max: float | None = None
-    lag_records_max: int | None = None
-    discrepancy_records_max: int | None = None
-    retention_percent_max: float = 50.0
-    """How much of the topic's retention may be over before records that wait for a type raise an alert."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSpec(TableSpec):
-    """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
-
-    kind = "export"
-    route: RouteSpec
-    types: Mapping[str, TypeSpec]
-    format: ExportFormat = "parquet"
-    days: DaysSpec = field(default_factory=DaysSpec)
-    cluster: str = ""
-    """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
-    retry_seconds: float = 30.0
-    """How long a type that could not be written is left alone."""
-    compression: Compression = "snappy"
-    compact_bytes: int = 256 * 1024 * 1024
-    """The size that compaction aims at."""
-    alerts: AlertLimits = field(default_factory=AlertLimits)
-
-    @property
-    def all_types(self) -> dict[str, TypeSpec]:
-        """The stated types, and the table of unknown ones where the policy wants it."""
-        if self.route.unknown is not UnknownTypePolicy.TABLE:
-            return dict(self.types)
-        other = TypeSpec(self.route.unknown_type, (), UNKNOWN_SCHEMA, KafkaField("timestamp"))
-        return {**self.types, other.name: other}
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,7 +290,7 @@ TableT = TypeVar("TableT", bound=TableSpec)
 
 @dataclass(frozen=True, slots=True)
 class JobSpec(Generic[TableT_co]):
-    """One log to one destination; `JobSpec[ExportSpec]` is a job whose table is known to be of that kind."""
+    """One log to one destination; `JobSpec[SomeSpec]` is a job whose table is known to be of that kind."""
 
     name: str
     log: KafkaLogSpec

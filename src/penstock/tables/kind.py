@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.flow.write.manifest import Counts, Marks
+from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, Report, VacuumReport
@@ -164,6 +165,10 @@ class Kind(Protocol):
     @property
     def name(self) -> str:
         """The key under `table:` in a job file."""
+
+    @property
+    def section(self) -> AnyKindSection:
+        """Its part of the job file."""
 
     @property
     def steps(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
+from penstock.tables.registry import load_job
 from tests.unit.job.conftest import BASE, Faults, Load
 
 GOLDEN = Path(__file__).parents[2] / "golden"

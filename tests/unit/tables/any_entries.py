@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import TypeStart
 from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import EpochMark, Partition
 from penstock.tables.export.ledger.entry import (
@@ -32,6 +31,7 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 named = texts.filter(bool)

@@ -9,13 +9,14 @@ import pytest
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.compact import compact
 from penstock.tables.export.maintenance import existing
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 from tests.unit.verify.damaged import failed, judged
 

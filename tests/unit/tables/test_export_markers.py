@@ -11,9 +11,10 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.failpoints import Failpoint
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.day_answers import DayState
 from penstock.tables.export.status.status import day_answers
 from penstock.tables.export.table import ExportTable

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.codec import (
@@ -45,6 +44,7 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 from tests.unit.tables.any_entries import entries, states
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "ledger" / "v2"

@@ -18,13 +18,14 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED, Share
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import Check, Offence, OffenceKind, Verdict, earliest
 from penstock.proof.sources import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.verification import find_landed, ledger_facts, own_checks, swept
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
 

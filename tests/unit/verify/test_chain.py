@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Offence, OffenceKind
@@ -26,6 +25,7 @@ from penstock.tables.export.ledger.entry import (
 )
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
 from penstock.tables.export.proof.chain import Chain
+from penstock.tables.export.spec import TypeStart
 from tests.routed_parts import EVENTS
 from tests.unit.tables.test_ledger_laws import FIRST_TYPES, LOG_ENDS, NEW, Story, causes, logs
 

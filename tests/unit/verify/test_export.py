@@ -11,12 +11,13 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.proof.findings import Offence, OffenceKind, Verdict
 from penstock.proof.offsets.table import GoneError
 from penstock.tables.export.compact import compact
 from penstock.tables.export.proof.facts import read_ledger
 from penstock.tables.export.proof.files import parquet_files
+from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.verify.damaged import (
     append_bad,

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.logs.log import Bounds
 from penstock.proof.findings import OffenceKind
 from penstock.tables.export.proof.facts import BrokenLedger, read_ledger
 from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, ZERO, ExportRoot
 from tests.unit.verify.damaged import append_bad, at, bad_root, edit_json, entry_path, failed, first_offence, judged
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds
 from penstock.logs.memory import MemoryLog
@@ -22,6 +22,7 @@ from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
 from penstock.tables.export.proof.proved import encode_proved, read_proved
 from penstock.tables.export.proof.verification import keep_for_next
 from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.tables.export.spec import ExportSpec
 from penstock.verify import VerifyReport, verify
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
 from tests.unit.verify.damaged import append_bad, at, bad_root, entry_path, facts_of, failed, first_offence, judged

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import TransientError
 from penstock.flow.write.names import compacted_name, staged_name
 from penstock.job.expressions import KafkaField, parse
-from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, SqlSpec
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, SqlSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
 from penstock.lake.delta.transactions import app_transactions
@@ -22,6 +22,7 @@ from penstock.logs.log import Partition, Slice
 from penstock.proof.invariants import CommittedSlice
 from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
+from penstock.tables.delta.spec import DeltaSpec
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)
@@ -102,7 +103,7 @@ def job(select: tuple[str, ...] | None) -> JobSpec:
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"p": KafkaField("partition"), "o": KafkaField("offset"), "t": parse("lower(id)")},
-        table=DeltaTableSpec("/t"),
+        table=DeltaSpec("/t"),
         sql=None if select is None else SqlSpec(select),
     )
 

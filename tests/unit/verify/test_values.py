@@ -17,7 +17,6 @@ from penstock.environment import Environment, new_batch_id
 from penstock.flow.table_flow import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.report import UNROUTED, decode_report
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, MixedTypesPolicy, NewColumnPolicy, SqlSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_or_create
@@ -26,6 +25,7 @@ from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.proof.values.compare import sampled
 from penstock.tables.quarantine.table import Quarantine
+from penstock.tables.registry import load_job
 from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
 from tests.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made

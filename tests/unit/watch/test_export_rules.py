@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.job.spec import AlertLimits
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.kafka.retention import Retention
 from penstock.logs.log import Partition
@@ -22,6 +21,7 @@ from penstock.tables.export.alerts import (
     rule_fields,
 )
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
+from penstock.tables.export.spec import AlertLimits
 
 ZERO = Partition("events", "life-1", 0)
 ONE = Partition("events", "life-1", 1)

@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from penstock.cli.maintenance.opening import environment, tell
-from penstock.job.loader import load_job
-from penstock.job.quantities import QuantityError, parse_size
+from penstock.job.sections.quantities import QuantityError, parse_size
 from penstock.lake.maintenance.compaction import Progress
 from penstock.tables.kind import CompactWish
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import kind_of, load_job
 
 
 def compact(

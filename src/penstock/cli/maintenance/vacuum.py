@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from penstock.cli.maintenance.opening import environment, tell
-from penstock.job.loader import load_job
 from penstock.tables.kind import VacuumWish
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import kind_of, load_job
 
 
 def vacuum(

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
-from penstock.job.models import KafkaSection, SecuritySection
+from penstock.job.sections.models import KafkaSection, SecuritySection
 from penstock.job.spec import StartAt
 
 AT: KeyPath = ("log", "kafka")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from penstock.job.spec import DeltaTableSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import active_paths
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.table import open_table
 from penstock.lake.storage import Storage, open_storage
 from penstock.proof.facts import TableFacts, life_faults, quarantine_files
@@ -69,5 +70,5 @@ class TableFiles:
         ]
 
 
-def _named_now(spec: DeltaTableSpec, job: str) -> Collection[str]:
+def _named_now(spec: TablePlace, job: str) -> Collection[str]:
     return active_paths(open_table(spec, job).handle)

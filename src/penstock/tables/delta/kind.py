@@ -10,7 +10,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
-from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.keys import is_position_of
 from penstock.lake.delta.library import MissingTableError
@@ -26,6 +26,8 @@ from penstock.staging.reports import Written
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.replay_target import TableTarget
+from penstock.tables.delta.section import DeltaSection
+from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.delta.status import table_status
 from penstock.tables.delta.table import SingleTable
 from penstock.tables.delta.vacuum import vacuum
@@ -55,7 +57,8 @@ class DeltaWriter:
 class DeltaKind:
     """One Delta table for all records of a job."""
 
-    name = DeltaTableSpec.kind
+    name = DeltaSpec.kind
+    section = DeltaSection()
     steps = ()
 
     def summary(self, job: JobSpec) -> str:

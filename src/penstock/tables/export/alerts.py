@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from penstock.job.spec import AlertLimits
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.spec import AlertLimits
 
 RULES_EVENT = "export rules"
 """The event by which a running export tells what `rule_fields` found."""

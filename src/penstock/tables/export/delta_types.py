@@ -20,9 +20,10 @@ from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import Share
-from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy, TableSpec
+from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.schema import missing_columns
 from penstock.lake.delta.table import SchemaMovedError, Table, open_or_create, open_table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
@@ -31,18 +32,17 @@ from penstock.logs.log import Partition, Slice
 from penstock.tables.export.files.operations import FailedRename, gone_reason
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.taking import take_run
 from penstock.tables.quarantine.replayed import run_number
 
-DAY = "day"
 
-
-def type_table_spec(place: TableSpec, name: str) -> DeltaTableSpec:
+def type_table_spec(place: TableSpec, name: str) -> TablePlace:
     """Where the table of one type lies."""
-    return DeltaTableSpec(
+    return TablePlace(
         path=f"{place.path.rstrip('/')}/{name}",
-        partition_by=(DAY,),
+        partition_by=(DAY_FOLDER,),
         quarantine_path=place.quarantine_path,
         storage_options=place.storage_options,
     )
@@ -242,7 +242,7 @@ class DeltaTypes(ExportTable):
 
     def _opened(self, name: str) -> Table:
         """The table with all columns of the type; it is created with the first file."""
-        wanted = pa.schema([*(self.columns_of(name) or ()), (DAY, pa.date32())])
+        wanted = pa.schema([*(self.columns_of(name) or ()), (DAY_FOLDER, pa.date32())])
         table = self._table(name)
         if table is None or len(missing_columns(table.schema, wanted)):
             spec = type_table_spec(self.job.table, name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
@@ -20,6 +20,7 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.export.telling import Telling
 from penstock.tables.export.writer import Roles, WrittenShares

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
@@ -22,6 +22,8 @@ from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.verification import prove_export
 from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.replay_target import ExportTarget
+from penstock.tables.export.section.section import ExportSection
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.status import day_answers, export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import ExportWriter, WrittenShares
@@ -54,6 +56,7 @@ class ExportKind:
     """Mixed event types of one log, by type and day."""
 
     name = ExportSpec.kind
+    section = ExportSection()
     steps = (
         "entry_written",
         "removing",

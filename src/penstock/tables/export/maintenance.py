@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, Dropped, VacuumReport
@@ -16,6 +16,7 @@ from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.kind import CompactWish, VacuumWish

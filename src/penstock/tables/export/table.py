@@ -14,7 +14,7 @@ from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import grown, respelled
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
-from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
+from penstock.job.spec import DaysSpec, JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
@@ -44,6 +44,7 @@ from penstock.tables.export.ledger.proposal import (
 from penstock.tables.export.ledger.routing import Routing
 from penstock.tables.export.ledger.schemas import extended, schema_of, schema_text
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
 from penstock.tables.quarantine.discard import Listings
 
 COMMIT_ATTEMPTS_MAX = 50

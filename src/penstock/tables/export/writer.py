@@ -18,7 +18,7 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Marks, PartitionKey
 from penstock.flow.write.pool import PoolLimits
-from penstock.job.spec import ExportSpec, JobSpec, NewColumnPolicy, TypeSpec
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
 from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.policies import stopping_nothing
@@ -26,6 +26,7 @@ from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause
+from penstock.tables.export.spec import ExportSpec, TypeSpec
 from penstock.tables.export.table import ExportTable
 
 DAY_COLUMN = "day"

@@ -16,9 +16,10 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.provenance import Provenance, commits_of
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
 from penstock.lake.proposal import AcceptedPart, SlicePart
@@ -67,8 +68,8 @@ class Listed:
     files: tuple[StagedFile, ...]
 
 
-def quarantine_spec(job: JobSpec) -> DeltaTableSpec:
-    return DeltaTableSpec(path=job.table.quarantine_path, storage_options=job.table.storage_options)
+def quarantine_spec(job: JobSpec) -> TablePlace:
+    return TablePlace(path=job.table.quarantine_path, storage_options=job.table.storage_options)
 
 
 def open_quarantine(job: JobSpec, environment: Environment | None = None) -> Table | None:

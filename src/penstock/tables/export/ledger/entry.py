@@ -9,10 +9,10 @@ import msgspec
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.offset_ranges import Ranges
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
 from penstock.tables.export.ledger.state import Cause, Day, Rename, Stored
+from penstock.tables.export.spec import TypeStart
 
 
 class EntryKind(StrEnum):

@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from penstock.errors import InvariantError
 from penstock.flow.write.offset_ranges import count_of
-from penstock.job.spec import TypeStart
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
@@ -27,6 +26,7 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 
 OUTCOMES_KEPT = 64
 DAMAGED = (

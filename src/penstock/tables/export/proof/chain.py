@@ -13,7 +13,6 @@ from functools import reduce
 import msgspec
 
 from penstock.flow.write.offset_ranges import count_of
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Check, Offence, OffenceKind, conclude, offence_at
@@ -21,6 +20,7 @@ from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, SliceRecord
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import Day, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.spec import TypeStart
 
 SPANS_MAX = 100_000
 """Of all partitions together; beyond it neighbouring slices are judged as one."""

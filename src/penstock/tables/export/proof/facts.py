@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from penstock.environment import Environment
 from penstock.errors import InvariantError
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.storage import open_storage
@@ -25,6 +25,7 @@ from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.chain import Chain, TypeDay
 from penstock.tables.export.proof.proved import Proved, read_proved
 from penstock.tables.export.replays import last_run
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.life import appended_up_to
 from penstock.tables.quarantine.replayed import ReplayRun, run_number

@@ -12,7 +12,7 @@ from penstock.errors import TransientError
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
 from penstock.proof.findings import Check
@@ -26,6 +26,7 @@ from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.files import Landed
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 
 from penstock.flow.write.offset_ranges import Ranges
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.state import TOTAL_NAMES
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Bounds, Log, Partition
@@ -28,6 +28,7 @@ from penstock.tables.export.proof.facts import BrokenLedger, LedgerFacts, read_l
 from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
 from penstock.tables.export.proof.values import check_export_values
+from penstock.tables.export.spec import ExportSpec
 
 FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
 

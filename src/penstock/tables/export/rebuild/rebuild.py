@@ -31,7 +31,7 @@ from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.type_files import REPLAYED
-from penstock.job.spec import JobSpec, StartAt, TypeStart
+from penstock.job.spec import JobSpec, StartAt
 from penstock.lake.delta.keys import fingerprint, position_key
 from penstock.lake.state import Totals
 from penstock.lake.storage import NotFoundError
@@ -61,6 +61,7 @@ from penstock.tables.export.rebuild.replayed_inputs import (
     with_replays,
 )
 from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.spec import TypeStart
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.table import adopt, open_quarantine
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError, UserError, did_you_mean
-from penstock.job.spec import AlertLimits, ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.offsets.incarnations import TopicIncarnations
@@ -32,6 +32,7 @@ from penstock.tables.export.days.days import watermark_of
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
 from penstock.tables.export.opening import open_export
+from penstock.tables.export.spec import AlertLimits, ExportSpec
 from penstock.tables.export.status.day_answers import DayAnswer, answer, instant, last_complete_day
 
 ENTRIES_SEARCHED = 20

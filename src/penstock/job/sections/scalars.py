@@ -13,10 +13,13 @@ from typing import Annotated, TypeAlias
 from pydantic import PlainValidator
 
 from penstock.job.faults import kind_of, nearest, shown
-from penstock.job.quantities import QuantityError, parse_duration, parse_share, parse_size
-from penstock.job.spec import Secret
+from penstock.job.sections.quantities import QuantityError, parse_duration, parse_share, parse_size
+from penstock.job.spec import MessageName, Secret
 
 COUNT_MAX = 2**63 - 1
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_MESSAGE = re.compile(rf"(?:(?P<file>[^:\s]+):)?(?P<name>{_NAME}(?:\.{_NAME})*)")
 
 
 class ValueRefusedError(ValueError):
@@ -115,6 +118,17 @@ def setting(value: object) -> str:
             raise ValueRefusedError(f"expected a text, a number, true or false, found {kind_of(value)}")
 
 
+def message_name(value: object) -> MessageName:
+    """Read `full.Name`, or `file.proto:full.Name` where several files define the name."""
+    found = _MESSAGE.fullmatch(text(value).strip())
+    if found is None:
+        raise ValueRefusedError(
+            f"{shown(text(value))} is no message name", "write package.Name, or file.proto:package.Name"
+        )
+    name, file = found["name"], found["file"] or ""
+    return MessageName(Secret(name), Secret(file)) if isinstance(value, Secret) else MessageName(name, file)
+
+
 def one_of(choices: type[StrEnum] | tuple[str, ...]) -> PlainValidator:
     """A closed set of words, with the nearest one as the hint."""
     words = choices if isinstance(choices, tuple) else tuple(choice.value for choice in choices)
@@ -144,5 +158,6 @@ Positive: TypeAlias = Annotated[int | None, PlainValidator(positive)]
 Duration: TypeAlias = Annotated[float | None, PlainValidator(duration)]
 Size: TypeAlias = Annotated[int | None, PlainValidator(size)]
 Share: TypeAlias = Annotated[float | None, PlainValidator(share)]
+Message: TypeAlias = Annotated[MessageName | None, PlainValidator(message_name)]
 Texts: TypeAlias = list[Annotated[str, PlainValidator(text)]] | None
 Settings: TypeAlias = dict[str, Annotated[str, PlainValidator(setting)]] | None

@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from penstock.job.checks.decode import RAW_SCHEMA, contradiction, try_schema
 from penstock.job.document import Document
-from penstock.job.export.models import INFER, TypeSection
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
 from penstock.job.messages import garmadon_schema, message_schema
-from penstock.job.models import JobFile
 from penstock.job.schema import parse_schema
 from penstock.job.spec import DecodeSpec, Secret
+from penstock.tables.export.section.models import INFER, ExportFile, TypeSection
 
 MARKER_MIN, MARKER_MAX = -(2**31), 2**31 - 1
 
@@ -79,7 +78,7 @@ def _is_marker(value: str) -> bool:
 
 
 def read_type_schemas(
-    file: JobFile, document: Document, decode: DecodeSpec | None
+    file: ExportFile, document: Document, decode: DecodeSpec | None
 ) -> tuple[dict[str, pa.Schema | None], list[Finding]]:
     """The decoded fields of each type; None where they are inferred later or cannot be told."""
     findings: list[Finding] = []

@@ -12,12 +12,11 @@ from penstock.job.document import Document
 from penstock.job.expressions import Call, Constant, Expression, KafkaField, KafkaName, to_text
 from penstock.job.faults import Finding, KeyPath
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.models import JobFile
 from penstock.job.schema import job_type_name
-from penstock.job.spec import UNKNOWN_SCHEMA, DecodeSpec, Secret, UnknownTypePolicy
+from penstock.job.spec import DAY_FOLDER, DecodeSpec, Secret, UnknownTypePolicy
+from penstock.tables.export.section.models import ExportFile
+from penstock.tables.export.spec import UNKNOWN_SCHEMA
 
-DAY = "day"
-"""The name of the folders by which a reader sees the day as a column."""
 TYPES_NAMED_MAX = 5
 
 _TIMES = ("timestamp_seconds", "timestamp_millis", "timestamp_micros")
@@ -25,7 +24,7 @@ _TIMES = ("timestamp_seconds", "timestamp_millis", "timestamp_micros")
 Schemas = Mapping[str, pa.Schema | None]
 
 
-def read_export_columns(file: JobFile, schemas: Schemas) -> tuple[dict[str, Expression], list[Finding]]:
+def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, Expression], list[Finding]]:
     """The computed columns, with those added that say where a row came from."""
     raw = file.columns or {}
     columns, findings = parse_columns(raw)
@@ -53,7 +52,7 @@ def _added_columns(columns: Mapping[str, Expression]) -> dict[str, KafkaField]:
     return {f"kafka_{name}": KafkaField(name) for name in wanted if name not in present}
 
 
-def _field_key(type_name: str, field: str, file: JobFile) -> KeyPath:
+def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
     """Where the file states a field, or the message that has it."""
     section = (file.types or {})[type_name]
     return ("types", type_name, "message") if section.message is not None else ("types", type_name, "schema", field)
@@ -62,7 +61,7 @@ def _field_key(type_name: str, field: str, file: JobFile) -> KeyPath:
 def _day_findings(places: Iterable[KeyPath], names: Iterable[str] | None = None) -> Iterator[Finding]:
     listed = list(places)
     for at, name in zip(listed, names or [str(place[-1]) for place in listed], strict=True):
-        if name.casefold() == DAY:
+        if name.casefold() == DAY_FOLDER:
             message = f"{name} is what readers call the folders day=...: they would see one of both"
             yield Finding(at, message, "give it another name", on_key=at[-1] == name)
 
@@ -100,7 +99,7 @@ class _Time:
 
 
 def read_event_times(
-    file: JobFile, document: Document, schemas: Schemas, decode: DecodeSpec | None
+    file: ExportFile, document: Document, schemas: Schemas, decode: DecodeSpec | None
 ) -> tuple[dict[str, Expression], list[Finding]]:
     """The event time of each type, its own or the job's, checked against the fields that are known."""
     findings: list[Finding] = []

@@ -1,4 +1,4 @@
-"""The sections of a routed job as pydantic sees them: `route`, `types`, `days`, `alerts` and `table.export`."""
+"""The sections of an export as pydantic sees them: `route`, `types`, `days`, `alerts` and `table.export`."""
 
 from __future__ import annotations
 
@@ -6,31 +6,22 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, TypeAlias, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import Field, PlainValidator
 
 from penstock.job import expressions
 from penstock.job.faults import kind_of, nearest, shown
-from penstock.job.scalars import Duration, Flag, Positive, Settings, Size, Text, ValueRefusedError, one_of, text
-from penstock.job.section import Section
-from penstock.job.spec import (
-    Compression,
-    ExportFormat,
-    MessageName,
-    OutsidePolicy,
-    RouteWay,
-    Secret,
-    TypeStart,
-    UnknownTypePolicy,
-)
+from penstock.job.sections.models import JobFile, TableSection
+from penstock.job.sections.scalars import Duration, Message, Positive, Size, Text, ValueRefusedError, one_of, text
+from penstock.job.sections.section import Section
+from penstock.job.spec import OutsidePolicy, RouteWay, Secret, UnknownTypePolicy
+from penstock.tables.export.spec import Compression, ExportFormat, TypeStart
 
 INFER = "infer"
 
 _WAYS = "write field(path.to.field), header(name), key or envelope"
 _BY = re.compile(r"(field|header)\((.*)\)", re.DOTALL)
-_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_MESSAGE = re.compile(rf"(?:(?P<file>[^:\s]+):)?(?P<name>{_NAME}(?:\.{_NAME})*)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -74,17 +65,6 @@ def _field_path(inside: str) -> tuple[str, ...]:
     return expression.path
 
 
-def message_name(value: object) -> MessageName:
-    """Read `full.Name`, or `file.proto:full.Name` where several files define the name."""
-    found = _MESSAGE.fullmatch(text(value).strip())
-    if found is None:
-        raise ValueRefusedError(
-            f"{shown(text(value))} is no message name", "write package.Name, or file.proto:package.Name"
-        )
-    name, file = found["name"], found["file"] or ""
-    return MessageName(Secret(name), Secret(file)) if isinstance(value, Secret) else MessageName(name, file)
-
-
 def route_value(value: object) -> str:
     """A text, or a whole number as its digits: other numbers have more than one way to be written."""
     if isinstance(value, int) and not isinstance(value, bool):
@@ -112,9 +92,6 @@ def percent(value: object) -> float:
     if not math.isfinite(value) or not 0 < value <= 100:
         raise ValueRefusedError("a percentage is more than 0 and at most 100")
     return float(value)
-
-
-Message: TypeAlias = Annotated[MessageName | None, PlainValidator(message_name)]
 
 
 class RouteSection(Section):
@@ -156,15 +133,19 @@ class AlertsSection(Section):
     retention_percent: Annotated[float | None, PlainValidator(percent)] = None
 
 
-class ExportSection(Section):
-    REQUIRED = ("path",)
-
-    path: Text = None
+class ExportTableSection(TableSection):
     format: Annotated[ExportFormat | None, one_of(get_args(ExportFormat))] = None
     cluster: Text = None
-    quarantine: Text = None
-    storage: Settings = None
     compression: Annotated[Compression | None, one_of(get_args(Compression))] = None
     compact_size: Size = None
     retry: Duration = None
-    shared: Flag = None
+
+
+class ExportFile(JobFile):
+    """A job file with the sections that only exports have."""
+
+    route: RouteSection | None = None
+    types: dict[str, TypeSection] | None = None
+    event_time: Text = None
+    days: DaysSection | None = None
+    alerts: AlertsSection | None = None

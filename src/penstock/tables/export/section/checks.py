@@ -4,63 +4,59 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.job.checks.table import path_findings
 from penstock.job.document import Document
-from penstock.job.export.columns import Schemas
-from penstock.job.export.models import ExportSection, RouteBy, RouteSection, TypeSection
-from penstock.job.export.types import name_findings, value_findings
 from penstock.job.faults import Finding, KeyPath, shown
-from penstock.job.models import JobFile
+from penstock.job.sections.kind_section import Reading
 from penstock.job.spec import DecodeSpec, Delivery, RouteSpec, Secret, UnknownTypePolicy
+from penstock.tables.export.section.columns import Schemas
+from penstock.tables.export.section.models import ExportFile, ExportTableSection, RouteBy, RouteSection, TypeSection
+from penstock.tables.export.section.types import name_findings, value_findings
+from penstock.tables.export.spec import ExportSpec
 
-AT: KeyPath = ("table", "export")
+AT: KeyPath = ("table", ExportSpec.kind)
 CLUSTER_CHARACTERS_MAX = 64
 NAME_CHARACTERS_MAX = 180
 """Of cluster and topic together: a file name has 255 bytes, of which partition, offset and our own marks need some."""
-EXPORT_ONLY = ("route", "types", "event_time", "days", "alerts")
+RESERVED_NAMES = ("names", "topics")
+"""Folders of `_penstock/` beside those of the jobs."""
 
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def stray_findings(document: Document) -> Iterator[Finding]:
-    """Keys of an export in a file that has none."""
-    for name in EXPORT_ONLY:
-        if document.has(name):
-            yield Finding((name,), "has no meaning without table.export", "remove it", on_key=True)
-
-
-def export_findings(
-    file: JobFile, document: Document, folder: Path, decode: DecodeSpec | None, schemas: Schemas
-) -> Iterator[Finding]:
+def export_findings(reading: Reading[ExportFile, ExportTableSection], schemas: Schemas) -> Iterator[Finding]:
     """Everything that contradicts, apart from the types' own fields, columns and times."""
+    file, document = reading.file, reading.document
     yield from _need_findings(file, document)
     yield from _contradiction_findings(file, document)
-    yield from _route_findings(file, document, decode, schemas)
-    if file.table is not None and file.table.export is not None:
-        yield from path_findings(file.table.export, AT, folder)
-        yield from _file_name_findings(file.table.export, file)
+    yield from _route_findings(file, document, reading.decode, schemas)
+    if reading.section is not None:
+        yield from _file_name_findings(reading.section, file)
     for name, section in (file.types or {}).items():
         yield from _rotation_findings(name, section, document)
 
 
-def _need_findings(file: JobFile, document: Document) -> Iterator[Finding]:
+def _need_findings(file: ExportFile, document: Document) -> Iterator[Finding]:
     for name, reason in (("route", "it tells the type of a record"), ("types", "each is a folder of its own")):
         if not document.has(name):
             yield Finding((name,), f"required key is missing: table.export needs it, {reason}")
+    if file.job in RESERVED_NAMES and document.has(*AT):
+        hint = "it is a folder below _penstock/ that all jobs of the root share: choose another name"
+        yield Finding(("job",), f"an export cannot be called {shown(file.job)}", hint)
     if file.types == {} and not any(key[0] == "types" and len(key) > 1 for key in document.key_places):
         yield Finding(("types",), "names no type")
 
 
-def _contradiction_findings(file: JobFile, document: Document) -> Iterator[Finding]:
+def _contradiction_findings(file: ExportFile, document: Document) -> Iterator[Finding]:
     if document.has("schema"):
         yield Finding(("schema",), "contradicts table.export: each type has its own", "move it to types", on_key=True)
     if document.has("sql"):
         hint = "remove it; computed columns work"
         yield Finding(("sql",), "contradicts table.export, which writes every type in one pass", hint, on_key=True)
+    if file.decode is not None and file.decode.format == "protobuf" and document.has("decode", "message"):
+        yield Finding(("decode", "message"), "each type has its own", "move it to types", on_key=True)
     if file.delivery is Delivery.AT_MOST_ONCE:
         yield Finding(("delivery",), "at_most_once is not for table.export: it reads a failed type again", "remove it")
 
@@ -72,7 +68,7 @@ def _rotation_findings(name: str, section: TypeSection, document: Document) -> I
 
 
 def _route_findings(
-    file: JobFile, document: Document, decode: DecodeSpec | None, schemas: Schemas
+    file: ExportFile, document: Document, decode: DecodeSpec | None, schemas: Schemas
 ) -> Iterator[Finding]:
     route, types = file.route or RouteSection(), file.types or {}
     yield from name_findings(types, _unknown_folder(route, document))
@@ -129,7 +125,7 @@ def _route_field_fault(path: tuple[str, ...], schema: pa.Schema) -> str | None:
     return f"route.by reads {'.'.join(path)}, which is neither text nor a whole number but {inside}"
 
 
-def _file_name_findings(export: ExportSection, file: JobFile) -> Iterator[Finding]:
+def _file_name_findings(export: ExportTableSection, file: ExportFile) -> Iterator[Finding]:
     cluster = export.cluster
     kafka = file.log.kafka if file.log is not None else None
     if cluster is not None and not _CLUSTER.fullmatch(cluster):

@@ -7,19 +7,19 @@ so that the rest can still be checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from penstock.job.document import Document, Value
-from penstock.job.export.models import AlertsSection, DaysSection, ExportSection, Message, RouteSection, TypeSection
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
-from penstock.job.scalars import (
+from penstock.job.sections.scalars import (
     Count,
     Duration,
     Flag,
     Hidden,
+    Message,
     Positive,
     Settings,
     Share,
@@ -29,7 +29,7 @@ from penstock.job.scalars import (
     ValueRefusedError,
     one_of,
 )
-from penstock.job.section import Section
+from penstock.job.sections.section import Section
 from penstock.job.spec import (
     BadRecordPolicy,
     ClaimUnit,
@@ -122,20 +122,19 @@ class SqlSection(Section):
     where: Text = None
 
 
-class DeltaSection(Section):
-    REQUIRED = ("path",)
+class TableSection(Section):
+    """What every kind of table states; each kind adds its own keys."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ("path",)
 
     path: Text = None
-    partition_by: Texts = None
     quarantine: Text = None
     storage: Settings = None
-    properties: Settings = None
     shared: Flag = None
 
 
-class TableSection(Section):
-    delta: DeltaSection | None = None
-    export: ExportSection | None = None
+class TableChoice(Section):
+    """A section for each kind of table, of which a file states one."""
 
 
 class ClaimsSection(Section):
@@ -188,20 +187,17 @@ class SparkSection(Section):
 
 
 class JobFile(Section):
+    """The sections that every job has; a kind of table that has further ones adds them in a class of its own."""
+
     REQUIRED = ("job", "log", "decode", "table")
 
     job: Text = None
     log: LogSection | None = None
     decode: DecodeSection | None = None
-    route: RouteSection | None = None
-    types: dict[str, TypeSection] | None = None
-    event_time: Text = None
-    days: DaysSection | None = None
     schema_: Any = Field(None, alias="schema")
     columns: dict[str, Any] | None = None
     sql: SqlSection | None = None
-    table: TableSection | None = None
-    alerts: AlertsSection | None = None
+    table: TableChoice | None = None
     claims: ClaimsSection | None = None
     delivery: Annotated[Delivery | None, one_of(Delivery)] = None
     flush: FlushSection | None = None
@@ -209,16 +205,22 @@ class JobFile(Section):
     limits: LimitsSection | None = None
     spark: SparkSection | None = None
 
+    @property
+    def tables(self) -> Mapping[str, TableSection]:
+        """The sections under `table` by the names of their kinds: one in a file without a fault."""
+        stated = {name: getattr(self.table, name) for name in type(self.table or TableChoice()).model_fields}
+        return {name: section for name, section in stated.items() if section is not None}
 
-def read_border(document: Document) -> tuple[JobFile, list[Finding]]:
+
+def read_border(document: Document, model: type[JobFile]) -> tuple[JobFile, list[Finding]]:
     """The sections as far as they can be read, and everything that is wrong with keys and kinds of value."""
     try:
-        file = JobFile.model_validate(document.values)
+        file = model.model_validate(document.values)
         findings = []
     except ValidationError as error:
         details = error.errors(include_url=False)
-        findings = [_finding(detail, document) for detail in details]
-        file = JobFile.model_validate(_without(document.values, [detail["loc"] for detail in details]))
+        findings = [_finding(detail, document, model) for detail in details]
+        file = model.model_validate(_without(document.values, [detail["loc"] for detail in details]))
     return file, findings + list(_missing(file, (), document))
 
 
@@ -233,13 +235,13 @@ def _missing(section: Section, at: KeyPath, document: Document) -> Iterator[Find
             yield from _missing(inner, (*at, name), document)
 
 
-def _finding(detail: ErrorDetails, document: Document) -> Finding:
+def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> Finding:
     key: KeyPath = detail["loc"]
     if key in _SHORT_FORMS and not document.has(*key):
         key = key[:1]
     match detail["type"]:
         case "extra_forbidden":
-            known = _known_keys(JobFile, key[:-1])
+            known = _known_keys(model, key[:-1])
             name = str(key[-1])
             hint = _REMOVED.get(key) or nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
             return Finding(key, "unknown key", hint, on_key=True)
