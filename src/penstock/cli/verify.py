@@ -52,8 +52,8 @@ def verify(
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved.
 
-    Exits with 0 if everything was judged and holds, with 1 if a law is violated, and with 3 if something could not be
-    judged: it then says what, and what would prove it.
+    Exits with 0 if everything was checked and holds, with 1 if an invariant is violated, and with 3 if something could
+    not be checked: it then says what, and what would prove it.
     """
     spec = load_job(job)
     if rebuild:
@@ -74,7 +74,7 @@ def verify(
 
 
 def print_report(report: VerifyReport, console: Console) -> None:
-    """One line per check with what it leaves open, the first offending offset, what was judged, and the verdict."""
+    """One line per check with what it leaves open, the first violation, what was checked, and the verdict."""
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     for check in report.checks:
@@ -85,9 +85,9 @@ def print_report(report: VerifyReport, console: Console) -> None:
             console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
         for warning in check.warnings:
             console.print(Text(f"    ! {warning}", style="yellow"))
-    console.print(Text(f"judged: {report.scope}", style="dim"))
-    if report.first_offence is not None:
-        console.print(Text(f"first offending offset: {report.first_offence}", style="bold red"))
+    console.print(Text(f"checked: {report.scope}", style="dim"))
+    if report.first_violation is not None:
+        console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
     text, style = VERDICTS[report.verdict]
     console.print(Text(text, style=style))
 

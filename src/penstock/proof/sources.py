@@ -52,7 +52,7 @@ class TypeFiles:
 
     files: Sequence[DataFile]
     ends: Mapping[Partition, int] = field(default_factory=dict)
-    """Where a type's own table may be ahead of what is judged: the offsets from which on its rows do not count yet."""
+    """Where a type's own table may be ahead of what is checked: the offsets from which on its rows do not count yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is judged: the offsets that must be there, whose rows are among them, and which may be there twice."""
+    """What is checked: the offsets that must be there, whose rows are among them, and which may be there twice."""
 
     spans: Mapping[Partition, tuple[Span, ...]]
     incarnations: TopicIncarnations

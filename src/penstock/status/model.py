@@ -1,4 +1,4 @@
-"""The values of a status: what is told of a job, its partitions and commits, and what needs a person's eye."""
+"""The values of a status: what is told of a job, its partitions and commits, and the alerts."""
 
 from __future__ import annotations
 

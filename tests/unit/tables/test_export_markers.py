@@ -178,7 +178,7 @@ def test_a_marker_left_by_a_process_that_died_over_it_goes_at_the_next_start(tmp
     root.write(ZERO, 20, 25, {("order", MONDAY): range(20, 25)})
     assert marker(root) is None
     root.table.storage.put(root.table.places.marker("order", MONDAY), stale)
-    root.open().finishing.sweep_markers()
+    root.open().finishing.remove_stale_markers()
     assert marker(root) is None
 
 

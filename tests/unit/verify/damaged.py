@@ -20,7 +20,7 @@ from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.log import Partition, Slice
-from penstock.proof.findings import Check, Offence, OffenceKind, Verdict, earliest
+from penstock.proof.findings import Check, Verdict, Violation, ViolationKind, earliest
 from penstock.proof.sources import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.proof.facts import LedgerFacts
@@ -37,7 +37,7 @@ def facts_of(job: JobSpec) -> LedgerFacts:
     return facts
 
 
-def judged(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
+def checked(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
     """What `verify` says of ledger and files, without a log."""
     facts = facts or facts_of(job)
     landed = find_landed(job_of(job, ExportSpec), facts)
@@ -117,12 +117,12 @@ def entry_path(root: ExportRoot, number: int) -> Path:
     return root.lake / root.table.places.entry(number)
 
 
-def first_offence(checks: Checks) -> Offence | None:
-    return earliest(check.offence for check in checks.values())
+def first_violation(checks: Checks) -> Violation | None:
+    return earliest(check.violation for check in checks.values())
 
 
-def at(partition: int, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
-    return Offence("shop", partition, offset, kind, end)
+def at(partition: int, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
+    return Violation("shop", partition, offset, kind, end)
 
 
 def bad_root(tmp_path: Path) -> ExportRoot:

@@ -64,7 +64,7 @@ def check_values(sources: ValueSources) -> Check:
     if compared.gone:
         open_questions.append(unproven.values_gone_meanwhile(compared.gone))
     total = sum(hi - lo for lo, hi in ranges.values())
-    first = earliest(compared.offences)
+    first = earliest(compared.violations)
     share = "all" if sample.records is None else f"a sample of {compared.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {compared.rows} rows are what their records give"
     detail = equal if first is None else f"{first}; {compared.altered} in all"
@@ -74,7 +74,7 @@ def check_values(sources: ValueSources) -> Check:
         "values",
         detail,
         first is not None,
-        offences=compared.offences,
+        violations=compared.violations,
         unproven=left,
         warnings=[] if left else [f"not compared: {each.what}" for each in open_questions],
         facts={"compared": compared.records, "of_offsets": total, "seed": sample.seed},
@@ -132,7 +132,7 @@ def _compare_places(
         values.compare(sampled(ranges, sample), compared)
         return
     for wanted in passes(ranges, OFFSETS_PER_PASS_MAX):
-        values.compare({each: Ranges(((window.lo, window.hi),)) for each, window in wanted.items()}, compared)
+        values.compare({each: Ranges(((part.lo, part.hi),)) for each, part in wanted.items()}, compared)
 
 
 def _exact(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> dict[str, bool]:

@@ -18,7 +18,7 @@ from penstock.proof.values.rewriting import TableRewriter, body_schema
 
 
 def check_table_values(job: JobSpec, facts: TableFacts, files: TableFiles, asked: ValueQuestion) -> Check:
-    """The law of values."""
+    """The invariant of values."""
     if job.sql is not None:
         return conclude("values", "not compared", False, unproven=[unproven.values_of_sql()], partitions=asked.bounds)
     schema = facts.table.schema

@@ -1,7 +1,7 @@
 """What `verify` proves of a single Delta table (I2, I3).
 
 The order: what the table says of itself (totals, slices, rows), then what its files hold (offsets), then the log
-(bounds, records). Nothing is written. A job may run meanwhile: one version of the table is judged.
+(bounds, records). Nothing is written. A job may run meanwhile: one version of the table is checked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.proof.invariants import (
     partition_facts,
     spans,
 )
-from penstock.proof.offsets.reconcile import Sweep
+from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
 from penstock.proof.values.table import check_table_values
@@ -37,7 +37,7 @@ def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
     with closing(open_log(job)) as log:
         log_facts = with_epochs(read_log(log, facts.incarnations), facts.states, log)
         subject = _subject(facts)
-        sweep = Sweep(job, subject, _sources(files, log, log_facts, depth.deep), depth.progress)
+        sweep = Reconciliation(job, subject, _sources(files, log, log_facts, depth.deep), depth.progress)
         sweep.run(depth.offsets_per_pass_max)
         asked = depth.asked(subject, log, log_facts.bounds)
         values = [] if asked is None else [check_table_values(job, facts, files, asked)]

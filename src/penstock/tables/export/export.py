@@ -52,7 +52,7 @@ class Export:
         self._catch_up = CatchUpPlan(self.spec.types, job.flush, job.on.gap)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
-        table.finishing.sweep_markers()
+        table.finishing.remove_stale_markers()
         self.telling.days()
 
     def state(self, partitions: Iterable[Partition]) -> LedgerState:

@@ -146,7 +146,7 @@ def _known(table: ExportTable, last: int) -> Proved | None:
 
 
 def _told(slices: Check, count: int, proved: Proved | None) -> Check:
-    """The law of the slices, with what was not read for it."""
+    """The invariant of the slices, with what was not read for it."""
     facts = {**slices.facts, "entries_read": count}
     return replace(slices, detail=slices.detail if proved is None else f"{slices.detail}; {proved}", facts=facts)
 

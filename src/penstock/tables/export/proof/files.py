@@ -1,7 +1,7 @@
 """Which files readers see of a routed job as of one entry of its ledger, and what their footers tell.
 
-The job may run meanwhile. What later entries name is left out; what the judged entry still has to move is read where it
-lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).
+The job may run meanwhile. What later entries name is left out; what the checked entry still has to move is read where
+it lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Landed:
     types: Mapping[str, TypeFiles]
     rows: Mapping[str, int]
     faults: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     per_type: bool = True
     """Whether the ledger counts the rows of each type exactly."""
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
         types={name: TypeFiles(each) for name, each in types.items()},
         rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
         faults=tuple(each for each in faults if each),
-        doubts=(*_waiting([each for each in files if each.moves_to is not None]), *_told_deleted(chain)),
+        warnings=(*_waiting([each for each in files if each.moves_to is not None]), *_told_deleted(chain)),
     )
 
 
@@ -168,7 +168,7 @@ def _type_table(table: ExportTable, name: str) -> Table | None:
 
 
 def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
-    """The files of a type's table without those of replays that came after the judged entry."""
+    """The files of a type's table without those of replays that came after the checked entry."""
     files = active_files(table)
     run = run_number(table)
     unknown = {_below(each) for each in later if each.type == name and each.run <= run}
@@ -207,7 +207,7 @@ def _visible(storage: Storage, name: str) -> list[str]:
 
 
 def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) -> set[str]:
-    """Files that the judged entry takes away: its outputs, staged or in place, have their rows."""
+    """Files that the checked entry takes away: its outputs, staged or in place, have their rows."""
     orders = state.unfinished
     removed = set(orders.removes)
     # Removes come first (RULES L7): once an output is in place, a file that is still there has come back.
@@ -217,7 +217,7 @@ def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) 
 
 
 def _named_later(table: ExportTable, number: int) -> set[str]:
-    """The files that entries behind the judged one have named by now."""
+    """The files that entries behind the checked one have named by now."""
     named: set[str] = set()
     for entry in _entries_after(table, number):
         if entry.removes:

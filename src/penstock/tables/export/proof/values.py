@@ -59,7 +59,7 @@ class ExportRewriter:
 
 
 def check_export_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed, asked: ValueQuestion) -> Check:
-    """The law of values."""
+    """The invariant of values."""
     sources = ValueSources(
         job=job.name,
         asked=asked,

@@ -1,7 +1,7 @@
 """`verify` of a routed job: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
 
-The ledger is judged as of one entry while the job may go on: its totals, the chain of its slices, the rows of the files
-that it names, their offsets over all types and days, and the log.
+The ledger is checked as of one entry while the job may go on: its totals, the chain of its slices, the rows of the
+files that it names, their offsets over all types and days, and the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.proof.facts import read_log, with_epochs
 from penstock.proof.findings import NO_TABLE, Check, Proof, Verdict
 from penstock.proof.invariants import RowCounts, check_log, check_rows, check_totals, partition_facts
 from penstock.proof.offsets.owners import named_columns
-from penstock.proof.offsets.reconcile import Sweep
+from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject
 from penstock.tables.export.ledger.state import RoutedPartition
@@ -67,7 +67,7 @@ def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> Ledge
 def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
     """Keep what was proved of the entries, so that the next verification may read only what comes after them.
 
-    What could not be judged, such as records that the log has lost, says nothing against the entries.
+    What could not be checked, such as records that the log has lost, says nothing against the entries.
     """
     last = facts.last
     if last is None or last.number != facts.state.number or facts.pending.files:
@@ -91,8 +91,8 @@ def swept(
     depth: Depth,
     log: Log | None = None,
     bounds: Mapping[Partition, Bounds] | None = None,
-) -> Sweep:
-    """All offsets of the files and of the quarantine, read and judged; with the log's if they are wanted."""
+) -> Reconciliation:
+    """All offsets of the files and of the quarantine, read and checked; with the log's if they are wanted."""
     sources = Sources(
         storage=facts.table.storage,
         types=list(landed.types.values()),
@@ -102,12 +102,12 @@ def swept(
         log=log,
         log_bounds=(bounds or {}) if depth.deep else {},
     )
-    sweep = Sweep(job, _subject(facts, landed), sources, depth.progress)
+    sweep = Reconciliation(job, _subject(facts, landed), sources, depth.progress)
     sweep.run(depth.offsets_per_pass_max)
     return sweep
 
 
-def own_checks(facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check, ...]:
+def own_checks(facts: LedgerFacts, landed: Landed, sweep: Reconciliation) -> tuple[Check, ...]:
     """What needs no log."""
     partitions = facts.state.partitions
     ahead = dict(zip(landed.types, sweep.ahead, strict=True))
@@ -115,7 +115,7 @@ def own_checks(facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check,
         check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
         facts.slices,
         check_rows(
-            _row_counts(facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_doubts(facts, landed, ahead))
+            _row_counts(facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_warnings(facts, landed, ahead))
         ),
         sweep.check_offsets(),
     )
@@ -186,8 +186,8 @@ def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
             yield f"type {name} has {found} rows, {counted} are counted"
 
 
-def _doubts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
-    yield from landed.doubts
+def _warnings(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
+    yield from landed.warnings
     for name, count in sorted(ahead.items()):
         if count:
             yield f"{count} rows of type {name} are ahead of the ledger: the next run counts them"
