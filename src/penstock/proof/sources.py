@@ -41,10 +41,6 @@ class Depth:
     every_entry: bool = False
     """Whether entries of a ledger are read again that an earlier verification has proved."""
 
-    def asked(self, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
-        """The question about values, if there is one."""
-        return None if self.values is None else ValueQuestion(subject, log, bounds, self.values)
-
 
 @dataclass(frozen=True, slots=True)
 class TypeFiles:

@@ -211,7 +211,7 @@ def test_a_ledger_that_was_begun_anew_goes_on_from_the_runs_that_the_tables_know
 
 def test_a_verification_does_not_mind_what_is_replayed_meanwhile(root: ExportRoot) -> None:
     facts = facts_of(root.job)
-    quarantined = facts.quarantined
+    quarantined = facts.quarantine.taken
     replay(root, {("order", MONDAY): [3]}, removes=False)
     assert quarantined.rows == 3
     assert failed(checked(root.job, facts)) == []

@@ -21,10 +21,11 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import ExportSpec, JobSpec, job_of
 from penstock.logs.log import Partition, Slice
 from penstock.proof.findings import Check, Verdict, Violation, ViolationKind, earliest
+from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.sources import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.proof.facts import LedgerFacts
-from penstock.tables.export.proof.verification import find_landed, ledger_facts, own_checks, swept
+from penstock.tables.export.proof.verification import ledger_facts, provable
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
 
@@ -40,9 +41,9 @@ def facts_of(job: JobSpec) -> LedgerFacts:
 def checked(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
     """What `verify` says of ledger and files, without a log."""
     facts = facts or facts_of(job)
-    landed = find_landed(job_of(job, ExportSpec), facts)
-    sweep = swept(job, facts, landed, Depth(False, None, offsets_per_pass_max))
-    return {check.name: check for check in own_checks(facts, landed, sweep)}
+    table = provable(job_of(job, ExportSpec), facts)
+    offsets = Reconciliation.of(job, table.subject, table.sources, Depth(False, None, offsets_per_pass_max))
+    return {check.name: check for check in (*table.own_checks(offsets), offsets.check_offsets())}
 
 
 def failed(checks: Checks) -> list[str]:

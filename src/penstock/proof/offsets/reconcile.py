@@ -26,7 +26,7 @@ from penstock.proof.offsets.verdicts import (
     reconcile,
     record_violations,
 )
-from penstock.proof.sources import Progress, Sources, Subject
+from penstock.proof.sources import Depth, Progress, Sources, Subject
 
 _OF_QUARANTINE = frozenset(
     {
@@ -56,8 +56,14 @@ class Reconciliation:
         self._exact: dict[str, bool] = {}
         self._records_read = 0
 
-    def run(self, offsets_max: int) -> None:
-        """Read and compare all parts."""
+    @staticmethod
+    def of(job: JobSpec, subject: Subject, sources: Sources, depth: Depth) -> Reconciliation:
+        """Read and compare all offsets."""
+        found = Reconciliation(job, subject, sources, depth.progress)
+        found._run(depth.offsets_per_pass_max)
+        return found
+
+    def _run(self, offsets_max: int) -> None:
         ranges = {each: (tally.spans[0].lo, tally.spans[-1].hi) for each, tally in self._tallies.items() if tally.spans}
         for wanted in passes(self._pools.ranges(ranges), offsets_max):
             table = [self._scan(each, wanted) for each in self._types]

@@ -23,7 +23,7 @@ from penstock.proof.sources import Depth
 from penstock.spark.failures import spark_errors
 from penstock.staging.reports import Written
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.delta.proof import prove_table
+from penstock.tables.delta.proof.verification import prove_table
 from penstock.tables.delta.replay_target import TableTarget
 from penstock.tables.delta.status import table_status
 from penstock.tables.delta.table import SingleTable

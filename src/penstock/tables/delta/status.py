@@ -10,7 +10,6 @@ from penstock.job.spec import JobSpec
 from penstock.lake.state import PartitionState
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.facts import read_table
 from penstock.status.log_lag import alerts, read_log_view
 from penstock.status.model import (
     COMMITS_SHOWN,
@@ -21,6 +20,7 @@ from penstock.status.model import (
     RecordedGap,
     shown_path,
 )
+from penstock.tables.delta.facts import read_table
 
 
 def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:

@@ -10,15 +10,11 @@ from datetime import UTC, datetime
 from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.job.spec import ExportSpec, JobSpec
-from penstock.lake.delta.active_files import active_paths
-from penstock.lake.delta.table import Table, open_table
-from penstock.lake.storage import open_storage
-from penstock.proof.facts import life_faults, quarantine_files
-from penstock.proof.files.footers import Examined, examine
+from penstock.lake.delta.table import Table
 from penstock.proof.findings import Check
 from penstock.proof.offsets.incarnations import TopicIncarnations
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.table import DataFile
+from penstock.proof.quarantine import QuarantineFiles
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.opening import open_export
@@ -42,13 +38,8 @@ class LedgerFacts:
     state: LedgerState
     chain: Chain
     slices: Check
-    quarantined: Examined
-    """The files of the quarantine table with rows of the job."""
-    pending: Examined
-    """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
+    quarantine: QuarantineFiles
     incarnations: TopicIncarnations
-    life_faults: tuple[str, ...] = ()
-    """Set where the quarantine belongs to an earlier ledger."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
     read_at: str = ""
@@ -103,27 +94,12 @@ def read_ledger(
         state=state,
         chain=reading.chain,
         slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
-        quarantined=_examined(quarantine),
-        pending=examine(
-            open_storage(job.table.quarantine_path, job.table.storage_options), reading.pending, QUARANTINE_COLUMNS
-        ),
+        quarantine=QuarantineFiles.of(job, quarantine, reading.pending, table.life),
         incarnations=_incarnations(state),
-        life_faults=life_faults(quarantine, job.name, table.life),
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
         known=proved,
         unfinished=_unfinished(table, quarantine, state),
-    )
-
-
-def _examined(quarantine: Table | None) -> Examined:
-    if quarantine is None:
-        return Examined(())
-    return examine(
-        quarantine.storage(),
-        quarantine_files(quarantine),
-        QUARANTINE_COLUMNS,
-        lambda: active_paths(open_table(quarantine.spec, quarantine.job).handle),
     )
 
 

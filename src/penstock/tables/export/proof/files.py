@@ -13,15 +13,15 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.proof.files.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
+from penstock.proof.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
 from penstock.proof.offsets.incarnations import find_incarnations
 from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, GoneError, active_files
+from penstock.proof.offsets.table import DataFile, GoneError, data_files
+from penstock.proof.quarantine import named_now
 from penstock.proof.sources import TypeFiles
 from penstock.tables.export.delta_types import type_table_spec
 from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
@@ -144,7 +144,7 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
         if own is None:
             types[name], rows[name] = TypeFiles(()), 0
             continue
-        seen = examine(own.storage(), _known_files(name, own, later), columns, _named_now(own))
+        seen = examine(own.storage(), _known_files(name, own, later), columns, named_now(own))
         staged = examine(own.storage(), _untaken_files(name, own, state), columns)
         faults += [f"type {name}: {each}" for each in (*seen.faults, *staged.faults)]
         waiting += staged.files
@@ -169,7 +169,7 @@ def _type_table(table: ExportTable, name: str) -> Table | None:
 
 def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
     """The files of a type's table without those of replays that came after the checked entry."""
-    files = active_files(table)
+    files = data_files(table)
     run = run_number(table)
     unknown = {_below(each) for each in later if each.type == name and each.run <= run}
     if not unknown <= {each.path for each in files}:
@@ -191,10 +191,6 @@ def _untaken_files(name: str, table: Table, state: LedgerState) -> list[DataFile
 def _below(rename: Rename) -> str:
     """The path of a file as the table of its type sees it."""
     return rename.target.removeprefix(f"{rename.type}/")
-
-
-def _named_now(table: Table) -> Callable[[], Collection[str]]:
-    return lambda: active_paths(open_table(table.spec, table.job).handle)
 
 
 def _visible(storage: Storage, name: str) -> list[str]:

@@ -11,10 +11,7 @@ from enum import StrEnum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.flow.write.names import parse_replayed_name, parse_staged_name
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.logs.log import Partition
-from penstock.proof.invariants import Slices
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError
 
@@ -89,33 +86,6 @@ def _look(storage: Storage, file: DataFile, columns: OriginColumns | None) -> tu
     if file.size_bytes is not None and size_bytes != file.size_bytes:
         return seen, FileFault.SIZE
     return seen, None
-
-
-def slice_faults(files: Iterable[DataFile], slices: Slices) -> list[str]:
-    """What is wrong with the rows of slices, as far as names of files tell of which slice their rows are.
-
-    Compaction takes rows out of a slice's own files, so only without any do they have all of its rows.
-    """
-    rows: dict[tuple[str, int, int, int], int] = {}
-    mixed = False
-    for file in files:
-        staged = parse_staged_name(file.path)
-        if staged is not None:
-            place = (staged.topic_id, staged.partition, staged.start, staged.end)
-            rows[place] = rows.get(place, 0) + (file.rows or 0)
-        elif parse_replayed_name(file.path) is None:
-            mixed = True
-    return [
-        f"{partition} [{each.start}, {each.end}): {found} rows in its files, {each.totals.written} were written"
-        for partition, committed in sorted(slices.items())
-        for each in committed
-        if (found := rows.get(_place(partition, each.start, each.end), 0)) > each.totals.written
-        or (found < each.totals.written and not mixed)
-    ]
-
-
-def _place(partition: Partition, start: int, end: int) -> tuple[str, int, int, int]:
-    return partition.topic_id, partition.number, start, end
 
 
 def extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
