@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.events import Listener
-from penstock.tables.export.alerts import RULES_EVENT
+from penstock.tables.export.status.alerts import RULES_EVENT
 
 
 class Listeners:

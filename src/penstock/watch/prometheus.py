@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from penstock.errors import UserError
-from penstock.tables.export.alerts import RULES_EVENT
+from penstock.tables.export.status.alerts import RULES_EVENT
 from penstock.watch import metrics as names
 from penstock.watch.metrics import Metric
 

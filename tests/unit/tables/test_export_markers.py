@@ -14,8 +14,7 @@ from penstock.failpoints import Failpoint
 from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
-from penstock.tables.export.status.day_answers import DayState
-from penstock.tables.export.status.status import day_answers
+from penstock.tables.export.status.day_answers import DayState, day_answers
 from penstock.tables.export.table import ExportTable
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.watched_storage import WatchedStorage

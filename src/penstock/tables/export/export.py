@@ -20,8 +20,8 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
+from penstock.tables.export.status.telling import Telling
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.export.telling import Telling
 from penstock.tables.export.writer import Roles, WrittenShares
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Listed, QuarantineTable

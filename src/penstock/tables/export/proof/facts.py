@@ -95,7 +95,7 @@ def read_ledger(
         chain=reading.chain,
         slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
         quarantine=QuarantineFiles.of(job, quarantine, reading.pending, table.life),
-        incarnations=_incarnations(state),
+        incarnations=incarnations_of(state),
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
         known=proved,
@@ -188,7 +188,8 @@ def _broken(table: ExportTable, error: InvariantError) -> Check:
     return chain.check(max(numbers, default=0))
 
 
-def _incarnations(state: LedgerState) -> TopicIncarnations:
+def incarnations_of(state: LedgerState) -> TopicIncarnations:
+    """The partitions of topics as they are, and of topics that were recreated since."""
     current = sorted(partition for partition, _ in state.current())
     return TopicIncarnations(
         current=tuple(current),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.events import Listener
 from penstock.job.spec import AlertLimits
 from penstock.logs.log import Partition
-from penstock.tables.export.alerts import RULES_EVENT, rule_fields
+from penstock.tables.export.status.alerts import RULES_EVENT, rule_fields
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import View
 
