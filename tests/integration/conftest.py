@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.registry import LOGS
 from tests.lake import BUCKET, Lake, s3_server
 
 
@@ -33,5 +35,4 @@ def local(tmp_path: Path) -> Lake:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands give a broker up after a second instead of fifteen."""
-    for module in ("penstock.status.log_lag", "penstock.tables.export.status.status", "penstock.verify.log_port"):
-        monkeypatch.setattr(f"{module}.KafkaLog", partial(KafkaLog, call_seconds_max=1.0))
+    monkeypatch.setitem(LOGS, KafkaLogSpec, partial(KafkaLog, call_seconds_max=1.0))

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import count
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import TransientError, UserError
 from penstock.job.kafka_types import RECORD_SCHEMA
-from penstock.job.spec import StartAt
+from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.logs.batches import mark_batch
 from penstock.logs.log import (
     Bounds,
@@ -29,7 +33,19 @@ from penstock.logs.log import (
 BATCH_RECORDS = 4
 RECORD_BYTES_MAX = 1024 * 1024
 
-Values = Mapping[int, bytes | None]
+
+@dataclass(frozen=True, slots=True)
+class MemoryRecord:
+    """A record with more than a value."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    at: float = 0.0
+    """When it was made, in seconds since 1970."""
+
+
+Values = Mapping[int, bytes | MemoryRecord | None]
 
 
 @dataclass(slots=True)
@@ -45,13 +61,21 @@ class MemoryLog:
     """Where partitions end whose last offsets have no record."""
     times: dict[Partition, float] = field(default_factory=dict)
     """When the records of a partition were made, in seconds since 1970."""
+    retention_seconds: float = 7 * 86_400.0
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    topics: tuple[str, ...] = ()
+    """Those that are seen; none stated: all of them."""
+    topic_pattern: str | None = None
     positions_shown: dict[Partition, int] = field(default_factory=dict)
     trimmed: dict[Partition, int] = field(default_factory=dict)
 
     # what a test does to it
 
-    def append(self, partition: Partition, *values: bytes | None) -> None:
+    def view(self, spec: KafkaLogSpec) -> MemoryLog:
+        """The same log as a job sees it: its topics, and where it begins."""
+        return replace(self, start=spec.start, topics=spec.topics, topic_pattern=spec.topic_pattern)
+
+    def append(self, partition: Partition, *values: bytes | MemoryRecord | None) -> None:
         """Add records at the end of a partition, which begins with the first of them."""
         end = self._end(partition)
         self.values[partition] = {**self.values.get(partition, {}), **dict(zip(count(end), values, strict=False))}
@@ -63,23 +87,42 @@ class MemoryLog:
 
     def recreate(self, topic: str, topic_id: str) -> None:
         """Delete a topic and create it again, empty and with as many partitions."""
-        for each in [each for each in self.values if each.topic == topic]:
+        for number in self.delete(topic):
+            self.values[Partition(topic, topic_id, number)] = {}
+
+    def delete(self, topic: str) -> list[int]:
+        """Delete a topic; returns the numbers of its partitions."""
+        gone = [each for each in self.values if each.topic == topic]
+        for each in gone:
             del self.values[each]
             for kept in (self.firsts, self.ends, self.positions_shown):
                 kept.pop(each, None)
-            self.values[Partition(topic, topic_id, each.number)] = {}
+        return [each.number for each in gone]
 
     # what a log answers
 
     def partitions(self) -> tuple[Partition, ...]:
-        return tuple(sorted(self.values))
+        names = {each.topic for each in self.values}
+        for topic in self.topics:
+            if topic not in names:
+                raise UserError(f"there is no topic {topic}", hint=f"the log has {', '.join(sorted(names)) or 'none'}")
+        return tuple(sorted(each for each in self.values if self._sees(each.topic)))
+
+    def _sees(self, topic: str) -> bool:
+        if self.topic_pattern is not None:
+            return re.fullmatch(self.topic_pattern, topic) is not None
+        return not self.topics or topic in self.topics
 
     def topic_ids(self, topics: Iterable[str]) -> Mapping[str, str]:
         ids = {each.topic: each.topic_id for each in self.values}
         return {topic: ids[topic] for topic in topics if topic in ids}
 
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
-        return {each: Bounds(self._first(each), max(self._first(each), self._end(each))) for each in partitions}
+        wanted = tuple(partitions)
+        for each in wanted:
+            if each not in self.values:
+                raise TransientError(f"partition {each} is gone")
+        return {each: Bounds(self._first(each), max(self._first(each), self._end(each))) for each in wanted}
 
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
@@ -100,7 +143,13 @@ class MemoryLog:
         return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
 
     def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        return {}
+        since = now - self.retention_seconds * percent / 100
+        return {each: self._offset_since(each, held, since) for each, held in bounds.items()}
+
+    def _offset_since(self, partition: Partition, held: Bounds, at: float) -> int:
+        there = [each for each in sorted(self.values[partition].items()) if each[0] >= held.first]
+        made = [(offset, record.at) for offset, record in there if isinstance(record, MemoryRecord)]
+        return next((offset for offset, made_at in made if made_at >= at), held.end)
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
         for each in slices:
@@ -177,8 +226,18 @@ class MemorySource:
         values = self.values[piece.topic, piece.partition]
         held = [each for each in sorted(values) if piece.start <= each < piece.end]
         for first in range(0, len(held), BATCH_RECORDS):
-            rows = [
-                {"topic": piece.topic, "partition": piece.partition, "offset": offset, "value": values[offset]}
-                for offset in held[first : first + BATCH_RECORDS]
-            ]
+            rows = [_row(piece, offset, values[offset]) for offset in held[first : first + BATCH_RECORDS]]
             yield pa.RecordBatch.from_pylist(rows, schema=RECORD_SCHEMA)
+
+
+def _row(piece: Piece, offset: int, record: bytes | MemoryRecord | None) -> dict[str, Any]:
+    found = record if isinstance(record, MemoryRecord) else MemoryRecord(record)
+    return {
+        "topic": piece.topic,
+        "partition": piece.partition,
+        "offset": offset,
+        "timestamp": datetime.fromtimestamp(found.at, UTC),
+        "key": found.key,
+        "value": found.value,
+        "headers": [{"key": key, "value": value} for key, value in found.headers] or None,
+    }
