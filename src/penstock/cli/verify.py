@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
-from penstock.errors import UserError
 from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec
 from penstock.verify import Check, Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
@@ -35,7 +33,7 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Of an export: make a lost ledger again from the files, if they prove it.")
+        bool, typer.Option("--rebuild", help="Make the lost ledger of a table again from its files, if they prove it.")
     ] = False,
     values: Annotated[
         bool, typer.Option("--values", help="Decode records of the log again and compare their values: a sample.")
@@ -44,7 +42,7 @@ def verify(
         bool,
         typer.Option(
             "--all",
-            help="Of an export: read the entries of its ledger again that were proved before. "
+            help="Read the entries of a ledger again that were proved before. "
             "With --values: compare every record that the log still has.",
         ),
     ] = False,
@@ -60,8 +58,6 @@ def verify(
         if not rebuild_ledger(spec, json):
             raise typer.Exit(EXIT_FAILED)
         return
-    if every and not values and not isinstance(spec.table, ExportSpec):
-        raise UserError("--all goes with --values or with an export", hint="penstock verify JOB --values --all")
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
     report = verify_job(spec, deep=not shallow, progress=progress, values=sample, every_entry=every)

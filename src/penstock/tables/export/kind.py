@@ -24,6 +24,7 @@ from penstock.tables.export.proof.verification import prove_export
 from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.replay_target import ExportTarget
 from penstock.tables.export.status.day_answers import day_answers
+from penstock.tables.export.status.metrics import METRICS, ExportMeter
 from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import ExportWriter, WrittenShares
@@ -56,6 +57,10 @@ class ExportKind:
     """Mixed event types of one log, by type and day."""
 
     name = ExportSpec.kind
+    metrics = METRICS
+
+    def meter(self) -> ExportMeter:
+        return ExportMeter()
 
     def summary(self, job: JobSpec) -> str:
         export = job_of(job, ExportSpec).table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Proof
@@ -15,6 +16,8 @@ from penstock.tables.delta.proof.values import row_values
 
 
 def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
+    if depth.every_entry and depth.values is None:
+        raise UserError(f"the job {job.name} has no ledger", hint="--all goes with --values, or with a ledger")
     facts = read_table(job)
     if facts is None:
         return NO_TABLE
