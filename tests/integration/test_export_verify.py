@@ -1,4 +1,4 @@
-"""`verify` proves a routed job against its log while it runs, after it crashed, and finds what is wrong."""
+"""`verify` proves an export against its log while it runs, after it crashed, and finds what is wrong."""
 
 from __future__ import annotations
 

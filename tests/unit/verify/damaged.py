@@ -1,4 +1,4 @@
-"""The root of a routed job with bad records, and the ways to damage it."""
+"""The root of an export with bad records, and the ways to damage it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A routed job's root is proved against its ledger, and every damage to it is found."""
+"""An export's root is proved against its ledger, and every damage to it is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with the ledger of a routed job is found: in entries, in snapshots, and after a rebuild."""
+"""Whatever is wrong with the ledger of an export is found: in entries, in snapshots, and after a rebuild."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import UserError
+from penstock.status.metrics import Add, Meter, Metric, PutAll, numbers
+from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.registry import KINDS
 from penstock.watch.metrics import OF_ALL_JOBS, page
 from penstock.watch.prometheus import JobMetrics, Metrics
@@ -189,3 +191,30 @@ def test_what_is_served_is_prometheus_text(metrics: Metrics, ear: JobMetrics) ->
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["penstock_retries"].samples[0].value == 1
     assert set(families) >= {each.name.removesuffix("_total") for each in EVERY}
+
+
+LEVEL = Metric("penstock_level_litres", "gauge", "What a tank holds.", ("job", "tank"))
+SPILLS = Metric("penstock_spills_total", "counter", "Times that a tank ran over.")
+
+
+class TankKind(DeltaKind):
+    """A kind of table with metrics of its own, as a test makes it up."""
+
+    name = "tank"
+    metrics = (LEVEL, SPILLS)
+
+    def meter(self) -> Meter:
+        return lambda name, fields: [PutAll(LEVEL, numbers(fields["litres"])), Add(SPILLS)] if name == "spill" else []
+
+
+def test_a_kind_of_table_brings_its_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "tank", TankKind())
+    metrics = Metrics()
+    ear = metrics.listener("fan", KINDS["tank"])
+    assert value(metrics, "penstock_spills_total") == 0
+    ear.event("spill", litres={"north": 12, "south": 3})
+    ear.event("spill", litres={"north": 11})
+    assert value(metrics, "penstock_spills_total") == 2
+    assert value(metrics, "penstock_level_litres", tank="north") == 11
+    assert value(metrics, "penstock_level_litres", tank="south") is None
+    assert "## Of jobs with `table.tank`" in page()

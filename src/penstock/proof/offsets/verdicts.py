@@ -35,7 +35,7 @@ class Held:
     table: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     quarantine: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     by_type: Sequence[pl.Series] = ()
-    """Those of the table by type, of a routed job."""
+    """Those of the table by type, of an export."""
     pooled: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     """Of rows that may be of this partition or of another life of its topic."""
 

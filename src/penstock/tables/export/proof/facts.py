@@ -1,4 +1,4 @@
-"""Reads what a routed job's ledger says, entry by entry, all as of one number."""
+"""Reads what an export's ledger says, entry by entry, all as of one number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files readers see of a routed job as of one entry of its ledger, and what their footers tell.
+"""Which files readers see of an export as of one entry of its ledger, and what their footers tell.
 
 The job may run meanwhile. What later entries name is left out; what the checked entry still has to move is read where
 it lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).

@@ -1,4 +1,4 @@
-"""`verify` of a routed job: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
+"""`verify` of an export: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
 
 The ledger is checked as of one entry while the job may go on: its totals, the chain of its slices, the rows of the
 files that it names, their offsets over all types and days, and the log.
