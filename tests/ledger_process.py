@@ -6,16 +6,16 @@ the log, offsets per slice. It fences, reads on from the table's position to the
 
 from __future__ import annotations
 
-import os
 import sys
 
 from penstock.environment import Environment
 from penstock.errors import FencedError
-from penstock.failpoints import ENVIRONMENT_NAME, armed, noop
+from penstock.failpoints import noop
 from penstock.lake.proposal import FencePart, StartPart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.table import ExportTable
+from penstock.tables.registry import failpoint as armed_failpoint
 from tests.routed_parts import EVENTS, Event, Reader, land, open_table, staged_in
 
 KINDS = ("A", "B", "C")
@@ -48,7 +48,7 @@ def export(table: ExportTable, token: int, end: int, slice_offsets: int) -> None
 
 
 def main(root: str, token: str, end: str, slice_offsets: str) -> int:
-    failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""))
+    failpoint = armed_failpoint()
     environment = Environment(reach=failpoint.reach if failpoint else noop)
     table = open_table(open_storage(root, {}), KINDS, environment)
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,20 +28,11 @@ COMPACT_STEPS = ("compact_staged", "compact_checked", "compact_committed")
 VACUUM_STEPS = ("vacuum_listed", "vacuum_deleting")
 REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
 DISCARD_STEPS = ("discard_checked", "discarded")
-LEDGER_STEPS = (
-    "entry_written",
-    "removing",
-    "removed",
-    "renaming",
-    "renamed",
-    "snapshot_written",
-    "type_landed",
-    "marked",
-)
 STEPS = (
     *(BATCH_STEPS + START_STEPS + CLAIM_STEPS + RANGE_STEPS),
-    *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + DISCARD_STEPS + LEDGER_STEPS),
+    *(COMPACT_STEPS + VACUUM_STEPS + REPLAY_STEPS + DISCARD_STEPS),
 )
+"""Of every job; a kind of table has further ones of its own (`Kind.steps`)."""
 
 Action = Literal["kill", "stop", "error"]
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -76,15 +67,15 @@ class Failpoint:
             os.kill(self.driver_pid, _SIGNALS[self.action])
 
 
-def armed(environment: str) -> Failpoint | None:
+def armed(environment: str, steps: Collection[str] = STEPS) -> Failpoint | None:
     """Read the text of the environment variable; an empty text arms nothing."""
     if not environment:
         return None
     step, _, rest = environment.partition(":")
     action, _, visit = rest.partition(":")
-    if step not in STEPS or action not in ("kill", "stop", "error"):
+    if step not in steps or action not in ("kill", "stop", "error"):
         raise UserError(
             f"{ENVIRONMENT_NAME}={environment} names no step and action",
-            hint=f"steps: {', '.join(STEPS)}; actions: kill, stop, error",
+            hint=f"steps: {', '.join(steps)}; actions: kill, stop, error",
         )
     return Failpoint(step, "kill" if action == "kill" else "stop" if action == "stop" else "error", int(visit or 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,10 +12,9 @@ import typer
 
 from penstock.engine.process import RunOptions, run_jobs
 from penstock.events import Listener
-from penstock.failpoints import ENVIRONMENT_NAME, armed
 from penstock.job.job_set import load_jobs
 from penstock.job.spec import JobSpec
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import failpoint, kind_of
 from penstock.watch.lines import JsonLines
 from penstock.watch.listeners import AlertChanges, Listeners
 from penstock.watch.progress import Progress
@@ -38,7 +36,7 @@ def run(
 ) -> None:
     """Run jobs: every record of their topics once into their tables."""
     specs = load_jobs(jobs)
-    options = RunOptions(once=once, failpoint=armed(os.environ.get(ENVIRONMENT_NAME, "")))
+    options = RunOptions(once=once, failpoint=failpoint())
     with ExitStack() as stack:
         gauges = _metrics(metrics, stack)
         voice = _voices(json or not sys.stdout.isatty(), stack)

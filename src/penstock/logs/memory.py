@@ -59,8 +59,6 @@ class MemoryLog:
     """Where each epoch of a partition's leaders ends, in their order; without any the log keeps none."""
     ends: dict[Partition, int] = field(default_factory=dict)
     """Where partitions end whose last offsets have no record."""
-    times: dict[Partition, float] = field(default_factory=dict)
-    """When the records of a partition were made, in seconds since 1970."""
     retention_seconds: float = 7 * 86_400.0
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     topics: tuple[str, ...] = ()
@@ -174,7 +172,13 @@ class MemoryLog:
         return np.array([each for each in sorted(self.values[partition]) if first <= each < end], np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
-        return {each: self.times[each] for each in offsets if each in self.times}
+        found = {each: self._record_at(each, offset) for each, offset in offsets.items()}
+        return {each: record.at for each, record in found.items() if record is not None}
+
+    def _record_at(self, partition: Partition, offset: int) -> MemoryRecord | None:
+        """The first record at or after an offset."""
+        there = sorted(self.values[partition].items())
+        return next((each for at, each in there if at >= offset and isinstance(each, MemoryRecord)), None)
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
         ahead = {each: self.positions_shown.get(each, 0) for each in positions}

@@ -107,7 +107,7 @@ class Table(Protocol[S_contra]):
         """Finish what earlier commits of these partitions left to do, whoever made them (RULES Q1)."""
 
     def shown_position(self, partition: Partition) -> int:
-        """The offset that the consumer group shows: below it nothing is read again."""
+        """The offset that lag tools see, as of the last state that was asked for: below it nothing is read again."""
 
     def chores(self, view: View) -> Sequence[Chore]:
         """What is due beside new batches, the most urgent first. It takes turns with them in every round."""
@@ -170,6 +170,10 @@ class Kind(Protocol):
     @property
     def name(self) -> str:
         """The key under `table:` in a job file."""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The failpoints of its own commit path, by name."""
 
     @property
     def metrics(self) -> tuple[Metric, ...]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 from penstock.environment import Environment
-from penstock.failpoints import ENVIRONMENT_NAME, armed
+from penstock.tables.registry import failpoint
 
 
 def environment() -> Environment:
     """Of a process that a fault test may have armed."""
-    failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""))
-    return Environment() if failpoint is None else Environment(reach=failpoint.reach)
+    armed = failpoint()
+    return Environment() if armed is None else Environment(reach=armed.reach)

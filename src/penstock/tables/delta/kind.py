@@ -55,6 +55,7 @@ class DeltaKind:
     """One Delta table for all records of a job."""
 
     name = DeltaTableSpec.kind
+    steps = ()
     metrics: tuple[Metric, ...] = ()
 
     def meter(self) -> Meter:

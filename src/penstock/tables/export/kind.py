@@ -57,6 +57,16 @@ class ExportKind:
     """Mixed event types of one log, by type and day."""
 
     name = ExportSpec.kind
+    steps = (
+        "entry_written",
+        "removing",
+        "removed",
+        "renaming",
+        "renamed",
+        "snapshot_written",
+        "type_landed",
+        "marked",
+    )
     metrics = METRICS
 
     def meter(self) -> ExportMeter:

@@ -1,0 +1,128 @@
+"""Jobs of every kind of table over a log in memory, and how the rows of each are read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from penstock.claims import Claims
+from penstock.engine.round import Rounds, Waiting, open_rounds
+from penstock.environment import Environment
+from penstock.job.loader import load_job
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
+from penstock.logs.log import Partition
+from penstock.logs.memory import MemoryLog, MemoryRecord
+from tests.contract.toy import ToySpec, ToyTable
+from tests.scenarios.local_spark import local_session
+
+ZERO, ONE = Partition("events", "id-1", 0), Partition("events", "id-1", 1)
+ROUNDS_MAX = 50
+Place = tuple[int, int]
+"""Partition and offset."""
+
+FRAME = """\
+job: contract
+log: {{kafka: {{bootstrap: "nowhere:9092", topics: [events]}}}}
+decode: json
+columns: {{kafka_partition: kafka.partition, kafka_offset: kafka.offset}}
+on: {{bad_share: 1}}
+"""
+DELTA = FRAME + "schema: {{type: string, id: long}}\ntable: {{delta: {{path: '{path}'}}}}\n"
+EXPORT = (
+    FRAME
+    + "route: {{by: field(type)}}\n"
+    + "types:\n  A: {{schema: {{type: string, id: long}}, event_time: kafka.timestamp}}\n"
+    + "  B: {{schema: {{type: string, id: long}}, event_time: kafka.timestamp}}\n"
+    + "table: {{export: {{path: '{path}', format: {format}}}}}\n"
+)
+
+
+def record(number: int) -> MemoryRecord:
+    """One of two types in turn."""
+    return MemoryRecord(json.dumps({"type": "AB"[number % 2], "id": number}).encode(), at=1_770_000_000.0)
+
+
+@dataclass(slots=True)
+class Subject:
+    """One job of some kind, its log, and its rows."""
+
+    job: JobSpec
+    read: Callable[[], list[Place]]
+    log: MemoryLog = field(default_factory=lambda: MemoryLog({ZERO: {}, ONE: {}}))
+
+    def fill(self, count: int = 6) -> None:
+        for each in (ZERO, ONE):
+            start = self.log.bounds([each])[each].end
+            self.log.append(each, *(record(number) for number in range(start, start + count)))
+
+    def open(self, environment: Environment | None = None, claims: Claims | None = None) -> Rounds[Any]:
+        return open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
+
+    def run(self, environment: Environment | None = None, claims: Claims | None = None) -> Rounds[Any]:
+        """Rounds until nothing waits."""
+        rounds = self.open(environment, claims)
+        for _ in range(ROUNDS_MAX):
+            result = rounds.round(flush_now=True)
+            if isinstance(result, Waiting) and result.done:
+                return rounds
+        raise AssertionError("there was always something due")
+
+    @property
+    def wanted(self) -> list[Place]:
+        return sorted((each.number, offset) for each, values in self.log.values.items() for offset in values)
+
+
+def toy(folder: Path) -> Subject:
+    job = JobSpec(
+        name="contract",
+        log=KafkaLogSpec("nowhere:9092", topics=("events",), group="contract"),
+        decode=DecodeSpec("raw"),
+        schema=pa.schema([]),
+        columns={},
+        table=ToySpec(str(folder / "toy")),
+    )
+    return Subject(job, lambda: sorted((row[1], row[2]) for row in ToyTable(job, Environment()).rows()))
+
+
+def delta(folder: Path) -> Subject:
+    return Subject(_loaded(folder, DELTA), lambda: _places(pl.read_delta(str(folder / "table"))))
+
+
+def export(folder: Path) -> Subject:
+    def read() -> list[Place]:
+        files = sorted((folder / "table").glob("[AB]/day=*/*.parquet"))
+        return sorted(place for file in files for place in _places(pl.read_parquet(file)))
+
+    return Subject(_loaded(folder, EXPORT, format="parquet"), read)
+
+
+def export_as_delta(folder: Path) -> Subject:
+    def read() -> list[Place]:
+        there = [each for each in ("A", "B") if (folder / "table" / each / "_delta_log").exists()]
+        return sorted(place for name in there for place in _places(pl.read_delta(str(folder / "table" / name))))
+
+    return Subject(_loaded(folder, EXPORT, format="delta"), read)
+
+
+KINDS_TRIED: dict[str, Callable[[Path], Subject]] = {
+    "toy": toy,
+    "delta": delta,
+    "export": export,
+    "export as Delta": export_as_delta,
+}
+
+
+def _loaded(folder: Path, text: str, **values: str) -> JobSpec:
+    path = folder / "job.yaml"
+    path.write_text(text.format(path=folder / "table", **values))
+    return load_job(path)
+
+
+def _places(frame: pl.DataFrame) -> list[Place]:
+    return sorted(frame.select("kafka_partition", "kafka_offset").rows())

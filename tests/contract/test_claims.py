@@ -1,0 +1,75 @@
+"""What the engine may expect of claims: a single process that holds everything, and a group over a real broker."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.claims import Claims, StaticClaims
+from penstock.claims.group import open_group
+from penstock.job.spec import ClaimsSpec, KafkaLogSpec
+from penstock.logs.log import Partition
+
+ZERO, ONE = Partition("events", "id-1", 0), Partition("events", "id-1", 1)
+SECONDS_MAX = 60.0
+
+Open = Callable[[], Iterator[Claims]]
+
+
+@contextmanager
+def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[Claims]:
+    if kind == "static":
+        yield StaticClaims()
+        return
+    name = f"group-{uuid.uuid4().hex[:8]}"
+    spec = KafkaLogSpec(request.getfixturevalue("bootstrap"), topics=("events",), group=name)
+    options = ClaimsSpec(heartbeat_seconds=0.5, topic=f"__{name}", partitions=1)
+    claims = open_group(spec, options, lambda name, **fields: None)
+    try:
+        yield claims
+    finally:
+        claims.close()
+
+
+@pytest.fixture(params=["static", "group"])
+def claims(request: pytest.FixtureRequest) -> Iterator[Claims]:
+    with opened(request.param, request) as found:
+        yield found
+
+
+def held(claims: Claims, floor: int = 0) -> dict[Partition, int]:
+    """Both partitions, once they are claimed."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while len(found := claims.held([ZERO, ONE], {ZERO: floor, ONE: floor})) < 2:
+        assert time.monotonic() < deadline, "partitions that nobody else wants were not claimed"
+        time.sleep(0.05)
+    return found
+
+
+def test_the_only_process_holds_everything_under_a_token(claims: Claims) -> None:
+    tokens = held(claims)
+    assert all(token >= 1 for token in tokens.values())
+    assert all(claims.keeps(each, token) for each, token in tokens.items())
+    assert held(claims) == tokens
+
+
+def test_a_token_is_never_below_the_tables(claims: Claims) -> None:
+    assert all(token >= 7 for token in held(claims, floor=7).values())
+
+
+def test_messages_are_announced_where_the_claim_is_held(claims: Claims) -> None:
+    tokens = held(claims)
+    assert claims.announce({ZERO: 10}, tokens) == {ZERO}
+    assert claims.announced(ZERO) in (None, 10)
+    claims.progress({ZERO: 10, ONE: 0}, {ZERO: 0, ONE: 0})
+    assert claims.correct(ZERO, tokens[ZERO], 10) is None
+
+
+def test_a_claim_that_the_table_does_not_take_is_claimed_anew(claims: Claims) -> None:
+    held(claims)
+    claims.renounce(ZERO)
+    assert set(held(claims)) == {ZERO, ONE}

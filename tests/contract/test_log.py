@@ -1,0 +1,156 @@
+"""What every log promises: the twin in memory and a real Kafka broker answer alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import PenstockError, UserError
+from penstock.job.spec import KafkaLogSpec, StartAt
+from penstock.logs.batches import mark_of
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
+from penstock.logs.memory import MemoryLog
+from tests.kafka import Produce, Topics
+from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
+
+SECONDS_MAX = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """A log and what can be done to it."""
+
+    topics: Topics | MemoryTopics
+    produce: Produce | MemoryProduce
+    open: Callable[[KafkaLogSpec], Log]
+    bootstrap: str = "nowhere:9092"
+
+    def log(self, topic: str, start: StartAt = StartAt.EARLIEST) -> Log:
+        return self.open(KafkaLogSpec(self.bootstrap, topics=(topic,), start=start, group=f"group-{topic}"))
+
+
+@pytest.fixture(params=["memory", "kafka"])
+def world(request: pytest.FixtureRequest) -> World:
+    if request.param == "memory":
+        memory = MemoryLog()
+        return World(MemoryTopics(memory), MemoryProduce(memory), memory.view)
+    bootstrap = request.getfixturevalue("bootstrap")
+    return World(request.getfixturevalue("topic"), request.getfixturevalue("produce"), KafkaLog, bootstrap)
+
+
+@pytest.fixture
+def filled(world: World) -> Iterator[tuple[World, str, Log, Partition]]:
+    """Five records in the first of two partitions."""
+    name = world.topics(2)
+    world.produce(name, [b"0", b"1", None, b"3", b"4"], partition=0, key=b"k", headers=[("a", b"1")])
+    with closing(world.log(name)) as log:
+        yield world, name, log, log.partitions()[0]
+
+
+def test_partitions_have_the_identity_of_their_topic(filled: tuple[World, str, Log, Partition]) -> None:
+    _, name, log, _ = filled
+    found = log.partitions()
+    [topic_id] = {each.topic_id for each in found}
+    assert [(each.topic, each.number) for each in found] == [(name, 0), (name, 1)]
+    assert log.topic_ids([name, "no-such-topic"]) == {name: topic_id}
+
+
+def test_bounds_are_half_open_and_retention_moves_their_beginning(filled: tuple[World, str, Log, Partition]) -> None:
+    world, name, log, partition = filled
+    other = log.partitions()[1]
+    assert log.bounds([partition, other]) == {partition: Bounds(0, 5), other: Bounds(0, 0)}
+    world.topics.cut(name, 2)
+    assert log.bounds([partition]) == {partition: Bounds(2, 5)}
+
+
+@pytest.mark.parametrize(("start", "offset"), [(StartAt.EARLIEST, 0), (StartAt.LATEST, 5)])
+def test_a_job_begins_where_it_says(filled: tuple[World, str, Log, Partition], start: StartAt, offset: int) -> None:
+    world, name, log, partition = filled
+    with closing(world.log(name, start)) as mine:
+        assert mine.start_offsets([partition], log.bounds([partition])) == {partition: offset}
+
+
+def test_a_source_gives_each_record_of_its_slices_once_as_it_was(filled: tuple[World, str, Log, Partition]) -> None:
+    _, name, log, partition = filled
+    source = log.source([Slice(partition, 1, 5, 1)], 2, 1024 * 1024)
+    numbers = pa.RecordBatch.from_pydict({"number": pa.array(range(len(source.pieces)), pa.int64())})
+    batches = list(source([numbers]))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [(row["offset"], row["value"]) for row in rows] == [(1, b"1"), (2, None), (3, b"3"), (4, b"4")]
+    assert {(row["topic"], row["partition"], row["key"]) for row in rows} == {(name, 0, b"k")}
+    assert rows[0]["headers"] == [{"key": "a", "value": b"1"}]
+    assert abs(rows[0]["timestamp"].timestamp() - time.time()) < 300
+    assert all(mark_of(batch) is not None for batch in batches if not batch.num_rows)
+
+
+def test_records_and_offsets_are_those_of_the_range(filled: tuple[World, str, Log, Partition]) -> None:
+    _, _, log, partition = filled
+    told: list[int] = []
+    assert [row["offset"] for batch in log.records(partition, 3, 5) for row in batch.to_pylist()] == [3, 4]
+    assert log.offsets(partition, 1, 4, told.append).tolist() == [1, 2, 3]
+    assert sum(told) == 3
+
+
+def test_a_marker_of_a_transaction_takes_an_offset_and_is_no_record(world: World) -> None:
+    name = world.topics()
+    world.produce(name, [b"a", b"b"], partition=0, transactional=True)
+    world.produce(name, [b"c"], partition=0)
+    with closing(world.log(name)) as log:
+        [partition] = log.partitions()
+        assert log.bounds([partition]) == {partition: Bounds(0, 4)}
+        assert log.offsets(partition, 0, 4, lambda _: None).tolist() == [0, 1, 3]
+
+
+def test_a_slice_that_retention_overtook_is_planned_again(filled: tuple[World, str, Log, Partition]) -> None:
+    world, name, log, partition = filled
+    world.topics.cut(name, 3)
+    with pytest.raises(SliceShrankError):
+        list(log.records(partition, 1, 5))
+
+
+def test_positions_are_shown_and_never_move_back(filled: tuple[World, str, Log, Partition]) -> None:
+    _, _, log, partition = filled
+    assert log.shown([partition]) == {}
+    assert log.show({partition: 3}).moved == {partition: 3}
+    assert log.show({partition: 3}).moved == {}
+    assert set(log.show({partition: 2}).refused) == {partition}
+    assert log.shown([partition]) == {partition: 3}
+    log.trim({partition: 3})
+
+
+def test_a_recreated_topic_has_another_identity(filled: tuple[World, str, Log, Partition]) -> None:
+    world, name, log, partition = filled
+    world.topics.recreate(name)
+    deadline = time.monotonic() + SECONDS_MAX
+    while (found := log.topic_ids([name]).get(name)) in (None, partition.topic_id):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert found != partition.topic_id
+
+
+def test_the_age_of_the_oldest_unread_record_is_told(filled: tuple[World, str, Log, Partition]) -> None:
+    _, _, log, partition = filled
+    found = log.record_times({partition: 2}, SECONDS_MAX)
+    assert abs(found[partition] - time.time()) < 300
+
+
+def test_a_topic_that_does_not_exist_is_the_users_to_mend(world: World) -> None:
+    with closing(world.log("no-such-topic")) as log, pytest.raises(UserError) as raised:
+        log.partitions()
+    assert "no-such-topic" in raised.value.primary
+
+
+def test_what_is_asked_of_a_deleted_topic_is_an_error_of_ours(filled: tuple[World, str, Log, Partition]) -> None:
+    world, name, log, partition = filled
+    world.topics.delete(name)
+    deadline = time.monotonic() + SECONDS_MAX
+    with pytest.raises(PenstockError):
+        while time.monotonic() < deadline:
+            log.bounds([partition])
+            time.sleep(0.05)

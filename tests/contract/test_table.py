@@ -1,0 +1,181 @@
+"""What every kind of table promises to the rounds of its job: the toy's, a single Delta table, and both exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pytest
+
+from penstock.claims import StaticClaims
+from penstock.engine.round import BatchLanded
+from penstock.environment import Environment, new_batch_id
+from penstock.errors import FencedError
+from penstock.failpoints import BATCH_STEPS, START_STEPS
+from penstock.lake.proposal import FencePart, Proposal, StartPart
+from penstock.logs.log import Batch, Partition, Slice
+from penstock.plan import GapError
+from penstock.status.model import JobStatus
+from penstock.tables.kind import CompactWish, SchemaChanged, VacuumWish
+from penstock.tables.registry import KINDS, kind_of
+from penstock.verify import verify
+from penstock.watch.status import status
+from tests.contract.kinds import KINDS_TRIED, ONE, ZERO, Subject
+from tests.contract.toy import ToyKind
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+class Holding(StaticClaims):
+    """The claims of a process that shares the job, under a token of its own."""
+
+    shared = True
+
+    def __init__(self, token: int) -> None:
+        self._token = token
+
+    def held(self, partitions: Iterable[Partition], table_tokens: Mapping[Partition, int]) -> dict[Partition, int]:
+        return dict.fromkeys(partitions, self._token)
+
+
+@pytest.fixture(params=KINDS_TRIED)
+def subject(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    monkeypatch.setitem(KINDS, ToyKind.name, ToyKind())
+    return KINDS_TRIED[request.param](tmp_path)
+
+
+def staged(subject: Subject, token: int, end: int) -> tuple[Batch, dict[Partition, int], object]:
+    """A batch that a process under this token has written and not committed."""
+    rounds = subject.open(claims=Holding(token))
+    partitions = rounds.log.partitions()
+    tokens, _ = rounds.starter.begin(rounds.claim(partitions), partitions, rounds.log.bounds(partitions))
+    rounds.table.own(tokens)
+    batch = Batch(new_batch_id(), tuple(Slice(each, 0, end, 0) for each in partitions), flush=True)
+    found = rounds.writer.stage(batch)
+    assert not isinstance(found, SchemaChanged)
+    return batch, tokens, found
+
+
+def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
+    subject.fill()
+    subject.run()
+    subject.fill()
+    table = subject.run().table
+    state = table.state([ZERO, ONE])
+    assert subject.read() == subject.wanted
+    for each in (ZERO, ONE):
+        here = state.of(each)
+        assert (here.origin, here.position, here.totals.written, here.totals.conserved) == (0, 12, 12, True)
+        assert table.shown_position(each) == 12
+    assert not table.lags([ZERO, ONE])
+    assert subject.log.positions_shown == {ZERO: 12, ONE: 12}
+
+
+def test_a_partition_is_started_once(subject: Subject) -> None:
+    table = subject.open().table
+    assert table.state([ZERO]).of(ZERO).position is None
+    first = table.commit(Proposal("contract", new_batch_id(), (StartPart(ZERO, 3, 1),)))
+    again = table.commit(Proposal("contract", new_batch_id(), (StartPart(ZERO, 0, 1),)))
+    assert (len(first.accepted), len(again.accepted), len(again.refused)) == (1, 0, 1)
+    assert table.state([ZERO]).of(ZERO).position == 3
+
+
+def test_an_older_token_writes_nothing_however_late_it_comes(subject: Subject) -> None:
+    subject.fill()
+    batch, tokens, found = staged(subject, token=1, end=4)
+    newer = subject.open()
+    fences = tuple(FencePart(each, 2) for each in (ZERO, ONE))
+    newer.table.commit(Proposal("contract", new_batch_id(), fences))
+    landed = subject.open(claims=Holding(1)).table.land(batch, tokens, found)
+    assert (landed.outcome.version, len(landed.outcome.refused)) == (None, 2)
+    assert subject.read() == []
+    subject.run(claims=Holding(2))
+    assert subject.read() == subject.wanted
+
+
+def test_of_two_owners_of_one_offset_one_lands(subject: Subject) -> None:
+    subject.fill()
+    mine, tokens, found = staged(subject, token=1, end=4)
+    subject.run(claims=Holding(1))
+    landed = subject.open(claims=Holding(1)).table.land(mine, tokens, found)
+    assert landed.outcome.version is None
+    assert subject.read() == subject.wanted
+
+
+def test_a_slice_lands_without_the_other_that_is_refused(subject: Subject) -> None:
+    subject.fill()
+    batch, tokens, found = staged(subject, token=1, end=6)
+    table = subject.open(claims=Holding(1)).table
+    if not table.divisible:
+        pytest.skip("a batch of this kind lands whole")
+    table.commit(Proposal("contract", new_batch_id(), (FencePart(ONE, 2),)))
+    landed = table.land(batch, tokens, found)
+    assert [part.partition for part in landed.outcome.accepted] == [ZERO]
+    assert [each.partition for each in landed.outcome.refused] == [ONE]
+    assert subject.read() == [(0, offset) for offset in range(6)]
+
+
+@pytest.mark.parametrize("step", [*START_STEPS, *BATCH_STEPS, "entry_written", "renaming", "renamed", "type_landed"])
+def test_a_crash_at_any_step_loses_and_doubles_nothing(subject: Subject, step: str) -> None:
+    subject.fill()
+
+    def crash(reached: str) -> None:
+        if reached == step:
+            raise CrashError(step)
+
+    try:
+        subject.run(Environment(reach=crash))
+    except CrashError:
+        pass
+    subject.fill(2)
+    subject.run()
+    assert subject.read() == subject.wanted
+    assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
+
+
+def test_a_second_process_where_one_is_expected_ends_with_an_error(subject: Subject) -> None:
+    subject.fill()
+    rounds = subject.open()
+
+    def rival(reached: str) -> None:
+        if reached == "staged":
+            subject.run()
+
+    rounds.reach = rival
+    with pytest.raises(FencedError):
+        rounds.round(flush_now=True)
+    assert subject.read() == subject.wanted
+
+
+def test_offsets_that_the_log_lost_stop_the_job_before_anything_is_written(subject: Subject) -> None:
+    subject.fill()
+    assert isinstance(subject.open().round(flush_now=True), BatchLanded)
+    subject.fill()
+    subject.log.expire(ZERO, 9)
+    with pytest.raises(GapError):
+        subject.run()
+    assert len(subject.read()) == 12
+
+
+def test_its_kind_proves_compacts_cleans_and_shows_it(subject: Subject) -> None:
+    kind = kind_of(subject.job)
+    before = _status(subject)
+    assert not before.started
+    for _ in range(3):
+        subject.fill()
+        subject.run()
+    kind.compact(subject.job, CompactWish(), Environment(), None)
+    kind.vacuum(subject.job, VacuumWish(), Environment())
+    assert subject.read() == subject.wanted
+    assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
+    found = _status(subject)
+    assert {each.partition: each.position for each in found.partitions} == {ZERO: 18, ONE: 18}
+    assert {each.lag_records for each in found.partitions} == {0}
+    assert found.as_json()["job"] == "contract"
+    assert kind.summary(subject.job)
+
+
+def _status(subject: Subject) -> JobStatus:
+    return status(subject.job, open_log=lambda job: subject.log.view(job.log))

@@ -1,0 +1,90 @@
+"""A kind of table defined in a test is run, killed, verified, compacted and shown, and `src` does not know it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.status import print_status
+from penstock.environment import Environment
+from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
+from penstock.tables.kind import CompactWish
+from penstock.tables.registry import KINDS, failpoint, kind_of
+from penstock.verify import verify
+from penstock.watch.status import status
+from tests.contract.kinds import Subject, toy
+from tests.contract.toy import ToyKind, ToyTable
+
+REPOSITORY = Path(__file__).parents[2]
+RUN_STEPS = [step for step in BATCH_STEPS if step not in ("writing", "quarantined")]
+"""A toy has neither tasks nor a quarantine."""
+
+
+@pytest.fixture
+def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
+    monkeypatch.setitem(KINDS, ToyKind.name, ToyKind())
+    return filled(tmp_path)
+
+
+def filled(folder: Path) -> Subject:
+    """The same log in every process."""
+    found = toy(folder)
+    found.fill(8)
+    return found
+
+
+def main(command: str, folder: str) -> None:
+    """What a process does that will be killed."""
+    KINDS[ToyKind.name] = ToyKind()
+    subject, armed = filled(Path(folder)), failpoint()
+    environment = Environment() if armed is None else Environment(reach=armed.reach)
+    if command == "compact":
+        kind_of(subject.job).compact(subject.job, CompactWish(), environment, None)
+    else:
+        subject.run(environment)
+
+
+def killed(command: str, folder: Path, step: str) -> int:
+    code = f"from tests.contract.test_toy_kind import main; main({command!r}, {str(folder)!r})"
+    environment = {**os.environ, ENVIRONMENT_NAME: f"{step}:kill"}
+    return subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, env=environment, check=False).returncode
+
+
+@pytest.mark.parametrize("step", RUN_STEPS)
+def test_a_process_killed_at_any_step_leaves_every_record_once(subject: Subject, tmp_path: Path, step: str) -> None:
+    assert killed("run", tmp_path, step) == -signal.SIGKILL
+    subject.run()
+    assert subject.read() == subject.wanted
+    assert verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
+
+
+def test_a_compaction_killed_in_the_middle_shows_every_row_once(subject: Subject, tmp_path: Path) -> None:
+    subject.run()
+    assert killed("compact", tmp_path, "toy_merged") == -signal.SIGKILL
+    assert subject.read() == subject.wanted
+    subject.fill(2)
+    subject.run()
+    kind_of(subject.job).compact(subject.job, CompactWish(), Environment(), None)
+    assert len(list(Path(subject.job.table.path).glob("*.json"))) == 1
+    assert subject.read() == subject.wanted
+
+
+def test_a_damage_is_found_and_the_status_tells_of_the_lag(subject: Subject) -> None:
+    subject.run()
+    subject.fill(2)
+    found = status(subject.job, open_log=lambda job: subject.log.view(job.log))
+    assert {each.lag_records for each in found.partitions} == {2}
+    printed = io.StringIO()
+    print_status(found, Console(file=printed, width=200))
+    assert f"files of the toy: {found.as_json()['files']}" in printed.getvalue()
+    for each in Path(subject.job.table.path).glob("*.json"):
+        each.write_text(each.read_text().replace('["events", 0, 3', '["events", 0, 4'))
+    assert not verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok
+    assert len(ToyTable(subject.job, Environment()).rows()) == 16
