@@ -56,7 +56,7 @@ def examine(
     faulty: dict[FileFault, list[str]] = {}
     for file, (_, fault) in zip(files, found, strict=True):
         if fault is not None:
-            faulty.setdefault(fault, []).append(file.path)
+            faulty.setdefault(fault, []).append(file.moves_to or file.path)
     gone = faulty.get(FileFault.GONE, [])
     if gone and still_named is not None and not set(gone) <= set(still_named()):
         raise GoneError(f"files of {storage.url} were vacuumed while they were verified")
@@ -65,21 +65,29 @@ def examine(
 
 
 def _look(storage: Storage, file: DataFile, columns: OriginColumns | None) -> tuple[DataFile | None, FileFault | None]:
-    try:
-        with storage.open_reader(file.path) as source:
-            size_bytes = source.seek(0, os.SEEK_END)
-            source.seek(0)
-            footer = pq.read_metadata(source)
-    except NotFoundError:
+    """A file where it is, or where it was moved meanwhile."""
+    for path in (file.path, file.moves_to):
+        try:
+            if path is not None:
+                with storage.open_reader(path) as source:
+                    size_bytes = source.seek(0, os.SEEK_END)
+                    source.seek(0)
+                    footer = pq.read_metadata(source)
+                    break
+        except NotFoundError:
+            pass
+        except (pa.ArrowException, OSError):
+            return None, FileFault.UNREADABLE
+    else:
         return None, FileFault.GONE
-    except (pa.ArrowException, OSError):
-        return None, FileFault.UNREADABLE
     rows = footer.num_rows
     seen = replace(
         file,
+        path=path,
+        moves_to=None if path == file.moves_to else file.moves_to,
         rows=rows,
-        offsets=extent(footer, columns.offset) if columns else None,
-        numbers=extent(footer, columns.partition) if columns else None,
+        offsets=_extent(footer, columns.offset) if columns else None,
+        numbers=_extent(footer, columns.partition) if columns else None,
     )
     if file.rows is not None and rows != file.rows:
         return seen, FileFault.ROWS
@@ -88,7 +96,7 @@ def _look(storage: Storage, file: DataFile, columns: OriginColumns | None) -> tu
     return seen, None
 
 
-def extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
+def _extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
     """The least and the greatest value of a column; None where the footer does not tell, or there are nulls."""
     lows, highs = [], []
     for number in range(footer.num_row_groups):

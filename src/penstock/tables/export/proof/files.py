@@ -7,17 +7,13 @@ it lies; a compaction that came in between has taken files away, and the verific
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
-from penstock.lake.storage import NotFoundError, Storage
-from penstock.proof.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
+from penstock.lake.storage import Storage
+from penstock.proof.footers import NAMES_SHOWN_MAX, examine, told
 from penstock.proof.offsets.incarnations import find_incarnations
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError, data_files
@@ -66,20 +62,18 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
         told(_OLDER, files_beyond(ours, table.job.name, table.space, state)),
         told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
     ]
-    places = [*((path, path) for path in sorted(ours)), *((each.source, each.target) for each in waiting.values())]
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-        found = list(pool.map(lambda place: _described(table.storage, place, columns, owned), places))
-    unreadable = [final for (_, final), each in zip(places, found, strict=True) if each is None]
-    faults.append(told("files cannot be read", unreadable))
-    files = [each for each in found if each is not None]
+    named = [owned.file(path, path) for path in sorted(ours)]
+    staged = [owned.file(each.source, each.target) for each in waiting.values()]
+    # A file that was seen and is gone was compacted meanwhile.
+    found = examine(table.storage, [*named, *staged], columns, waiting.keys)
     types: dict[str, list[DataFile]] = {name: [] for name in state.types}
-    for each in files:
+    for each in found.files:
         types[(each.moves_to or each.path).split("/", 1)[0]].append(each)
     return Landed(
         types={name: TypeFiles(each) for name, each in types.items()},
         rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
-        faults=tuple(each for each in faults if each),
-        warnings=(*_waiting([each for each in files if each.moves_to is not None]), *_told_deleted(chain)),
+        faults=(*(each for each in faults if each), *found.faults),
+        warnings=(*_waiting([each for each in found.files if each.moves_to is not None]), *_told_deleted(chain)),
     )
 
 
@@ -256,7 +250,14 @@ class _Owned:
             return parsed.space in self._other_spaces
         return any(is_own_output(path, job) for job in self._other_jobs)
 
-    def topic_id(self, path: str) -> str | None:
+    def file(self, now: str, final: str) -> DataFile:
+        """A file where it is or will be, as its name describes it."""
+        parsed = parse_final_name(final)
+        number = None if parsed is None else parsed.partition
+        moves_to = final if now != final else None
+        return DataFile(now, None, topic_id=self._topic_id(final), number=number, moves_to=moves_to)
+
+    def _topic_id(self, path: str) -> str | None:
         """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""
         parsed = parse_final_name(path)
         topics = set() if parsed is None else self._topics.get(parsed.space, set())
@@ -270,33 +271,6 @@ class _Owned:
 def _claims(storage: Storage) -> Iterator[tuple[str, str]]:
     for entry in storage.list(CLAIMS):
         yield entry.path, storage.read(entry.path).decode()
-
-
-def _described(
-    storage: Storage, place: tuple[str, str], columns: OriginColumns | None, owned: _Owned
-) -> DataFile | None:
-    """A file where it is or will be, with its rows and the extent of its offsets; None if it cannot be read."""
-    now, final = place
-    for path in dict.fromkeys(place):
-        try:
-            with storage.open_reader(path) as source:
-                footer = pq.read_metadata(source)
-        except NotFoundError:
-            continue
-        except (pa.ArrowException, OSError):
-            return None
-        return DataFile(
-            path=path,
-            rows=footer.num_rows,
-            offsets=extent(footer, columns.offset) if columns else None,
-            numbers=extent(footer, columns.partition) if columns else None,
-            topic_id=owned.topic_id(final),
-            number=parsed.partition if (parsed := parse_final_name(final)) is not None else None,
-            moves_to=final if path != final else None,
-        )
-    if now == final:
-        raise GoneError(f"the file {now} of {storage.url} is gone")
-    return None
 
 
 def _waiting(files: Sequence[DataFile]) -> Iterator[str]:

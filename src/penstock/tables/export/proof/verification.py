@@ -52,11 +52,7 @@ def provable(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Provable:
         states=facts.state.partitions,
         subject=_subject(facts, landed),
         sources=Sources(
-            storage=facts.table.storage,
-            types=list(landed.types.values()),
-            quarantine_storage=facts.quarantine.storage,
-            quarantine_files=facts.quarantine.files,
-            columns=columns,
+            facts.table.storage, [*landed.types.values()], facts.quarantine.storage, facts.quarantine.files, columns
         ),
         own_checks=lambda offsets: _own_checks(facts, landed, offsets),
         values=lambda: row_values(job, facts, landed),
