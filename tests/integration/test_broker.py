@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
 
+from penstock.cli.app import app
 from penstock.embedded.broker import Cluster
 from penstock.embedded.layout import Layout, new_brokers
 from penstock.embedded.state import ProcessId, State, write_state
@@ -97,6 +99,9 @@ def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: 
         name = Topics(bootstrap)()
         Produce(bootstrap)(name, ["kept"])
         assert answer(broker_command("status", "--json", folder=folder)) == started
+        sent = CliRunner().invoke(app, ["broker", "send", "lines", "--folder", str(folder)], input="one\ntwo\n")
+        assert sent.output.splitlines()[-1] == "2 records sent to lines"
+        assert read(bootstrap, "lines", 2) == [b"one", b"two"]
         again = broker_command("start", folder=folder)
         assert again.returncode == UserError.exit_code
         assert bootstrap in again.stderr

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json as json_text
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from penstock.embedded.broker import Cluster, default_folder
+from penstock.embedded.sample import produce_lines
 from penstock.errors import UserError
 
 app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True)
@@ -26,11 +28,29 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def start(
     folder: Folder = None,
     brokers: Annotated[int, typer.Option("--brokers", help="1, or 3 to form a cluster.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the bootstrap address alone.")] = False,
     json: Json = False,
 ) -> None:
     """Start Kafka and leave it running; data of an earlier run are kept."""
     chosen = folder or default_folder()
-    _print(Cluster.start(chosen, brokers), chosen, json)
+    cluster = Cluster.start(chosen, brokers)
+    if quiet:
+        typer.echo(cluster.bootstrap)
+    else:
+        _print(cluster, chosen, json)
+
+
+@app.command()
+def send(
+    topic: Annotated[str, typer.Argument(help="Created if it is missing.", show_default=False)],
+    folder: Folder = None,
+    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Of a topic that is created.")] = 1,
+) -> None:
+    """Send each line of the standard input as a record."""
+    cluster = _known(folder or default_folder())
+    lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
+    produce_lines(cluster.bootstrap, topic, lines, partitions)
+    typer.echo(f"{len(lines)} records sent to {topic}")
 
 
 @app.command()
@@ -44,15 +64,20 @@ def status(folder: Folder = None, json: Json = False) -> None:
 def stop(folder: Folder = None, json: Json = False) -> None:
     """Stop it; the data stay."""
     chosen = folder or default_folder()
-    cluster = Cluster.open(chosen)
+    cluster = _known(chosen)
+    cluster.stop()
+    _print(cluster, chosen, json)
+
+
+def _known(folder: Path) -> Cluster:
+    cluster = Cluster.open(folder)
     if cluster is None:
         raise UserError(
             "no embedded broker was ever started here",
-            detail=str(chosen.absolute()),
+            detail=str(folder.absolute()),
             hint="name the folder that it was started with: --folder",
         )
-    cluster.stop()
-    _print(cluster, chosen, json)
+    return cluster
 
 
 def _print(cluster: Cluster | None, folder: Path, json: bool) -> None:

@@ -17,6 +17,7 @@ _STATUSES = (200, 200, 200, 200, 201, 204, 301, 404, 500)
 _PATHS = ("home", "cart", "search", "account/orders", "products/1842", "api/v2/sessions", "static/app.js")
 _FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _FLUSH_SECONDS_MAX = 120.0
+_REQUEST_SECONDS_MAX = 30.0
 
 BAD_VALUES: tuple[tuple[str, bytes], ...] = (
     ("truncated JSON", b'{"method": "GET", "status": 200, "url": "https://shop.exa'),
@@ -64,7 +65,15 @@ def _request(rng: random.Random, at: datetime) -> bytes:
 def create_topic(bootstrap: str, topic: str, partitions: int, settings: dict[str, str] | None = None) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(topic, partitions, 1, config=settings or {})]).values():
-        future.result(30)
+        future.result(_REQUEST_SECONDS_MAX)
+
+
+def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions: int) -> None:
+    """Send records to a topic, which is created with so many partitions if it is missing."""
+    known = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=_REQUEST_SECONDS_MAX).topics
+    if topic not in known:
+        create_topic(bootstrap, topic, partitions)
+    produce_values(bootstrap, topic, lines, len(known[topic].partitions) if topic in known else partitions)
 
 
 def produce_sample(
