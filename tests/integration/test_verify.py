@@ -439,7 +439,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     assert lines[-1] == "not proven"
 
 
-def test_the_text_has_a_line_per_check_and_the_first_offending_offset(job: JobSpec) -> None:
+def test_the_text_has_a_line_per_check_and_the_first_violation(job: JobSpec) -> None:
     filled(job)
     append(job, 0, [2])
     printed = io.StringIO()

@@ -54,12 +54,12 @@ class PlacedValues:
                 continue
             so_far.records += written.records
             mine = collected.rows.get(partition, PlacedRows())
-            self._judge(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
+            self._compare_rows(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
             exact = self.exact.get(partition.topic, False)
             so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), ViolationKind.ALTERED)
             so_far.rows += len(joined(raw.offsets))
 
-    def _judge(
+    def _compare_rows(
         self, partition: Partition, table: PlacedRows, offsets: Offsets, digests: Sequence[Digests], so_far: Compared
     ) -> None:
         """Compare the rows of one partition with those that the log gives."""
