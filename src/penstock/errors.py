@@ -8,7 +8,7 @@ PenstockError
 ├── OutcomeUnknownError   the act may have happened: read back first      exit 75
 └── InvariantError        a bug or a damaged table: crash                 exit 70
 
-Verdicts are no errors: `penstock verify` ends with 1 if a law is violated and with 3 if something is not proven.
+Verdicts are no errors: `penstock verify` ends with 1 if an invariant is violated and with 3 if something is not proven.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof, conclude
 from penstock.proof.sources import Depth
-from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus
+from penstock.status.metrics import Meter, Metric
+from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, RebuildReport, SchemaChanged, VacuumWish, View
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
@@ -184,6 +185,10 @@ class ToyKind:
     name = ToySpec.kind
     section = ToySection()
     steps = ("toy_merged",)
+    metrics: tuple[Metric, ...] = ()
+
+    def meter(self) -> Meter:
+        return lambda name, fields: ()
 
     def summary(self, job: JobSpec) -> str:
         return "toy"
@@ -224,6 +229,7 @@ class ToyKind:
                 CommitStatus(each["version"], datetime.fromtimestamp(now(), UTC), each["kind"], len(each["rows"]))
                 for each in reversed(commits)
             ),
+            sections=(Section("files", len(commits), lines=(f"files of the toy: {len(commits)}",)),),
         )
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:

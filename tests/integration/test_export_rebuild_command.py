@@ -21,7 +21,7 @@ app = typer.Typer()
 app.command()(verify)
 
 
-def test_a_lost_ledger_is_rebuilt_and_a_doubt_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
+def test_a_lost_ledger_is_rebuilt_and_an_ambiguity_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
     path = job_file(tmp_path, topic=topic(partitions=1))
     path.write_text(path.read_text().replace("localhost:1", bootstrap))
     with closing(KafkaLog(load_job(path).log)) as log:

@@ -24,6 +24,7 @@ from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
+from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
@@ -173,6 +174,13 @@ class Kind(Protocol):
     @property
     def steps(self) -> tuple[str, ...]:
         """The failpoints of its own commit path, by name."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those that only this kind has."""
+
+    def meter(self) -> Meter:
+        """How they follow from the events of one job."""
 
     def summary(self, job: JobSpec) -> str:
         """A phrase that says what the job writes."""

@@ -42,7 +42,7 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
-from tests.unit.verify.damaged import failed, judged
+from tests.unit.verify.damaged import checked, failed
 
 STAGE_AGE_SECONDS = 3600.0
 LATER = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)
@@ -186,9 +186,9 @@ def test_a_pending_rename_whose_staged_file_is_gone_is_dropped_on_demand(tmp_pat
     assert (state.types["order"].rows, state.types["order"].files) == (0, 0)
     totals = state.of(ZERO).totals
     assert (totals.written, totals.vanished, totals.conserved) == (7, 3, True)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     root.write(ZERO, 10, 15, {("order", MONDAY): range(10, 15)})
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_file_that_is_only_out_of_place_is_not_dropped(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_old_probes_in_the_log_of_a_types_table_go_and_young_ones_stay(tmp_path:
     root.table.storage.put(probe, b"")
     assert vacuum(root.open()).kept["staged or probed a short while ago"] == 1
     assert deleted(root, LATER) == [probe]
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_dry_run_deletes_nothing_and_tells_the_same(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_where_a_rename_is_a_copy_sources_are_kept_for_a_while(tmp_path: Path) -
 
 
 def test_vacuum_and_a_batch_in_flight_do_not_meet(tmp_path: Path) -> None:
-    """What is listed before a commit and judged after it is judged by the state after it."""
+    """What is listed before a commit and checked after it is checked by the state after it."""
     root = started(tmp_path)
     shares = root.stage(ZERO, (0, 10), {("order", MONDAY): range(10)}, pieces=(0,))
     part = RoutedPart(Slice(ZERO, 0, 10, 0), TOKEN, shares, {"order": 0, "click": 0})

@@ -38,7 +38,7 @@ from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit
 from tests.pipes import CrashError, crash_at
-from tests.unit.verify.damaged import append_bad, failed, judged, write_with_bad
+from tests.unit.verify.damaged import append_bad, checked, failed, write_with_bad
 
 OTHER = "other-job"
 
@@ -339,7 +339,7 @@ def test_the_quarantine_of_an_earlier_export_is_refused_and_can_be_discarded(tmp
     assert "table.export.quarantine" in refused.value.hint
     root.start(EXPORTED)
     write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(9)}, [9])
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert "belongs to an earlier table" in checks["rows"].detail
     with pytest.raises(EarlierLifeError):

@@ -26,7 +26,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.proof.values.compare import sampled
 from penstock.tables.quarantine.table import Quarantine
 from penstock.tables.registry import load_job
-from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
+from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
 from tests.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made
 
@@ -132,14 +132,14 @@ def test_a_column_that_was_written_as_null_is_found(lake: Lake) -> None:
     found = lake.verify()
     assert verdicts(found) == {"values": Verdict.VIOLATED} | ({} if lake.job.columns.get("offset") else OPEN)
     if lake.job.columns.get("offset"):
-        assert found.first_offence == Offence("orders", 0, 4, OffenceKind.ALTERED)
+        assert found.first_violation == Violation("orders", 0, 4, ViolationKind.ALTERED)
 
 
 def test_a_row_in_the_wrong_partition_of_the_table_is_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write({each: record(each) for each in range(6)})
     DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
-    assert lake.verify().first_offence == Offence("orders", 0, 3, OffenceKind.ALTERED)
+    assert lake.verify().first_violation == Violation("orders", 0, 3, ViolationKind.ALTERED)
 
 
 def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
@@ -196,4 +196,4 @@ def test_rows_without_a_place_are_not_proven_only_where_offsets_are_missing(tmp_
     grown = replace(lake.log, values={**lake.log.values, zero: {**lake.log.values[zero], 12: b'{"id": 12}'}})
     assert grown.bounds([zero]) == {zero: Bounds(0, 13)}
     found = verify(lake.job, open_log=lambda _: grown)
-    assert found.first_offence == Offence("orders", 0, 4, OffenceKind.MISSING)
+    assert found.first_violation == Violation("orders", 0, 4, ViolationKind.MISSING)

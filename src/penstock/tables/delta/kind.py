@@ -23,8 +23,9 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.failures import spark_errors
 from penstock.staging.reports import Written
+from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.delta.proof import prove_table
+from penstock.tables.delta.proof.verification import prove_table
 from penstock.tables.delta.replay_target import TableTarget
 from penstock.tables.delta.section import DeltaSection
 from penstock.tables.delta.spec import DeltaSpec
@@ -60,6 +61,10 @@ class DeltaKind:
     name = DeltaSpec.kind
     section = DeltaSection()
     steps = ()
+    metrics: tuple[Metric, ...] = ()
+
+    def meter(self) -> Meter:
+        return lambda name, fields: ()
 
     def summary(self, job: JobSpec) -> str:
         return self.name
@@ -74,7 +79,7 @@ class DeltaKind:
         return table_status(job, open_log, now)
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
-        raise UserError(f"{job.name} has no days: it is no export", hint="--day is for jobs with `table.export`")
+        raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
 
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
@@ -91,7 +96,7 @@ class DeltaKind:
         return vacuum(table, open_quarantine(job, environment), dry_run=wish.dry_run)
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for jobs with table.export")
+        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         try:

@@ -21,8 +21,8 @@ from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
 from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.telling import Telling
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.export.telling import Telling
 from penstock.tables.export.writer import Roles, WrittenShares
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Listed, QuarantineTable
@@ -53,7 +53,7 @@ class Export:
         self._catch_up = CatchUpPlan(self.spec.types, job.flush, job.on.gap)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
-        table.finishing.sweep_markers()
+        table.finishing.remove_stale_markers()
         self.telling.days()
 
     def state(self, partitions: Iterable[Partition]) -> LedgerState:

@@ -24,7 +24,9 @@ from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.replay_target import ExportTarget
 from penstock.tables.export.section.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.status.status import day_answers, export_status
+from penstock.tables.export.status.day_answers import day_answers
+from penstock.tables.export.status.metrics import METRICS, ExportMeter
+from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import ExportWriter, WrittenShares
 from penstock.tables.kind import CompactWish, SchemaChanged, VacuumWish
@@ -67,6 +69,10 @@ class ExportKind:
         "type_landed",
         "marked",
     )
+    metrics = METRICS
+
+    def meter(self) -> ExportMeter:
+        return ExportMeter()
 
     def summary(self, job: JobSpec) -> str:
         export = job_of(job, ExportSpec).table
@@ -83,7 +89,7 @@ class ExportKind:
         return prove_export(job_of(job, ExportSpec), depth, open_log)
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-        return export_status(job_of(job, ExportSpec), open_log, now)
+        return export_status(job_of(job, ExportSpec), open_log, now).whole()
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         return day_answers(job_of(job, ExportSpec), day, types)

@@ -15,11 +15,8 @@ from penstock.flow.write.report import decode_report
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
-from penstock.proof.findings import Check
-from penstock.proof.offsets.owners import named_columns
 from penstock.proof.offsets.table import DataFile
-from penstock.proof.sources import ValueQuestion
-from penstock.proof.values.compare import ValueSources, check_values
+from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import ValueFile
 from penstock.proof.values.rewriting import BATCH_ID, data_file
 from penstock.tables.export.ledger.names import type_and_day
@@ -60,24 +57,18 @@ class ExportRewriter:
                     yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
 
 
-def check_export_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed, asked: ValueQuestion) -> Check:
-    """The law of values."""
-    sources = ValueSources(
-        job=job.name,
-        asked=asked,
+def row_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed) -> RowValues:
+    """The rows of all types, to be compared with the log."""
+    return RowValues(
         files=[
             ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
             for name, files in landed.types.items()
             for file in files.files
         ],
-        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
-        quarantine_files=[*facts.quarantined.files, *facts.pending.files],
-        columns=named_columns(job),
         rewriter=ExportRewriter(job, facts.table, facts.state),
         # Types may be behind, and records may be dropped by their time: what is missing is a matter of offsets.
         strict=False,
     )
-    return check_values(sources)
 
 
 def _columns(table: ExportTable, name: str) -> pa.Schema:

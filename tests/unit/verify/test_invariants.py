@@ -1,4 +1,4 @@
-"""The laws of a table's own numbers, each broken by hand."""
+"""The invariants of a table's own numbers, each broken by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import structs
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, EpochMark, LostTail, Partition
-from penstock.proof.findings import Offence, OffenceKind, Verdict, VerifyReport, earliest
+from penstock.proof.findings import Verdict, VerifyReport, Violation, ViolationKind, earliest
 from penstock.proof.invariants import (
     CommittedSlice,
     LogFacts,
@@ -36,8 +36,8 @@ def whole(start: int, end: int, version: int = 1) -> CommittedSlice:
     return CommittedSlice(start, end, Totals(read=end - start, written=end - start), version)
 
 
-def at(offset: int, kind: OffenceKind, end: int | None = None, partition: Partition = ORDERS) -> Offence:
-    return Offence(partition.topic, partition.number, offset, kind, end)
+def at(offset: int, kind: ViolationKind, end: int | None = None, partition: Partition = ORDERS) -> Violation:
+    return Violation(partition.topic, partition.number, offset, kind, end)
 
 
 WRITTEN = DeltaPartition(position=30, origin=0, totals=Totals(read=30, written=30))
@@ -56,7 +56,7 @@ def test_a_total_that_is_off_by_one_is_found(name: str, by: int) -> None:
     wrong = structs.replace(TOTALS, **{name: getattr(TOTALS, name) + by})
     check = check_totals({ORDERS: replace(STATE, totals=wrong), RETURNS: STATE})
     assert not check.ok
-    assert check.offence == at(100, OffenceKind.NOT_COUNTED, 200)
+    assert check.violation == at(100, ViolationKind.NOT_COUNTED, 200)
 
 
 def test_more_replayed_than_quarantined_is_found() -> None:
@@ -72,45 +72,45 @@ def test_slices_that_touch_and_end_at_the_position_hold() -> None:
 
 def test_a_hole_between_slices_is_named() -> None:
     check = check_slices({ORDERS: WRITTEN}, {ORDERS: (whole(0, 10), whole(12, 20), whole(20, 30))})
-    assert check.offence == at(10, OffenceKind.HOLE)
+    assert check.violation == at(10, ViolationKind.HOLE)
 
 
 def test_an_overlap_of_slices_is_named() -> None:
     check = check_slices({ORDERS: WRITTEN}, {ORDERS: (whole(0, 10), whole(8, 20), whole(20, 30))})
-    assert check.offence == at(8, OffenceKind.OVERLAP)
+    assert check.violation == at(8, ViolationKind.OVERLAP)
 
 
 def test_slices_that_end_before_the_position_leave_a_hole() -> None:
-    assert check_slices({ORDERS: WRITTEN}, {ORDERS: THREE[:2]}).offence == at(20, OffenceKind.HOLE)
+    assert check_slices({ORDERS: WRITTEN}, {ORDERS: THREE[:2]}).violation == at(20, ViolationKind.HOLE)
 
 
 def test_slices_that_end_beyond_the_position_are_found() -> None:
     check = check_slices({ORDERS: replace(WRITTEN, position=25)}, {ORDERS: THREE})
-    assert check.offence == at(25, OffenceKind.BEYOND_POSITION)
+    assert check.violation == at(25, ViolationKind.BEYOND_POSITION)
 
 
 def test_a_slice_before_the_origin_is_found() -> None:
     check = check_slices({ORDERS: replace(WRITTEN, origin=5)}, {ORDERS: THREE})
-    assert check.offence == at(0, OffenceKind.BEFORE_ORIGIN)
+    assert check.violation == at(0, ViolationKind.BEFORE_ORIGIN)
 
 
 @pytest.mark.parametrize("wrong", [Totals(read=9, written=9), Totals(read=10, written=9), Totals(read=11, written=11)])
 def test_a_slice_whose_counts_are_off_by_one_is_named(wrong: Totals) -> None:
     slices = (THREE[0], CommittedSlice(10, 20, wrong, 2), THREE[2])
-    assert check_slices({ORDERS: WRITTEN}, {ORDERS: slices}).offence == at(10, OffenceKind.NOT_COUNTED, 20)
+    assert check_slices({ORDERS: WRITTEN}, {ORDERS: slices}).violation == at(10, ViolationKind.NOT_COUNTED, 20)
 
 
 def test_slices_that_do_not_add_up_to_the_totals_are_found() -> None:
     """29 written and 1 filtered in the totals, 30 written in the slices: each is conserved, together they lie."""
     state = replace(WRITTEN, totals=Totals(read=30, written=29, filtered=1))
-    assert check_slices({ORDERS: state}, {ORDERS: THREE}).offence == at(0, OffenceKind.NOT_COUNTED, 30)
+    assert check_slices({ORDERS: state}, {ORDERS: THREE}).violation == at(0, ViolationKind.NOT_COUNTED, 30)
     assert check_slices({ORDERS: state}, {ORDERS: THREE[1:]}).ok
 
 
 def test_what_history_forgot_must_fit_before_the_retained_slices() -> None:
     assert check_slices({ORDERS: WRITTEN}, {ORDERS: THREE[2:]}).facts == {"slices": 1, "whole_history": 0}
     short = replace(WRITTEN, totals=Totals(read=29, written=29))
-    assert check_slices({ORDERS: short}, {ORDERS: THREE[2:]}).offence == at(0, OffenceKind.NOT_COUNTED, 30)
+    assert check_slices({ORDERS: short}, {ORDERS: THREE[2:]}).violation == at(0, ViolationKind.NOT_COUNTED, 30)
 
 
 def test_replayed_records_do_not_disturb_the_slices() -> None:
@@ -119,10 +119,10 @@ def test_replayed_records_do_not_disturb_the_slices() -> None:
     assert check_slices({ORDERS: state}, {ORDERS: (bad,)}).ok
 
 
-def test_the_offence_of_the_first_partition_comes_first() -> None:
+def test_the_violation_of_the_first_partition_comes_first() -> None:
     hole = (whole(0, 10), whole(12, 30))
     check = check_slices({RETURNS: WRITTEN, ORDERS: WRITTEN}, {RETURNS: hole, ORDERS: hole})
-    assert check.offence == at(10, OffenceKind.HOLE)
+    assert check.violation == at(10, ViolationKind.HOLE)
 
 
 def test_spans_follow_the_slices_and_one_stands_for_the_forgotten_part() -> None:
@@ -175,7 +175,7 @@ def test_positions_within_the_log_hold_and_the_lag_is_told() -> None:
 
 def test_a_position_beyond_the_log_is_found() -> None:
     check = check_log({ORDERS: WRITTEN}, KNOWN, LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 29)}))
-    assert check.offence == at(29, OffenceKind.BEYOND_POSITION, 30)
+    assert check.violation == at(29, ViolationKind.BEYOND_POSITION, 30)
 
 
 @pytest.mark.parametrize(("end", "first"), [(25, 25), (None, 0)], ids=["cut", "another log"])
@@ -184,7 +184,7 @@ def test_a_log_that_lost_what_was_read_and_grew_again_is_found(end: int | None, 
     lost = LogFacts({"orders": "id1"}, {ORDERS: Bounds(5, 37)}, lost=(LostTail(ORDERS, mark, end),))
     check = check_log({ORDERS: replace(WRITTEN, mark=mark)}, KNOWN, lost)
     assert check.verdict is Verdict.VIOLATED
-    assert check.offence == at(first, OffenceKind.NOT_IN_LOG, 30)
+    assert check.violation == at(first, ViolationKind.NOT_IN_LOG, 30)
     assert check.partitions == {ORDERS: Verdict.VIOLATED}
 
 
@@ -208,10 +208,10 @@ def test_a_topic_that_was_recreated_or_is_gone_is_found(now: dict[str, str]) -> 
 
 
 def test_a_range_gives_way_to_the_exact_offset_within_it() -> None:
-    broad = at(0, OffenceKind.MISSING, end=10)
-    exact = at(7, OffenceKind.MISSING)
+    broad = at(0, ViolationKind.MISSING, end=10)
+    exact = at(7, ViolationKind.MISSING)
     assert earliest([broad, exact]) == exact
-    assert earliest([broad, at(12, OffenceKind.TWICE)]) == broad
+    assert earliest([broad, at(12, ViolationKind.TWICE)]) == broad
     assert earliest([None]) is None
 
 
@@ -219,7 +219,7 @@ def test_the_report_fails_with_one_failed_check() -> None:
     good, bad = check_totals({ORDERS: STATE}), check_slices({ORDERS: WRITTEN}, {ORDERS: THREE[:2]})
     report = VerifyReport("job", "/table", 7, True, (good, bad))
     assert not report.ok
-    assert report.as_json()["first_offence"] == {
+    assert report.as_json()["first_violation"] == {
         "topic": "orders",
         "partition": 0,
         "offset": 20,

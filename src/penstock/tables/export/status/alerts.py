@@ -17,8 +17,6 @@ from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import AlertLimits
 
-RULES_EVENT = "export rules"
-"""The event by which a running export tells what `rule_fields` found."""
 _FAILED = "0"
 
 

@@ -11,10 +11,7 @@ from enum import StrEnum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.flow.write.names import parse_replayed_name, parse_staged_name
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.logs.log import Partition
-from penstock.proof.invariants import Slices
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError
 
@@ -59,7 +56,7 @@ def examine(
     faulty: dict[FileFault, list[str]] = {}
     for file, (_, fault) in zip(files, found, strict=True):
         if fault is not None:
-            faulty.setdefault(fault, []).append(file.path)
+            faulty.setdefault(fault, []).append(file.moves_to or file.path)
     gone = faulty.get(FileFault.GONE, [])
     if gone and still_named is not None and not set(gone) <= set(still_named()):
         raise GoneError(f"files of {storage.url} were vacuumed while they were verified")
@@ -68,21 +65,29 @@ def examine(
 
 
 def _look(storage: Storage, file: DataFile, columns: OriginColumns | None) -> tuple[DataFile | None, FileFault | None]:
-    try:
-        with storage.open_reader(file.path) as source:
-            size_bytes = source.seek(0, os.SEEK_END)
-            source.seek(0)
-            footer = pq.read_metadata(source)
-    except NotFoundError:
+    """A file where it is, or where it was moved meanwhile."""
+    for path in (file.path, file.moves_to):
+        try:
+            if path is not None:
+                with storage.open_reader(path) as source:
+                    size_bytes = source.seek(0, os.SEEK_END)
+                    source.seek(0)
+                    footer = pq.read_metadata(source)
+                    break
+        except NotFoundError:
+            pass
+        except (pa.ArrowException, OSError):
+            return None, FileFault.UNREADABLE
+    else:
         return None, FileFault.GONE
-    except (pa.ArrowException, OSError):
-        return None, FileFault.UNREADABLE
     rows = footer.num_rows
     seen = replace(
         file,
+        path=path,
+        moves_to=None if path == file.moves_to else file.moves_to,
         rows=rows,
-        offsets=extent(footer, columns.offset) if columns else None,
-        numbers=extent(footer, columns.partition) if columns else None,
+        offsets=_extent(footer, columns.offset) if columns else None,
+        numbers=_extent(footer, columns.partition) if columns else None,
     )
     if file.rows is not None and rows != file.rows:
         return seen, FileFault.ROWS
@@ -91,34 +96,7 @@ def _look(storage: Storage, file: DataFile, columns: OriginColumns | None) -> tu
     return seen, None
 
 
-def slice_faults(files: Iterable[DataFile], slices: Slices) -> list[str]:
-    """What is wrong with the rows of slices, as far as names of files tell of which slice their rows are.
-
-    Compaction takes rows out of a slice's own files, so only without any do they have all of its rows.
-    """
-    rows: dict[tuple[str, int, int, int], int] = {}
-    mixed = False
-    for file in files:
-        staged = parse_staged_name(file.path)
-        if staged is not None:
-            place = (staged.topic_id, staged.partition, staged.start, staged.end)
-            rows[place] = rows.get(place, 0) + (file.rows or 0)
-        elif parse_replayed_name(file.path) is None:
-            mixed = True
-    return [
-        f"{partition} [{each.start}, {each.end}): {found} rows in its files, {each.totals.written} were written"
-        for partition, committed in sorted(slices.items())
-        for each in committed
-        if (found := rows.get(_place(partition, each.start, each.end), 0)) > each.totals.written
-        or (found < each.totals.written and not mixed)
-    ]
-
-
-def _place(partition: Partition, start: int, end: int) -> tuple[str, int, int, int]:
-    return partition.topic_id, partition.number, start, end
-
-
-def extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
+def _extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
     """The least and the greatest value of a column; None where the footer does not tell, or there are nulls."""
     lows, highs = [], []
     for number in range(footer.num_row_groups):

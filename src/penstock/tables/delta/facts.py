@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import replay_key, topic_fingerprint
+from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.library import MissingTableError, library_errors
 from penstock.lake.delta.provenance import commits_of
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import DeltaPartition
-from penstock.logs.log import Log, Partition
-from penstock.proof.invariants import LogFacts, States
+from penstock.logs.log import Partition
 from penstock.proof.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.offsets.table import DataFile, active_files
-from penstock.tables.quarantine.life import appended_up_to, belongs_to, life_of
-from penstock.tables.quarantine.rows import count_rows, own_files
+from penstock.proof.offsets.table import DataFile
+from penstock.tables.quarantine.life import appended_up_to, life_of
 from penstock.tables.quarantine.table import open_quarantine
 
 
@@ -69,42 +67,6 @@ def read_table(job: JobSpec) -> TableFacts | None:
         pending=_pending(history, quarantine, table),
         replay_unfinished=(table.transaction(key) or 0) > replayed,
     )
-
-
-def read_log(log: Log, incarnations: TopicIncarnations) -> LogFacts:
-    """Ask the log about the partitions of topics that are still the ones which the table has read."""
-    ids = log.topic_ids(incarnations.fingerprints)
-    known = set(incarnations.current)
-    same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == incarnations.fingerprints[topic]}
-    new = (
-        [each for each in log.partitions() if each not in known] if len(same) == len(incarnations.fingerprints) else []
-    )
-    return LogFacts(ids, log.bounds(each for each in incarnations.current if each.topic in same), tuple(new))
-
-
-def with_epochs(facts: LogFacts, states: States, log: Log) -> LogFacts:
-    """What the log says of the last records that were read, by the epochs of their leaders (RULES P3)."""
-    marks = {each: mark for each in facts.bounds if (mark := states[each].mark) is not None}
-    if not marks:
-        return facts
-    silent = frozenset(each for each, epoch in log.leader_epochs(marks).items() if epoch is None)
-    lost = log.lost_tails({each: [mark] for each, mark in marks.items() if each not in silent})
-    return replace(facts, lost=tuple(lost), silent=silent)
-
-
-def quarantine_files(quarantine: Table | None) -> list[DataFile]:
-    """The files of a quarantine that hold rows of its job; other jobs may share it."""
-    if quarantine is None:
-        return []
-    own = {file.path for file in own_files(quarantine)}
-    return [file for file in active_files(quarantine) if file.path in own]
-
-
-def life_faults(quarantine: Table | None, job: str, life: int | None) -> tuple[str, ...]:
-    """What is wrong with a quarantine of another table: its rows are none of the present one's."""
-    if quarantine is None or belongs_to(quarantine, job, life) or not count_rows(quarantine):
-        return ()
-    return (f"the quarantine at {quarantine.spec.path} belongs to an earlier table of the job",)
 
 
 def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, table: Table) -> tuple[DataFile, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.events import Listener
+from penstock.events import RULES_EVENT, Listener
 from penstock.logs.log import Partition
-from penstock.tables.export.alerts import RULES_EVENT, rule_fields
 from penstock.tables.export.spec import AlertLimits
+from penstock.tables.export.status.alerts import rule_fields
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import View
 
