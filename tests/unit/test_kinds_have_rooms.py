@@ -18,17 +18,6 @@ ROOMS = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.
 THE_FORMAT = {"penstock.spark.jars": "the jars of the Delta format"}
 """Where `delta` is the format of that name, as in `spark.read.format("delta")`, and no kind of table."""
 
-STILL_NAMING = {
-    "penstock.cli.status",
-    "penstock.cli.verify",
-    "penstock.cli.run",
-    "penstock.lake.delta.library",
-    "penstock.proof.values.rewriting",
-    "penstock.watch.listeners",
-    "penstock.watch.prometheus",
-}
-"""Modules that have yet to unlearn it."""
-
 
 def modules() -> Iterator[tuple[str, Path]]:
     """Every module outside the rooms and the registry."""
@@ -79,7 +68,7 @@ def _words(node: ast.AST) -> list[str]:
 @pytest.mark.parametrize(("module", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
 def test_no_module_outside_its_room_names_a_kind(module: str, path: Path) -> None:
     found = [] if module in THE_FORMAT else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
-    assert bool(found) == (module in STILL_NAMING), found
+    assert found == []
 
 
 @pytest.mark.parametrize(

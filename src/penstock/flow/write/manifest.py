@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from penstock.logs.log import EpochMark
 
@@ -37,8 +39,7 @@ class Counts:
         return self.read == self.written + self.quarantined + self.filtered + self.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A Parquet file that is written and not yet committed. It belongs to one partition (RULES C4)."""
 
     topic: str
@@ -47,7 +48,7 @@ class StagedFile:
     """Relative to the root of its table."""
     rows: int
     size_bytes: int
-    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    partition_values: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     stats: str = ""
     """Delta statistics as JSON text."""
     last_offset: int | None = None
