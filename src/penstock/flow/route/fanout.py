@@ -123,7 +123,7 @@ class Fanout:
         """The type of one record; None if it belongs to none, or if that cannot be told."""
         try:
             routed = self._router.settle(self._router.route(record).batch)
-        except Exception:  # noqa: BLE001  Whatever it is: that a record breaks something is why it is set aside.
+        except Exception:  # noqa: BLE001, that it breaks something is why the record is set aside
             return None
         if not len(routed.codes):
             return None
