@@ -18,7 +18,7 @@ from penstock.tables.export.table import ExportTable
 from penstock.verify import Check, Sample, VerifyReport, Violation, ViolationKind, verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
-from tests.unit.verify.damaged import edit_json, rewrite_rows
+from tests.unit.tables.export.proof.damaged import edit_json, rewrite_rows
 
 CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
 ROTATED = type_of("B", rotation="{events: 1000}")

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 
 from penstock.flow.rows import Decoded
 from penstock.job.spec import MixedTypesPolicy, NewColumnPolicy, Policies
-from tests.unit.flow.fanouts import fanout_flow, kafka_part, run, type_flow
+from tests.unit.flow.decode.test_decode_agreement import VALUES
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets
-from tests.unit.flow.test_decode_agreement import VALUES
+from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow
 
 ID = pa.field("id", pa.int64())
 STATED = pa.schema([ID, ("name", pa.string()), ("meta", pa.struct([("x", pa.string())]))])

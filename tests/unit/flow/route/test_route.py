@@ -23,7 +23,7 @@ from penstock.flow.route.field import FieldRouter, value_at
 from penstock.flow.route.routes import UNKNOWN, groups, last_headers, plain_router
 from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
-from tests.unit.flow.fanouts import fanout_flow, kafka_part, run, type_flow
+from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow
 
 INT, TEXT = pa.int64(), pa.string()
 META = pa.struct([("type", TEXT), ("n", INT)])

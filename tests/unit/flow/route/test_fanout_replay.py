@@ -12,7 +12,7 @@ from penstock.flow.route.type_files import REPLAYED
 from penstock.flow.write.names import parse_replayed_name
 from penstock.flow.write.report import UNROUTED, decode_report
 from penstock.job.spec import RouteSpec, UnknownTypePolicy
-from tests.unit.flow.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, raw_flow, type_flow
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, raw_flow, type_flow
 
 SCHEMA = pa.schema([("type", pa.string()), ("id", pa.int64())])
 

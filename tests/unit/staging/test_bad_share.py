@@ -18,9 +18,9 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.bad_share import BadShareError, hint_for
 from penstock.staging.read_checks import JUDGED_RECORDS_MIN, ReadChecks
 from tests.lake import Lake
-from tests.unit.flow.fanouts import fanout_flow, kafka_part, run
 from tests.unit.flow.kafka_batches import kafka_batch
-from tests.unit.flow.test_fanout import orders, record
+from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run
+from tests.unit.flow.route.test_fanout import orders, record
 
 SCHEMA = pa.schema(
     [("at", pa.timestamp("us", "UTC")), ("day", pa.date32()), ("name", pa.string()), ("price", pa.decimal128(10, 2))]

@@ -13,7 +13,7 @@ from penstock.flow.write.manifest import Counts, Reason
 from penstock.flow.write.report import UNROUTED, Share, TaskReport, decode_report, encode_report
 from penstock.logs.log import EpochMark, Partition
 from penstock.staging.reports import Gathered, check_conserved, gather
-from tests.unit.flow.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
 HERE = Partition(KEY[0], TOPIC_ID, KEY[1])

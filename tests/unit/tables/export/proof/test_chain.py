@@ -27,7 +27,7 @@ from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename
 from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.spec import TypeStart
 from tests.routed_parts import EVENTS
-from tests.unit.tables.test_ledger_laws import FIRST_TYPES, LOG_ENDS, NEW, Story, causes, logs
+from tests.unit.tables.export.ledger.test_ledger_laws import FIRST_TYPES, LOG_ENDS, NEW, Story, causes, logs
 
 ZERO = Partition("shop", "topicA", 0)
 START = StartRecord(ZERO, 0, 1)

@@ -25,7 +25,16 @@ from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.verify import VerifyReport, verify
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
-from tests.unit.verify.damaged import append_bad, at, bad_root, checked, entry_path, facts_of, failed, first_violation
+from tests.unit.tables.export.proof.damaged import (
+    append_bad,
+    at,
+    bad_root,
+    checked,
+    entry_path,
+    facts_of,
+    failed,
+    first_violation,
+)
 from tests.watched_storage import WatchedStorage
 
 

@@ -45,9 +45,9 @@ from penstock.tables.export.ledger.state import (
     Unfinished,
 )
 from penstock.tables.export.spec import TypeStart
-from tests.unit.tables.any_entries import entries, states
+from tests.unit.tables.export.ledger.any_entries import entries, states
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "ledger" / "v2"
+GOLDEN = Path(__file__).parents[4] / "golden" / "ledger" / "v2"
 ZERO, ONE = Partition("events", "kQ2x", 0), Partition("events", "kQ2x", 1)
 DAY = "2026-03-01"
 STAGED = "_penstock/garmadon/staged"

@@ -22,8 +22,8 @@ from penstock.tables.quarantine.rows import repeated_rows
 from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.pipes import CrashError
-from tests.unit.tables.replayed_root import BAD, in_quarantine, replay, restart, with_bad, with_later_type
-from tests.unit.verify.damaged import append_bad, checked, failed, write_with_bad
+from tests.unit.tables.export.proof.damaged import append_bad, checked, failed, write_with_bad
+from tests.unit.tables.export.replayed_root import BAD, in_quarantine, replay, restart, with_bad, with_later_type
 
 
 def rebuilt(root: ExportRoot) -> RebuildReport:

@@ -14,7 +14,7 @@ from penstock.flow.columns.days import DayBounds, event_times, split_by_day
 from penstock.flow.rows import DecodedRows
 from penstock.job.expressions import parse
 from penstock.job.spec import DaysSpec
-from tests.unit.flow.fanouts import NOW_MS, kafka_part
+from tests.unit.flow.route.fanouts import NOW_MS, kafka_part
 
 MICROS = pa.timestamp("us", "UTC")
 NOON = datetime(2026, 1, 7, 12, tzinfo=UTC)

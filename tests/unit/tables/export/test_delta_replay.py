@@ -24,8 +24,8 @@ from penstock.tables.quarantine.discard import discard
 from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.pipes import CrashError, once_at
-from tests.unit.tables.replayed_root import in_quarantine, replay, restart, with_bad, with_later_type
-from tests.unit.verify.damaged import append_bad, checked, facts_of, failed, write_with_bad
+from tests.unit.tables.export.proof.damaged import append_bad, checked, facts_of, failed, write_with_bad
+from tests.unit.tables.export.replayed_root import in_quarantine, replay, restart, with_bad, with_later_type
 
 TARGET_BYTES = 1 << 20
 RUN: Rows = {("order", MONDAY): [3, 8], ("click", TUESDAY): [4]}

@@ -21,7 +21,7 @@ from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED
 from penstock.flow.write.tally import Owner
-from tests.unit.flow.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
 A, B, NOBODY = Owner(KEY, "a"), Owner(KEY, "b"), Owner(KEY, UNROUTED)

@@ -17,8 +17,8 @@ from penstock.flow.decode.json.arrow_json import ArrowReader
 from penstock.flow.decode.json.exact import members_of
 from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
-from tests.unit.flow.hostile_records import HOSTILE, NESTED, hostile_records
-from tests.unit.flow.json_oracle import comparable, oracle
+from tests.unit.flow.decode.hostile_records import HOSTILE, NESTED, hostile_records
+from tests.unit.flow.decode.json_oracle import comparable, oracle
 from tests.unit.flow.kafka_batches import decode_json, good_offsets, kafka_batch, types_of
 
 NAMES = ["a", "b", "c", "ü"]

@@ -18,7 +18,7 @@ from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
-from tests.unit.verify.damaged import checked, failed
+from tests.unit.tables.export.proof.damaged import checked, failed
 
 MALL = Partition("mall", "topicM", 0)
 LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100), MALL: Bounds(0, 100)}

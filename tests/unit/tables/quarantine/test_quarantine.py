@@ -38,7 +38,7 @@ from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit
 from tests.pipes import CrashError, crash_at
-from tests.unit.verify.damaged import append_bad, checked, failed, write_with_bad
+from tests.unit.tables.export.proof.damaged import append_bad, checked, failed, write_with_bad
 
 OTHER = "other-job"
 

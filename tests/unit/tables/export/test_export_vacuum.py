@@ -42,7 +42,7 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
-from tests.unit.verify.damaged import checked, failed
+from tests.unit.tables.export.proof.damaged import checked, failed
 
 STAGE_AGE_SECONDS = 3600.0
 LATER = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)

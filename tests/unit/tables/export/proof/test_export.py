@@ -19,7 +19,7 @@ from penstock.tables.export.proof.facts import read_ledger
 from penstock.tables.export.proof.files import parquet_files
 from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
-from tests.unit.verify.damaged import (
+from tests.unit.tables.export.proof.damaged import (
     append_bad,
     at,
     bad_root,

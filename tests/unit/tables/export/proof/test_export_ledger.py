@@ -15,7 +15,16 @@ from penstock.tables.export.proof.facts import BrokenLedger, read_ledger
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, ZERO, ExportRoot
-from tests.unit.verify.damaged import append_bad, at, bad_root, checked, edit_json, entry_path, failed, first_violation
+from tests.unit.tables.export.proof.damaged import (
+    append_bad,
+    at,
+    bad_root,
+    checked,
+    edit_json,
+    entry_path,
+    failed,
+    first_violation,
+)
 
 
 def snapshotted(root: ExportRoot) -> Path:

@@ -36,7 +36,7 @@ from tests.export_root import (
     job_file,
     rows_in,
 )
-from tests.unit.tables.test_export_vacuum import quarantine_of, stage_bad
+from tests.unit.tables.export.test_export_vacuum import quarantine_of, stage_bad
 
 LOG = {ZERO: Bounds(0, 100), ONE: Bounds(0, 100)}
 

@@ -13,7 +13,7 @@ from penstock.tables.quarantine.rows import count_rows
 from penstock.tables.quarantine.table import QuarantineTable, open_quarantine
 from tests.export_root import MONDAY, WEDNESDAY, ZERO, ExportRoot, Rows, job_file
 from tests.pipes import crash_at
-from tests.unit.verify.damaged import append_bad, write_with_bad
+from tests.unit.tables.export.proof.damaged import append_bad, write_with_bad
 
 BAD = (3, 4, 8)
 """Quarantined by the slice `[0, 10)`."""

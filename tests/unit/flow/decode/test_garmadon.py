@@ -26,7 +26,7 @@ DESCRIPTORS = garmadon_descriptors()
 STATE = named("StateEvent")
 FS, GC, JVM = BODIES[1], BODIES[1000], BODIES[1001]
 VECTORS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[2] / "golden" / "garmadon-vectors.json").read_text(encoding="utf-8")
+    (Path(__file__).parents[3] / "golden" / "garmadon-vectors.json").read_text(encoding="utf-8")
 )
 GOOD = [vector for vector in VECTORS if "row" in vector]
 OTHERS = {vector["name"]: vector["value_hex"] and bytes.fromhex(vector["value_hex"]) for vector in VECTORS[len(GOOD) :]}

@@ -20,8 +20,8 @@ from penstock.flow.rows import Decoded
 from penstock.job.messages import find_message, message_schema
 from penstock.job.spec import DecodeSpec, MessageName, Payload, Policies, TombstonePolicy
 from tests.garmadon_descriptors import add_field, add_message, descriptor_set
+from tests.unit.flow.decode.test_decode_payload import gzipped
 from tests.unit.flow.kafka_batches import bad_offsets, good_offsets, kafka_batch
-from tests.unit.flow.test_decode_payload import gzipped
 
 ORDER = MessageName("shop.Order")
 OLD = MessageName("shop.Old")

@@ -6,7 +6,7 @@ import shutil
 
 from penstock.tables.export.compact import compact
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
-from tests.unit.verify.damaged import checked, failed
+from tests.unit.tables.export.proof.damaged import checked, failed
 
 ROWS = 2 * 34
 """Of `filled`: 34 in each of two partitions."""

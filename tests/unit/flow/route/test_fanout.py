@@ -33,8 +33,8 @@ from penstock.job.spec import (
     UnknownTypePolicy,
 )
 from penstock.logs.log import EpochMark
-from tests.unit.flow.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, raw_flow, run, type_flow
 from tests.unit.flow.kafka_batches import types_of
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, raw_flow, run, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
