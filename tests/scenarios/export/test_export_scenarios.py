@@ -1,4 +1,4 @@
-"""The holes that research/garmadon.md section a.15 reproduces, each with the right outcome on real Kafka and Spark.
+"""The holes that research/garmadon.md section a.15 reproduces, each with the right outcome.
 
 | scenario | what goes wrong there | test here |
 |---|---|---|

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.verify import verify
 from penstock.errors import UserError
-from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.registry import open_log
 from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.kafka import Topics
@@ -24,7 +24,7 @@ app.command()(verify)
 def test_a_lost_ledger_is_rebuilt_and_an_ambiguity_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
     path = job_file(tmp_path, topic=topic(partitions=1))
     path.write_text(path.read_text().replace("localhost:1", bootstrap))
-    with closing(KafkaLog(load_job(path).log)) as log:
+    with closing(open_log(load_job(path))) as log:
         (partition,) = log.partitions()
     root = ExportRoot(path)
     root.start(partition)

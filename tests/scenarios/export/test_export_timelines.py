@@ -1,4 +1,4 @@
-"""The timelines of seed 000 with real Kafka and real Spark: the global offset at each t, as the seed states it.
+"""The timelines of seed 000: the global offset at each t, as the seed states it.
 
 Offsets are "the next to read": O1 = 3 says that everything below 3 is where readers see it. A type that is to be
 written "later" has a rotation of its own, so that its records wait (read, counted, not written) until enough are there.
