@@ -125,7 +125,7 @@ def test_a_record_of_the_log_that_the_ledger_denies_is_found_by_the_deep_proof_a
     rewrite_rows(export.file("A/day=2026-03-01/0.8.parquet"), lambda rows: [r for r in rows if r["kafka_offset"] != 4])
 
     def deny(body: Any) -> None:
-        [piece] = body["slices"]
+        [piece] = body["entry"]["slices"]
         piece["totals"] |= {"read": 9, "written": 9, "holes": 1}
         piece["written"]["A"]["rows"] = 4
 
@@ -160,7 +160,7 @@ def test_a_position_beyond_the_log_is_found(export: ExportPipe, topic: Topics, p
     export.run_to_end()
 
     def stretch(body: Any) -> None:
-        [piece] = body["slices"]
+        [piece] = body["entry"]["slices"]
         piece["end"] = 12
         piece["totals"]["holes"] = 2
 
