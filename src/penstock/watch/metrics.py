@@ -4,7 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.status.metrics import Add, Change, Forget, Metric, Put, number
+from penstock.events import (
+    BatchCommitted,
+    ClaimLost,
+    ClaimReleased,
+    ClaimWon,
+    Event,
+    JobCrashed,
+    JobFailed,
+    JobStarted,
+    JobStopped,
+    MirrorFailed,
+    MirrorRefused,
+    Retrying,
+    SliceDropped,
+    SliceRefused,
+)
+from penstock.status.metrics import Add, Change, Forget, Metric, Put
 from penstock.tables.registry import KINDS
 
 PAGE_HEAD = """\
@@ -58,42 +74,45 @@ OF_ALL_JOBS = (
     RECORDS_QUARANTINED, RECORDS_FILTERED, FILES_WRITTEN, BYTES_WRITTEN, SLICES_REFUSED, SLICES_DROPPED,
     MIRROR_FAILURES,
 )  # fmt: skip
-_COUNTED = {
-    "retrying": RETRIES,
-    "slice refused": SLICES_REFUSED,
-    "slice dropped": SLICES_DROPPED,
-    "job failed": JOB_FAILURES,
-    "job crashed": JOB_FAILURES,
-    "mirror failed": MIRROR_FAILURES,
-    "mirror refused": MIRROR_FAILURES,
+_COUNTED: Mapping[type[Event], Metric] = {
+    Retrying: RETRIES,
+    SliceRefused: SLICES_REFUSED,
+    SliceDropped: SLICES_DROPPED,
+    JobFailed: JOB_FAILURES,
+    JobCrashed: JOB_FAILURES,
+    MirrorFailed: MIRROR_FAILURES,
+    MirrorRefused: MIRROR_FAILURES,
 }
-_SUMMED = {
-    "read": RECORDS_READ,
-    "written": RECORDS_WRITTEN,
-    "quarantined": RECORDS_QUARANTINED,
-    "filtered": RECORDS_FILTERED,
-    "files": FILES_WRITTEN,
-    "size_bytes": BYTES_WRITTEN,
-}
-_RUNNING = {"job started": 1, "job stopped": 0, "job failed": 0, "job crashed": 0}
-_CLAIMS = {"claim won": 1, "claim lost": -1, "claim released": -1}
 
 
-def common_changes(name: str, fields: Mapping[str, object], now: float) -> Iterator[Change]:
+def common_changes(event: Event, now: float) -> Iterator[Change]:
     """What an event changes, whatever the kind of table."""
-    if name in _COUNTED:
-        yield Add(_COUNTED[name])
-    if name in _RUNNING:
-        yield Put(JOB_RUNNING, _RUNNING[name])
-    if name in _CLAIMS:
-        yield Add(CLAIMS_HELD, _CLAIMS[name])
-        if _CLAIMS[name] < 0:
-            yield Forget("partition", str(fields["partition"]))
-    if name == "batch committed":
-        yield Add(BATCHES, label="behind" if fields.get("catch_up") else "new")
-        yield from (Add(metric, number(fields.get(field, 0))) for field, metric in _SUMMED.items())
-        yield Put(BATCH_SECONDS, number(fields.get("seconds", 0)))
-        yield Put(LAST_COMMIT, now)
+    if type(event) in _COUNTED:
+        yield Add(_COUNTED[type(event)])
+    match event:
+        case JobStarted():
+            yield Put(JOB_RUNNING, 1)
+        case JobStopped() | JobFailed() | JobCrashed():
+            yield Put(JOB_RUNNING, 0)
+        case ClaimWon():
+            yield Add(CLAIMS_HELD, 1)
+        case ClaimLost(partition) | ClaimReleased(partition):
+            yield Add(CLAIMS_HELD, -1)
+            yield Forget("partition", partition)
+        case BatchCommitted():
+            yield from _batch_changes(event, now)
+
+
+def _batch_changes(batch: BatchCommitted, now: float) -> Iterator[Change]:
+    yield Add(BATCHES, label="behind" if batch.catch_up else "new")
+    yield Add(RECORDS_READ, batch.read)
+    yield Add(RECORDS_WRITTEN, batch.written)
+    yield Add(RECORDS_QUARANTINED, batch.quarantined)
+    yield Add(RECORDS_FILTERED, batch.filtered)
+    yield Add(FILES_WRITTEN, batch.files)
+    yield Add(BYTES_WRITTEN, batch.size_bytes)
+    yield Put(BATCH_SECONDS, batch.seconds)
+    yield Put(LAST_COMMIT, now)
 
 
 def page() -> str:
