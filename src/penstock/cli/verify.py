@@ -35,25 +35,25 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Of an export: make a lost ledger again from the files, if they prove it.")
+        bool, typer.Option("--rebuild", help="For exports: rebuild a lost ledger from the files, if they prove it.")
     ] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="Decode records of the log again and compare their values: a sample.")
+        bool, typer.Option("--values", help="Also compare the values of a sample of records with the log.")
     ] = False,
     every: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Of an export: read the entries of its ledger again that were proved before. "
+            help="For exports: also read ledger entries that were proved before. "
             "With --values: compare every record that the log still has.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="With --values: draws the same sample again.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="With --values: the seed of the sample.")] = 0,
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved.
 
-    Exits with 0 if everything was judged and holds, with 1 if a law is violated, and with 3 if something could not be
-    judged: it then says what, and what would prove it.
+    Exit code 0: everything was checked and holds. 1: an invariant is violated. 3: something could not be checked; the
+    report says what, and what would prove it.
     """
     spec = load_job(job)
     if rebuild:

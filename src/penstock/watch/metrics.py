@@ -9,12 +9,12 @@ PAGE_HEAD = """\
 # Metrics
 
 `penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`, for all
-jobs of the process together. Without it, or with `0`, nothing listens. Everything is counted from the start of the
-process; what a table holds since its beginning is told by `penstock status`.
+jobs of the process together. Without it, or with `0`, no port is opened. Counters start at 0 with the process;
+`penstock status` shows the totals of a table since its beginning.
 
-What is labelled by partition is there for the partitions that the process holds, and goes when it loses them.
+Metrics with the label `partition` exist for the partitions that the process holds, and disappear when it loses them.
 
-This page is made from `src/penstock/watch/metrics.py`.
+This page is generated from `src/penstock/watch/metrics.py`.
 """
 
 
@@ -27,36 +27,38 @@ class Metric:
 
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
-JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times that the job ended with an error.")
-RETRIES = Metric("penstock_retries_total", "counter", "Passing errors after which the job tried again.")
-CLAIMS_HELD = Metric(
-    "penstock_claims_held", "gauge", "Partitions that this process holds a claim of; 0 without claims."
-)
+JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times the job ended with an error.")
+RETRIES = Metric("penstock_retries_total", "counter", "Transient errors after which the job retried.")
+CLAIMS_HELD = Metric("penstock_claims_held", "gauge", "Partitions claimed by this process; 0 without claims.")
 
 BATCHES = Metric(
     "penstock_batches_total", "counter", "Batches committed; kind is new, or behind for types that catch up.",
     ("job", "kind"),
 )  # fmt: skip
 BATCH_SECONDS = Metric(
-    "penstock_batch_seconds", "histogram", "Seconds from the beginning of a batch's Spark job to its commit."
+    "penstock_batch_seconds", "histogram", "Seconds from the start of a batch's Spark job to its commit."
 )
-LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "When the last batch was committed, unix time.")
+LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "Unix time of the last committed batch.")
 RECORDS_READ = Metric(
-    "penstock_records_read_total", "counter", "Records that committed batches read, also those read again for a type."
+    "penstock_records_read_total",
+    "counter",
+    "Records read by committed batches, including those read again for a type.",
 )
 RECORDS_WRITTEN = Metric("penstock_records_written_total", "counter", "Records that became rows.")
 RECORDS_QUARANTINED = Metric("penstock_records_quarantined_total", "counter", "Records that went to quarantine.")
-RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records that the job leaves out by its rules.")
+RECORDS_FILTERED = Metric(
+    "penstock_records_filtered_total", "counter", "Records left out by the rules of the job file."
+)
 FILES_WRITTEN = Metric("penstock_files_written_total", "counter", "Data files of committed batches.")
 BYTES_WRITTEN = Metric("penstock_bytes_written_total", "counter", "Bytes of these files.")
 SLICES_REFUSED = Metric(
     "penstock_slices_refused_total", "counter", "Slices that the table refused because of another owner."
 )
 SLICES_DROPPED = Metric(
-    "penstock_slices_dropped_total", "counter", "Slices left uncommitted because their claim was lost meanwhile."
+    "penstock_slices_dropped_total", "counter", "Slices not committed because their claim was lost."
 )
 MIRROR_FAILURES = Metric(
-    "penstock_mirror_failures_total", "counter", "Times that positions could not be shown in the consumer group."
+    "penstock_mirror_failures_total", "counter", "Times positions could not be mirrored to the consumer group."
 )
 
 POSITION = Metric(
@@ -70,7 +72,7 @@ LAG_RECORDS = Metric(
     "penstock_lag_records", "gauge", "Offsets between the position and the end of the log.", ("job", "partition")
 )
 DISCREPANCY_RECORDS = Metric(
-    "penstock_discrepancy_records", "gauge", "How far the types are apart; one that is up to date is at the position.",
+    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position.",
     ("job", "partition"),
 )  # fmt: skip
 FAILED_WRITES_PERCENT = Metric(
@@ -81,29 +83,31 @@ FAILED_WRITES_ALL_PERCENT = Metric(
     "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
 )
 ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a rule with a limit does not hold: failed_writes, lag, discrepancy, retention.",
+    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
     ("job", "rule"),
 )  # fmt: skip
 TYPE_BEHIND_RECORDS = Metric(
-    "penstock_type_behind_records", "gauge", "Offsets by which a type is behind where it is furthest behind.",
+    "penstock_type_behind_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_WATERMARK = Metric(
-    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; it never falls.",
+    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; never decreases.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_FAILING = Metric(
-    "penstock_type_failing", "gauge", "1 from when a type could not be written until it is written again.",
+    "penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_FAILURES = Metric(
-    "penstock_type_failures_total", "counter", "Times that a type could not be written for a new reason.",
+    "penstock_type_failures_total", "counter", "Times a type could not be written for a new reason.",
     ("job", "type"),
 )  # fmt: skip
 DAYS_COMPLETED = Metric("penstock_days_completed_total", "counter", "Days that became complete.", ("job", "type"))
-DAYS_REOPENED = Metric("penstock_days_reopened_total", "counter", "Complete days that got late rows.", ("job", "type"))
+DAYS_REOPENED = Metric(
+    "penstock_days_reopened_total", "counter", "Complete days that received late rows.", ("job", "type")
+)
 DAY_MARKER_FAILURES = Metric(
-    "penstock_day_marker_failures_total", "counter", "Times that a day's marker file could not be written."
+    "penstock_day_marker_failures_total", "counter", "Times a day's marker file could not be written."
 )
 
 OF_ALL_JOBS = (
