@@ -56,9 +56,7 @@ def spark() -> Iterator[SparkSession]:
 
     A task is tried twice, not four times as in production: the search for a record that breaks a batch fails often.
     """
-    session = open_spark(
-        SparkSpec(master="local[*,2]", conf=DELTA_SETTINGS), "tests", (JarSet.KAFKA_SOURCE, JarSet.DELTA)
-    )
+    session = open_spark(SparkSpec(master="local[*,2]", conf=DELTA_SETTINGS), "tests", (JarSet.DELTA,))
     yield session
     session.stop()
 

@@ -17,12 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.route.type_counts import Share
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.offset_ranges import ranges_of
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.flow.write.report import Share
+from penstock.job.spec import JobSpec, job_of
 from penstock.lake.proposal import StartPart
 from penstock.lake.storage import Storage
 from penstock.lake.storage.objects import MemoryStorage
@@ -31,7 +30,9 @@ from penstock.tables.export.delta_types import DeltaTypes
 from penstock.tables.export.ledger.names import day_folder
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
+from penstock.tables.registry import load_job
 
 JOB = """\
 job: {name}

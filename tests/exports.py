@@ -19,12 +19,13 @@ from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.opening import open_export
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import WrittenShares
+from penstock.tables.registry import load_job
 from tests.pipes import Clock, Recorder
 
 FIRST_DAY = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -22,9 +22,10 @@ from deltalake import DeltaTable, QueryBuilder
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import staged_name
-from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
+from penstock.job.spec import NewColumnPolicy
 from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
 
 SCHEMA = pa.schema(
@@ -272,7 +273,7 @@ def _value(rng: random.Random, column: str) -> Any:
 
 
 def _created(path: str) -> Table:
-    return open_or_create(DeltaTableSpec(path), "filters", SCHEMA, NewColumnPolicy.ADD)
+    return open_or_create(TablePlace(path), "filters", SCHEMA, NewColumnPolicy.ADD)
 
 
 def _append(table: Table, rows: list[Row], number: int) -> None:

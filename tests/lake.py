@@ -19,10 +19,11 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import owner_tag, staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
+from penstock.tables.delta.spec import DeltaSpec
 
 JOB = "web-requests"
 SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])
@@ -85,8 +86,8 @@ class Lake:
     schema: pa.Schema = SCHEMA
 
     @property
-    def spec(self) -> DeltaTableSpec:
-        return DeltaTableSpec(
+    def spec(self) -> DeltaSpec:
+        return DeltaSpec(
             path=self.path,
             partition_by=self.partition_by,
             quarantine_path=self.path + "_quarantine",

@@ -20,9 +20,9 @@ from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
 

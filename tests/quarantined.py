@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.expressions import parse
-from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
+from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.quarantine.table import quarantine_spec
 
 GOOD = '{"id": 1}'
@@ -34,7 +35,7 @@ def orders(bootstrap: str, topic: str, folder: Path) -> JobSpec:
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"partition": parse("kafka.partition"), "offset": parse("kafka.offset")},
-        table=DeltaTableSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+        table=DeltaSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
         on=Policies(new_column=NewColumnPolicy.QUARANTINE),
     )
 

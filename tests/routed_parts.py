@@ -11,25 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.expressions import KafkaField
-from penstock.job.spec import (
-    DaysSpec,
-    DecodeSpec,
-    ExportSpec,
-    JobSpec,
-    KafkaLogSpec,
-    RouteSpec,
-    TypeSpec,
-    TypeStart,
-)
+from penstock.job.spec import DaysSpec, DecodeSpec, JobSpec, KafkaLogSpec, RouteSpec
 from penstock.lake.proposal import Outcome, StartPart
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.ledger.names import Places
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
 from penstock.tables.export.table import ExportTable
 
 EVENTS = Partition("events", "life-1", 0)

@@ -17,11 +17,12 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.expressions import KafkaField
-from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import EpochMark, Partition, Slice
+from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.quarantine.table import Quarantine
 
 SCHEMA = pa.schema([("id", pa.int64()), ("partition", pa.int32()), ("offset", pa.int64())])
@@ -36,7 +37,7 @@ def small_job(bootstrap: str, topic: str, folder: Path, name: str = "orders") ->
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"partition": KafkaField("partition"), "offset": KafkaField("offset")},
-        table=DeltaTableSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
+        table=DeltaSpec(str(folder / "orders"), quarantine_path=str(folder / "orders_quarantine")),
     )
 
 

@@ -8,11 +8,13 @@ PenstockError
 ├── OutcomeUnknownError   the act may have happened: read back first      exit 75
 └── InvariantError        a bug or a damaged table: crash                 exit 70
 
-Verdicts are no errors: `penstock verify` ends with 1 if a law is violated and with 3 if something is not proven.
+Verdicts are no errors: `penstock verify` ends with 1 if an invariant is violated and with 3 if something is not proven.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from typing import ClassVar
 
 WHAT_TO_DO = (
@@ -73,3 +75,14 @@ class InvariantError(PenstockError):
 
     def __init__(self, primary: str, *, detail: str = "", hint: str = "") -> None:
         super().__init__(primary, detail=detail, hint=hint or WHAT_TO_DO)
+
+
+def near_words(word: str, known: Iterable[str], count_max: int = 1) -> list[str]:
+    """The known words most like this one, the best first; upper and lower case do not matter."""
+    by_folded = {name.casefold(): name for name in known}
+    return [by_folded[near] for near in difflib.get_close_matches(word.casefold(), by_folded, count_max)]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint that names the known word most like this one, or nothing."""
+    return "".join(f"did you mean {near}?" for near in near_words(word, known))

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
 from penstock.claims import Claims
 from penstock.engine.round import Rounds, Waiting, open_rounds
 from penstock.environment import Environment
-from penstock.job.loader import load_job
-from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
-from tests.contract.toy import ToySpec, ToyTable
+from penstock.tables.registry import load_job
+from tests.contract.toy import ToyTable
 from tests.scenarios.local_spark import local_session
 
 ZERO, ONE = Partition("events", "id-1", 0), Partition("events", "id-1", 1)
@@ -33,6 +32,7 @@ decode: json
 columns: {{kafka_partition: kafka.partition, kafka_offset: kafka.offset}}
 on: {{bad_share: 1}}
 """
+TOY = FRAME + "schema: {{type: string, id: long}}\ntable: {{toy: {{path: '{path}'}}}}\n"
 DELTA = FRAME + "schema: {{type: string, id: long}}\ntable: {{delta: {{path: '{path}'}}}}\n"
 EXPORT = (
     FRAME
@@ -79,14 +79,8 @@ class Subject:
 
 
 def toy(folder: Path) -> Subject:
-    job = JobSpec(
-        name="contract",
-        log=KafkaLogSpec("nowhere:9092", topics=("events",), group="contract"),
-        decode=DecodeSpec("raw"),
-        schema=pa.schema([]),
-        columns={},
-        table=ToySpec(str(folder / "toy")),
-    )
+    """Loaded like any other: the registry must know the kind."""
+    job = _loaded(folder, TOY)
     return Subject(job, lambda: sorted((row[1], row[2]) for row in ToyTable(job, Environment()).rows()))
 
 

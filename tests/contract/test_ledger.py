@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import InvariantError, TransientError
@@ -266,7 +266,7 @@ def test_of_many_who_want_one_number_one_gets_it_and_nobody_reads_half_an_entry(
     def run(index: int) -> None:
         table, number = numbered[index]
         entry = Entry(number, EntryKind.FENCE, "garmadon", f"batch-{index}", 1.0, fences=(FenceRecord(EVENTS, index),))
-        entry = replace(entry, removes=tuple(f"A/day=2026-03-01/{each}.0.parquet" for each in range(2000)))
+        entry = structs.replace(entry, removes=tuple(f"A/day=2026-03-01/{each}.0.parquet" for each in range(2000)))
         line.wait()
         if table.ledger.append(entry):
             won.append(index)

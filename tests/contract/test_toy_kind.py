@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -9,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from penstock.cli.status import print_status
 from penstock.environment import Environment
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
 from penstock.tables.kind import CompactWish
@@ -78,6 +81,9 @@ def test_a_damage_is_found_and_the_status_tells_of_the_lag(subject: Subject) -> 
     subject.fill(2)
     found = status(subject.job, open_log=lambda job: subject.log.view(job.log))
     assert {each.lag_records for each in found.partitions} == {2}
+    printed = io.StringIO()
+    print_status(found, Console(file=printed, width=200))
+    assert f"files of the toy: {found.as_json()['files']}" in printed.getvalue()
     for each in Path(subject.job.table.path).glob("*.json"):
         each.write_text(each.read_text().replace('["events", 0, 3', '["events", 0, 4'))
     assert not verify(subject.job, open_log=lambda job: subject.log.view(job.log)).ok

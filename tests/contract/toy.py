@@ -1,7 +1,7 @@
 """A toy kind of table: numbered JSON files, each a commit with its rows and positions. Nothing in `src` knows of it.
 
-It shows what a room has to bring: a spec, a table, a writer and the kind itself. Where a real room has Spark tasks,
-this one reads the log in the driver.
+It shows what a room has to bring: a spec and its section of the job file, a table, a writer and the kind itself. Where
+a real room has Spark tasks, this one reads the log in the driver.
 """
 
 from __future__ import annotations
@@ -19,17 +19,22 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts, Marks
+from penstock.job.checks.single_table import read_single_table
+from penstock.job.faults import Finding
+from penstock.job.sections.kind_section import KindSection, Parts, Reading
+from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.spec import JobSpec, TableSpec
-from penstock.lake.delta.compact import CompactReport, Progress
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, SlicePart, StartPart, check
 from penstock.lake.state import DeltaPartition, DeltaState, given_up_totals, slice_totals
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof, conclude
 from penstock.proof.sources import Depth
-from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus
+from penstock.status.metrics import Meter, Metric
+from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
 from penstock.tables.kind import Chore, CompactWish, Landed, RebuildReport, SchemaChanged, VacuumWish, View
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
@@ -40,6 +45,22 @@ Row = tuple[str, int, int, str]
 @dataclass(frozen=True, slots=True)
 class ToySpec(TableSpec):
     kind = "toy"
+
+
+class ToySection(KindSection[JobFile, TableSection, Parts]):
+    """Its part of the job file, `table.toy`, has no keys of its own."""
+
+    name = ToySpec.kind
+    phrase = "for tests"
+    table = TableSection
+    file = JobFile
+
+    def read(self, reading: Reading[JobFile, TableSection]) -> tuple[Parts, list[Finding]]:
+        parts, _, findings = read_single_table(reading)
+        return parts, findings
+
+    def build(self, reading: Reading[JobFile, TableSection], parts: Parts, place: TableSpec) -> ToySpec:
+        return ToySpec(place.path, place.quarantine_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +183,12 @@ class ToyKind:
     """What the rest of the program sees."""
 
     name = ToySpec.kind
+    section = ToySection()
     steps = ("toy_merged",)
+    metrics: tuple[Metric, ...] = ()
+
+    def meter(self) -> Meter:
+        return lambda name, fields: ()
 
     def summary(self, job: JobSpec) -> str:
         return "toy"
@@ -203,6 +229,7 @@ class ToyKind:
                 CommitStatus(each["version"], datetime.fromtimestamp(now(), UTC), each["kind"], len(each["rows"]))
                 for each in reversed(commits)
             ),
+            sections=(Section("files", len(commits), lines=(f"files of the toy: {len(commits)}",)),),
         )
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:

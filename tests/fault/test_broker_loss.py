@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from penstock.embedded.broker import Cluster
-from penstock.job.loader import load_job
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics

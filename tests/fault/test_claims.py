@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.lake.delta.table import open_table
+from penstock.tables.registry import load_job
 from tests.jobs import KILLED, assert_every_record_once, holds, numbered, offsets_in, shared_job
 from tests.kafka import Produce, Topics
 from tests.pipes import run_here, wait_until

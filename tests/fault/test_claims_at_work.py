@@ -8,8 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from penstock.embedded.broker import Cluster
-from penstock.job.loader import load_job
 from penstock.lake.delta.table import open_table
+from penstock.tables.registry import load_job
 from tests.jobs import KILLED, assert_every_record_once, holds, numbered, shared_job
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until

@@ -13,9 +13,9 @@ from pyspark.sql import SparkSession
 
 from penstock.engine.replay import replay
 from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics

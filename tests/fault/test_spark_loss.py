@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 from pyspark import SparkContext
 from penstock.engine.process import RunOptions, run_jobs
-from penstock.job.job_set import load_jobs
+from penstock.tables.registry import load_jobs
 from penstock.watch.lines import JsonLines
 
 class StopsSpark(JsonLines):

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
+from penstock.tables.registry import load_job
 from penstock.verify import Sample, verify
 from tests.kafka import Produce, Topics
 from tests.quarantined import run_once

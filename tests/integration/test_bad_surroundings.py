@@ -20,10 +20,10 @@ from penstock.embedded.layout import new_brokers
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError
-from penstock.job.loader import load_job
 from penstock.job.spec import KafkaSecurity
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import ExportPipe
 from tests.jobs import assert_every_record_once, numbered, numbered_job

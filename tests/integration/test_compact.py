@@ -20,18 +20,19 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import parse_compacted_name
-from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
+from penstock.job.spec import NewColumnPolicy
 from penstock.lake.delta.active_files import active_files, active_paths
 from penstock.lake.delta.compact import (
     VERSIONS_TO_LAND_MAX,
-    CompactReport,
     commit_merged,
     compact,
     group_files,
     merge_group,
 )
 from penstock.lake.delta.keys import token_key
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.maintenance.reports import CompactReport
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
 
 LARGE = 128 * 1024**2
@@ -130,7 +131,7 @@ TYPED = pa.schema(
 
 
 def test_partition_columns_of_every_kind_and_nested_values_are_kept(tmp_path: Path) -> None:
-    spec = DeltaTableSpec(path=str(tmp_path / "typed"), partition_by=("at", "price", "ratio", "yes"))
+    spec = TablePlace(path=str(tmp_path / "typed"), partition_by=("at", "price", "ratio", "yes"))
     table = open_or_create(spec, JOB, TYPED, NewColumnPolicy.ADD)
     keys = [
         (datetime(2024, 2, 29, 1, 2, 3, 4, tzinfo=UTC), Decimal("1.50"), 0.1, True),
@@ -331,7 +332,7 @@ def test_a_table_with_deletion_vectors_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "vectors")
     write_deltalake(path, pa.table({"a": [1, 2, 3]}), configuration={"delta.enableDeletionVectors": "true"})
     write_deltalake(path, pa.table({"a": [4]}), mode="append")
-    spec = DeltaTableSpec(path=path)
+    spec = TablePlace(path=path)
     handle = DeltaTable(path)
     table = Table(spec, JOB, handle, Environment())
     (group,) = group_files(active_files(handle), LARGE)

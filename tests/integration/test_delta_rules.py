@@ -16,9 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import DeltaTableSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.library import ConflictError, MissingTableError
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.reading import read_state
 from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
 from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
@@ -303,7 +303,7 @@ def test_a_table_whose_properties_break_the_rules_is_refused(tmp_path: Path, pro
     path = str(tmp_path / "foreign")
     create_foreign(path, properties)
     with pytest.raises(UserError):
-        open_table(DeltaTableSpec(path=path), JOB)
+        open_table(TablePlace(path=path), JOB)
 
 
 def create_foreign(path: str, properties: dict[str, str]) -> None:
@@ -334,7 +334,7 @@ def test_a_column_that_refuses_null_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "strict")
     DeltaTable.create(path, Schema.from_arrow(pa.schema([pa.field("a", pa.int64(), nullable=False)])))
     with pytest.raises(UserError):
-        open_table(DeltaTableSpec(path=path), JOB)
+        open_table(TablePlace(path=path), JOB)
 
 
 def test_a_day_of_log_retention_is_enough(tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_rows_of_another_writer_stay_beside_ours(local: Lake) -> None:
 
 def test_a_missing_table_and_a_store_that_does_not_answer_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(MissingTableError):
-        open_table(DeltaTableSpec(path=str(tmp_path / "none")), JOB)
+        open_table(TablePlace(path=str(tmp_path / "none")), JOB)
     # The number of a status code in a path is no status.
     away = {
         "aws_endpoint_url": "http://127.0.0.1:9",
@@ -370,7 +370,7 @@ def test_a_missing_table_and_a_store_that_does_not_answer_are_told_apart(tmp_pat
         "max_retries": "0",
     }
     with pytest.raises(TransientError):
-        open_table(DeltaTableSpec(path="s3://lake/t403", storage_options=away), JOB)
+        open_table(TablePlace(path="s3://lake/t403", storage_options=away), JOB)
 
 
 def test_many_that_create_the_table_at_once_share_it(local: Lake) -> None:

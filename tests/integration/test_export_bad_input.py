@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import UserError
+from penstock.flow.compile import RecordFrame
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import FanoutFlow
+from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import FIRST_DAY, ExportPipe, event, export_job, type_of
 from tests.kafka import Produce, Topics
@@ -271,3 +276,37 @@ def test_a_type_that_could_leave_its_folder_is_refused_with_the_job_file(kind: s
     with pytest.raises(JobFileError) as caught:
         load_job(path)
     assert [fault.message for fault in caught.value.faults] == ["cannot be the name of a folder"]
+
+
+def crashing_job(records: RecordFrame, flow: FanoutFlow) -> DataFrame:
+    """The Spark job of an export with a decoder that breaks at some bytes."""
+
+    def stage(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def looked_at() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for row in batch.select(["topic", "partition", "offset", "value"]).to_pylist():
+                    aside = flow.poison.get((row["topic"], row["partition"]), {})
+                    if b"crash" in row["value"] and row["offset"] not in aside:
+                        raise RuntimeError("the decoder has crashed")
+                yield batch
+
+        return fanout_stage(flow)(looked_at())
+
+    return records.map(stage, REPORT_SCHEMA)
+
+
+def test_a_record_that_breaks_the_job_is_put_aside_alone(
+    export: ExportPipe, topic: Topics, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finding it takes several Spark jobs, so the batch is small."""
+    monkeypatch.setattr("penstock.tables.export.writer.fanout_job", crashing_job)
+    name = topic(config=TOPIC)
+    produce(name, [event("A", 0), event("B", 1, text="crash")], timestamp_ms=KAFKA_MS)
+    export.describe(name, types=TYPES)
+    heard = export.run_to_end(clock=CLOCK)
+    assert [each["offset"] for each in heard.named("record isolated")] == [1]
+    assert export.rows("A", "id") == [(0,)]
+    [(place, reason)] = reasons(export).items()
+    assert place == (0, 1) and "the decoder has crashed" in reason
+    assert totals(export) == Totals(read=2, written=1, quarantined=1)
+    assert verify(export.job).ok

@@ -13,8 +13,8 @@ import polars as pl
 import pytest
 
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import ExportPipe, data_files, export_job, type_of
 from tests.garmadon_descriptors import (

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from penstock.cli.quarantine import app
-from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
 from penstock.proof.sources import Sample
 from penstock.tables.export.compact import compact
 from penstock.tables.export.vacuum import vacuum
+from penstock.tables.quarantine.chunks import ReplayOptions
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.verify import verify
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.logs.kafka.log import KafkaLog
+from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.kafka import Topics
 
@@ -21,7 +21,7 @@ app = typer.Typer()
 app.command()(verify)
 
 
-def test_a_lost_ledger_is_rebuilt_and_a_doubt_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
+def test_a_lost_ledger_is_rebuilt_and_an_ambiguity_is_named(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
     path = job_file(tmp_path, topic=topic(partitions=1))
     path.write_text(path.read_text().replace("localhost:1", bootstrap))
     with closing(KafkaLog(load_job(path).log)) as log:

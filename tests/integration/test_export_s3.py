@@ -16,11 +16,12 @@ from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach, noop
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.tables.export.compact import compact
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import vacuum
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import event, export_job
 from tests.kafka import Produce, Topics

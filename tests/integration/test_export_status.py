@@ -1,4 +1,4 @@
-"""`status` of a routed job: its partitions, types and days from a real ledger, the log's side from a real broker."""
+"""`status` of an export: its partitions, types and days from a real ledger, the log's side from a real broker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import io
 import json
 import signal
 import socket
+import time
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +26,19 @@ from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.job.spec import JobSpec, job_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.logs.log import Partition
-from penstock.status.model import AlertKind
+from penstock.logs.registry import open_log
+from penstock.status.model import AlertKind, JobStatus, PartitionStatus
 from penstock.tables.export.ledger.state import Cause
-from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.alerts import Rule
+from penstock.tables.export.status.status import ExportStatus, export_status
+from penstock.tables.export.status.types import TypeAlert, TypeStatus
 from penstock.tables.export.table import ExportTable
+from penstock.tables.registry import load_job
 from penstock.watch.status import status
 from tests.kafka import Produce, Topics
 from tests.processes import penstock
@@ -84,20 +90,24 @@ class Fan:
         events = [*run_of("fs", 0, 5), *run_of("gc", 5, 10)]
         return Reader(events, ("fs", "gc"), self.partitions[number], stage=staged_in(table))
 
-    def status(self) -> ExportStatus:
-        found = status(self.job)
-        assert isinstance(found, ExportStatus)
-        return found
+    def status(self) -> JobStatus:
+        return status(self.job)
+
+    def of_export(self) -> ExportStatus:
+        """What only exports tell."""
+        return export_status(job_of(self.job, ExportSpec), open_log, time.time)
 
     def types(self) -> dict[str, TypeStatus]:
-        return {each.name: each for each in self.status().types}
+        return {each.name: each for each in self.of_export().types}
 
-    def partition(self, number: int) -> ExportPartitionStatus:
-        found = self.status().partitions[number]
-        assert isinstance(found, ExportPartitionStatus)
+    def partition(self, number: int) -> PartitionStatus:
+        return self.status().partitions[number]
+
+    def global_position(self, number: int) -> int | None:
+        [found] = [each.value for each in self.partition(number).further if each.heading == "global"]
         return found
 
-    def kinds(self) -> list[AlertKind]:
+    def kinds(self) -> list[StrEnum]:
         return [each.kind for each in self.status().alerts]
 
     def mirror(self, zero: int, one: int) -> None:
@@ -132,15 +142,16 @@ def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> ExportTa
 
 def test_a_job_without_a_ledger_has_not_started_and_asking_leaves_nothing_behind(fan: Fan) -> None:
     found = fan.status()
-    assert (found.started, found.exit_code, found.types) == (False, 0, ())
+    assert (found.started, found.exit_code, fan.types()) == (False, 0, {})
     assert not fan.root.exists()
 
 
 def test_partitions_tell_what_is_read_and_below_what_everything_is_written(fan: Fan) -> None:
     with_fs_behind(fan)
     zero, one = fan.partition(0), fan.partition(1)
-    assert (zero.position, zero.global_position, zero.end, zero.lag_records, zero.mirrored) == (10, 10, 10, 0, 10)
-    assert (one.position, one.global_position, one.end, one.lag_records, one.mirrored) == (8, 0, 10, 2, 0)
+    assert (fan.global_position(0), fan.global_position(1)) == (10, 0)
+    assert (zero.position, zero.end, zero.lag_records, zero.mirrored) == (10, 10, 0, 10)
+    assert (one.position, one.end, one.lag_records, one.mirrored) == (8, 10, 2, 0)
     assert (one.totals.read, one.totals.written, one.totals.deferred, one.token) == (8, 3, 5, 1)
 
 
@@ -156,13 +167,13 @@ def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
 
 def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
     with_fs_behind(fan)
-    found = fan.status()
+    found = fan.of_export()
     # fs was written in partition 0 and failed once since: half of its two writes; gc was written twice.
     assert found.measured.failed_writes_percent_by_type == {"fs": 50.0, "gc": 0.0}
     assert found.measured.failed_writes_percent == 25.0
     assert found.measured.lag_records == {fan.partitions[0]: 0, fan.partitions[1]: 2}
     assert found.measured.discrepancy_records == {fan.partitions[0]: 0, fan.partitions[1]: 8}
-    assert fan.kinds() == [AlertKind.TYPE_BEHIND, AlertKind.FAILED_WRITES, AlertKind.DISCREPANCY]
+    assert fan.kinds() == [TypeAlert.TYPE_BEHIND, Rule.FAILED_WRITES, Rule.DISCREPANCY]
 
 
 def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) -> None:
@@ -170,22 +181,22 @@ def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) ->
     landed(table, fan.reader(table, 1).catch_up({"fs": 0}, 8))
     fan.mirror(10, 8)
     assert fan.types()["fs"].lanes == ()
-    assert fan.partition(1).global_position == 8
-    assert fan.kinds() == [AlertKind.FAILED_WRITES]
+    assert fan.global_position(1) == 8
+    assert fan.kinds() == [Rule.FAILED_WRITES]
 
 
 def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> None:
     with_fs_behind(fan)
     produce(fan.partitions[0].topic, ["{}"] * 5, partition=0)
     assert fan.partition(0).lag_records == 5
-    assert AlertKind.LAG in fan.kinds()
+    assert Rule.LAG in fan.kinds()
 
 
 def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
     table = fan.started()
     landed(table, fan.reader(table, 0).main(0, 3, {"fs": Cause.ROTATION}))
     assert [each.cause for each in fan.types()["fs"].lanes] == [Cause.ROTATION]
-    assert AlertKind.TYPE_BEHIND not in fan.kinds()
+    assert TypeAlert.TYPE_BEHIND not in fan.kinds()
 
 
 def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
@@ -194,11 +205,10 @@ def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
     (fan.root / "fs").write_text("in the way")
     landed(table, fan.reader(table, 0).main(0, 5))
     landed(table, fan.reader(table, 0).main(5, 10, {"fs": Cause.FAILING}))
-    found = fan.status()
-    assert [each.type for each in found.pending] == ["fs"]
+    assert [each.type for each in fan.of_export().pending] == ["fs"]
     assert (fan.types()["fs"].pending_renames, fan.types()["fs"].failing, fan.types()["gc"].failing) == (1, True, False)
-    assert (fan.partition(0).position, fan.partition(0).global_position) == (10, 0)
-    assert AlertKind.TYPE_BEHIND in fan.kinds()
+    assert (fan.partition(0).position, fan.global_position(0)) == (10, 0)
+    assert TypeAlert.TYPE_BEHIND in fan.kinds()
 
 
 def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_gap_ahead(
@@ -228,12 +238,15 @@ def test_the_last_entries_come_newest_first(fan: Fan) -> None:
 def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
     with_fs_behind(fan)
     away = replace(fan.job, log=replace(fan.job.log, bootstrap="127.0.0.1:1"))
-    found = status(away)
-    assert isinstance(found, ExportStatus)
-    assert [(each.position, each.end) for each in found.partitions] == [(10, None), (8, None)]
+    found = export_status(job_of(away, ExportSpec), open_log, time.time)
+    assert [(each.position, each.end) for each in found.common.partitions] == [(10, None), (8, None)]
     assert found.measured.lag_records == {}
     assert max(found.measured.discrepancy_records.values()) == 8
-    assert found.exit_code == TransientError.exit_code
+    assert found.common.exit_code == TransientError.exit_code
+    [rules] = [each for each in found.whole().sections if each.key == "rules"]
+    assert rules.lines == (
+        "rules: failed writes 25.0% (limit 20), lag ? (limit 5), discrepancy 8 (limit 3), retention ? (limit 50)",
+    )
 
 
 def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""`verify` proves a routed job against its log while it runs, after it crashed, and finds what is wrong."""
+"""`verify` proves an export against its log while it runs, after it crashed, and finds what is wrong."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import typer
 
 from penstock.cli.verify import verify as verify_command
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.tables.export.compact import compact
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
-from penstock.verify import Check, Offence, OffenceKind, Sample, VerifyReport, verify
+from penstock.verify import Check, Sample, VerifyReport, Violation, ViolationKind, verify
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
 from tests.unit.verify.damaged import edit_json, rewrite_rows
@@ -167,7 +168,7 @@ def test_a_record_of_the_log_that_the_ledger_denies_is_found_by_the_deep_proof_a
     assert failed(verify(export.job, deep=False)) == []
     report = verify(export.job)
     assert failed(report) == ["records"]
-    assert report.first_offence == Offence(name, 0, 4, OffenceKind.MISSING)
+    assert report.first_violation == Violation(name, 0, 4, ViolationKind.MISSING)
 
 
 def test_damage_is_named_with_its_first_offset_by_the_command_too(
@@ -184,7 +185,7 @@ def test_damage_is_named_with_its_first_offset_by_the_command_too(
         verify_command(export.path, json=True, shallow=False)
     told = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in told["checks"] if not each["ok"]] == ["rows", "offsets", "records"]
-    assert (told["first_offence"]["offset"], told["first_offence"]["kind"]) == (1, "missing")
+    assert (told["first_violation"]["offset"], told["first_violation"]["kind"]) == (1, "missing")
 
 
 def test_a_position_beyond_the_log_is_found(export: ExportPipe, topic: Topics, produce: Produce) -> None:
@@ -201,7 +202,7 @@ def test_a_position_beyond_the_log_is_found(export: ExportPipe, topic: Topics, p
     edit_json(entry_with_slices(export), stretch)
     report = verify(export.job)
     assert failed(report) == ["log"]
-    assert report.first_offence == Offence(name, 0, 10, OffenceKind.BEYOND_POSITION, end=12)
+    assert report.first_violation == Violation(name, 0, 10, ViolationKind.BEYOND_POSITION, end=12)
 
 
 def test_before_its_first_run_there_is_nothing_to_prove(export: ExportPipe, topic: Topics) -> None:

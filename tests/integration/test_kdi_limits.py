@@ -18,9 +18,10 @@ from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import FencedError
 from penstock.lake.delta.table import open_table
-from penstock.lake.delta.vacuum import Dead, vacuum
+from penstock.lake.delta.vacuum import Dead
 from penstock.lake.state import Totals
 from penstock.plan import GapError
+from penstock.tables.delta.vacuum import vacuum
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, Pipe, Recorder, crash_at, ids, once_at
 from tests.processes import penstock

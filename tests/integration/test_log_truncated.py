@@ -17,7 +17,7 @@ from penstock.logs.kafka.epochs import lost_tails
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import EpochMark, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.verify import OffenceKind, Verdict, verify
+from penstock.verify import Verdict, ViolationKind, verify
 from tests.exports import ExportPipe, event
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
@@ -89,7 +89,7 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
         assert (export.global_positions(), export.offsets("A")) == ([10], list(range(10)))
         for proof in (verify(pipe.job, deep=False), verify(export.job, deep=False)):
             assert proof.verdict is Verdict.VIOLATED
-            assert str(proof.first_offence).endswith(f"offsets [5, 10): {OffenceKind.NOT_IN_LOG}")
+            assert str(proof.first_violation).endswith(f"offsets [5, 10): {ViolationKind.NOT_IN_LOG}")
 
         # The other topic has a new epoch as well. Its first records are at offsets without a row: an aborted
         # transaction, so that the position moves on and the mark does not.

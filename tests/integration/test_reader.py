@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
-from pyspark.sql import SparkSession
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import mark_of
+from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.reader import UNREADABLE_HEADERS, PieceReader
-from penstock.logs.kafka.spark_source import read_batch
-from penstock.logs.log import Partition, Slice
+from penstock.logs.log import Partition, Slice, SliceShrankError
 from tests.kafka import Produce, Topics
-from tests.pipes import Pipe
+from tests.pipes import Pipe, wait_until
 from tests.raw_records import RawRecord, append_raw, limit_consumers
 
 MIB = 1024 * 1024
@@ -115,15 +115,64 @@ def test_what_a_column_cannot_hold_is_a_fault_of_the_rows_that_use_it(
     assert careful.verified()
 
 
-def test_only_sparks_own_reader_keeps_a_nul_in_a_header_key(bootstrap: str, topic: Topics, spark: SparkSession) -> None:
+def test_a_header_key_ends_at_a_nul(bootstrap: str, topic: Topics) -> None:
     """librdkafka's interface ends a key at its first NUL and nothing shows it: a limit that docs/job-file.md states."""
     name = topic(config=ANY_TIME)
     append_raw(bootstrap, name, [RawRecord(b"{}", headers=[(b"a\x00b", b"1"), (b"\xc3\xa9", b"2")])])
     [batch] = read(reader(bootstrap, name, 1))
     assert [_pairs(each) for each in batch.column("headers").to_pylist()] == [[("a", b"1"), ("é", b"2")]]
-    whole = Slice(Partition(name, "any-id", 0), 0, 1, 0)
-    [row] = read_batch(spark, KafkaLogSpec(bootstrap, topics=(name,)), [whole], 1, headers=True).collect()
-    assert [(each["key"], bytes(each["value"])) for each in row["headers"]] == [("a\x00b", b"1"), ("é", b"2")]
+
+
+def offsets(bootstrap: str, tasks_min: int, *slices: Slice) -> list[tuple[int, int]]:
+    spec = KafkaLogSpec(bootstrap, topics=("given-by-the-slices",))
+    rows = [row for batch in read(PieceReader.of(spec, slices, tasks_min, BATCH_BYTES)) for row in batch.to_pylist()]
+    return [(row["partition"], row["offset"]) for row in rows]
+
+
+def test_slices_that_are_split_over_tasks_give_every_offset_once(
+    bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic(2)
+    produce(name, (f"p0-{number}" for number in range(30_000)), partition=0)
+    produce(name, (f"p1-{number}" for number in range(400)), partition=1)
+    first, second = (Partition(name, "any-id", number) for number in (0, 1))
+    slices = [Slice(first, 0, 29_000, 100), Slice(second, 0, 400, 0)]
+    assert len(PieceReader.of(KafkaLogSpec(bootstrap), slices, 6, BATCH_BYTES).pieces) > 2
+    found = offsets(bootstrap, 6, *slices)
+    assert sorted(found) == [(0, n) for n in range(100, 29_000)] + [(1, n) for n in range(400)]
+
+
+def test_aborted_records_and_markers_are_holes_and_every_range_ends(bootstrap: str, topic: Topics) -> None:
+    name = topic()
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
+    producer.init_transactions(SECONDS_MAX)
+    # Offsets: 0 1 2 and marker 3; aborted 4 5 and marker 6; 7 and marker 8.
+    for count, finish in (
+        (3, producer.commit_transaction),
+        (2, producer.abort_transaction),
+        (1, producer.commit_transaction),
+    ):
+        producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(name, "x", partition=0)
+        producer.flush(SECONDS_MAX)
+        finish(SECONDS_MAX)
+    log = KafkaLog(KafkaLogSpec(bootstrap, topics=(name,)))
+    wait_until(lambda: [each.end for each in log.bounds(log.partitions()).values()] == [9])
+    log.close()
+    partition = Partition(name, "any-id", 0)
+    for start, end, expected in ((0, 9, [0, 1, 2, 7]), (0, 4, [0, 1, 2]), (3, 7, []), (4, 5, []), (6, 8, [7])):
+        assert [offset for _, offset in offsets(bootstrap, 1, Slice(partition, start, end, start))] == expected
+
+
+def test_offsets_that_retention_took_ask_for_a_new_plan(bootstrap: str, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    produce(name, ["x"] * 10)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_records([TopicPartition(name, 0, 4)]).values():
+        future.result(SECONDS_MAX)
+    with pytest.raises(SliceShrankError):
+        list(read(reader(bootstrap, name, 10)))
 
 
 def test_an_aborted_transaction_that_takes_long_to_pass_is_progress(bootstrap: str, topic: Topics) -> None:

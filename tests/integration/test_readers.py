@@ -1,23 +1,22 @@
-"""Both readers, librdkafka in the tasks and Spark's own Kafka source, carry the same records into the table."""
+"""The reader in the tasks carries every committed record into the table, with all that Kafka keeps of it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import polars as pl
-import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from penstock.engine.round import open_rounds
-from penstock.job.loader import load_job
+from penstock.tables.registry import load_job
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 
 JOB = """\
 job: readers
 log:
-  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}], transactional: true, reader: {reader}}}
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}], transactional: true}}
 decode: raw
 columns: {{partition: kafka.partition, offset: kafka.offset, at: kafka.timestamp, k: kafka.key, h: kafka.headers}}
 table:
@@ -25,9 +24,8 @@ table:
 """
 
 
-@pytest.mark.parametrize("reader", ["librdkafka", "spark"])
-def test_a_reader_gives_every_committed_record_with_key_time_and_headers(
-    reader: str, tmp_path: Path, bootstrap: str, spark: SparkSession, topic: Topics, produce: Produce
+def test_every_committed_record_arrives_with_key_time_and_headers(
+    tmp_path: Path, bootstrap: str, spark: SparkSession, topic: Topics, produce: Produce
 ) -> None:
     # Records with times of their own must not be taken by retention meanwhile.
     name = topic(partitions=2, config={"retention.ms": "-1"})
@@ -44,7 +42,7 @@ def test_a_reader_gives_every_committed_record_with_key_time_and_headers(
     places += produce(name, [b"last"], partition=0)
     places += produce(name, [b"other"], partition=1, transactional=True)
     path = tmp_path / "job.yaml"
-    path.write_text(JOB.format(bootstrap=bootstrap, topic=name, reader=reader, table=tmp_path / "table"))
+    path.write_text(JOB.format(bootstrap=bootstrap, topic=name, table=tmp_path / "table"))
     pipeline = open_rounds(load_job(path), spark)
     ends = {place[0]: place[1] + 1 for place in places}
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import SparkSession
 
-from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.engine.replay import ReplayReport, replay
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import InvariantError
@@ -20,6 +20,7 @@ from penstock.job.expressions import parse
 from penstock.job.spec import JobSpec, RecreatedPolicy, SqlSpec, TombstonePolicy
 from penstock.lake.delta.keys import position_key, replay_key
 from penstock.lake.state import Totals
+from penstock.tables.quarantine.chunks import ReplayOptions
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, crash_at, once_at, wait_until
 from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written

@@ -14,13 +14,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
-from penstock.lake.delta.vacuum import vacuum
 from penstock.lake.storage import open_storage
+from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.table import quarantine_spec
+from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.jobs import numbered
 from tests.kafka import Produce, Topics

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.lake.state import Totals
+from penstock.tables.registry import load_job
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
 

@@ -6,6 +6,7 @@ import io
 import json
 import time
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def mirror_all(job: JobSpec, offsets: dict[int, int]) -> None:
         log.close()
 
 
-def kinds(found: JobStatus) -> list[AlertKind]:
+def kinds(found: JobStatus) -> list[StrEnum]:
     return [each.kind for each in found.alerts]
 
 

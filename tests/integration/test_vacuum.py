@@ -18,10 +18,11 @@ from penstock.lake.delta.active_files import active_files, active_paths
 from penstock.lake.delta.compact import compact, group_files, merge_group
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.table import Table, open_table
-from penstock.lake.delta.vacuum import Dead, Kept, vacuum
+from penstock.lake.delta.vacuum import Dead, Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
+from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.table import Quarantine, quarantine_spec
 from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 

@@ -23,7 +23,7 @@ from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.lake.delta.compact import compact
 from penstock.logs.kafka.log import KafkaLog
-from penstock.verify import Check, Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
+from penstock.verify import Check, Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 from tests.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
@@ -65,8 +65,8 @@ def failed(report: VerifyReport) -> list[str]:
     return [each.name for each in report.checks if each.verdict is Verdict.VIOLATED]
 
 
-def offence(job: JobSpec, partition: int, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
-    return Offence(job.log.topics[0], partition, offset, kind, end)
+def violation(job: JobSpec, partition: int, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
+    return Violation(job.log.topics[0], partition, offset, kind, end)
 
 
 def test_a_table_that_holds_each_record_once_is_proved(job: JobSpec) -> None:
@@ -85,7 +85,7 @@ def test_the_proof_is_the_same_in_many_small_passes(job: JobSpec) -> None:
     filled(job)
     assert verify(job, offsets_per_pass_max=3).ok
     append(job, 1, [5])
-    assert verify(job, offsets_per_pass_max=3).first_offence == offence(job, 1, 5, OffenceKind.TWICE)
+    assert verify(job, offsets_per_pass_max=3).first_violation == violation(job, 1, 5, ViolationKind.TWICE)
 
 
 def test_a_shallow_verification_does_not_read_records(job: JobSpec) -> None:
@@ -100,7 +100,7 @@ def test_a_row_that_another_writer_doubled_is_named(job: JobSpec) -> None:
     append(job, 0, [8, 3])
     report = verify(job)
     assert failed(report) == ["rows", "offsets"]
-    assert report.first_offence == offence(job, 0, 3, OffenceKind.TWICE)
+    assert report.first_violation == violation(job, 0, 3, ViolationKind.TWICE)
 
 
 def test_a_row_that_another_writer_deleted_is_named(job: JobSpec) -> None:
@@ -108,34 +108,34 @@ def test_a_row_that_another_writer_deleted_is_named(job: JobSpec) -> None:
     DeltaTable(job.table.path).delete('"partition" = 1 AND "offset" IN (2, 6)')
     report = verify(job)
     assert failed(report) == ["rows", "offsets", "records"]
-    assert report.first_offence == offence(job, 1, 2, OffenceKind.MISSING)
+    assert report.first_violation == violation(job, 1, 2, ViolationKind.MISSING)
 
 
 def test_a_deleted_row_is_named_without_the_log(job: JobSpec) -> None:
     filled(job)
     DeltaTable(job.table.path).delete('"partition" = 0 AND "offset" = 7')
     report = verify(job, deep=False)
-    assert report.first_offence == offence(job, 0, 7, OffenceKind.MISSING)
+    assert report.first_violation == violation(job, 0, 7, ViolationKind.MISSING)
 
 
 def test_a_row_that_is_also_in_quarantine_is_named(job: JobSpec) -> None:
     filled(job)
     append(job, 0, [6])
-    assert verify(job).first_offence == offence(job, 0, 6, OffenceKind.BOTH)
+    assert verify(job).first_violation == violation(job, 0, 6, ViolationKind.BOTH)
 
 
 def test_a_row_beyond_the_position_is_named(job: JobSpec) -> None:
     filled(job)
     append(job, 1, [8])
-    assert verify(job).first_offence == offence(job, 1, 8, OffenceKind.BEYOND_POSITION)
+    assert verify(job).first_violation == violation(job, 1, 8, ViolationKind.BEYOND_POSITION)
 
 
 def test_a_row_of_a_partition_that_was_never_read_is_named(job: JobSpec) -> None:
     filled(job)
     append(job, 7, [0])
-    found = verify(job).first_offence
+    found = verify(job).first_violation
     assert found is not None
-    assert (found.partition, found.offset, found.kind) == (7, 0, OffenceKind.UNKNOWN_PARTITION)
+    assert (found.partition, found.offset, found.kind) == (7, 0, ViolationKind.UNKNOWN_PARTITION)
 
 
 def test_records_that_a_commit_leaves_out_are_found_in_the_log(job: JobSpec) -> None:
@@ -147,7 +147,7 @@ def test_records_that_a_commit_leaves_out_are_found_in_the_log(job: JobSpec) -> 
     shallow, deep = verify(job, deep=False), verify(job)
     assert shallow.ok
     assert failed(deep) == ["records"]
-    assert deep.first_offence == offence(job, 0, 5, OffenceKind.MISSING)
+    assert deep.first_violation == violation(job, 0, 5, ViolationKind.MISSING)
 
 
 def test_rows_that_the_log_never_had_are_found(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_rows_that_the_log_never_had_are_found(bootstrap: str, topic: Topics, pr
     table.start(only)
     table.commit(only, Load(0, 4, [0, 1, 2, 3]))
     assert verify(job, deep=False).ok
-    assert verify(job).first_offence == offence(job, 0, 2, OffenceKind.NOT_IN_LOG)
+    assert verify(job).first_violation == violation(job, 0, 2, ViolationKind.NOT_IN_LOG)
 
 
 def test_holes_of_transactions_are_no_missing_records(
@@ -184,7 +184,7 @@ def test_filtered_records_are_counted_not_missed(job: JobSpec) -> None:
     table.commit(zero, Load(0, 10, [0, 2, 4, 6, 8], filtered=5))
     assert verify(job).ok
     DeltaTable(job.table.path).delete('"offset" = 4')
-    assert verify(job).first_offence == offence(job, 0, 0, OffenceKind.MISSING, end=10)
+    assert verify(job).first_violation == violation(job, 0, 0, ViolationKind.MISSING, end=10)
 
 
 def test_counts_that_are_off_by_one_are_found_where_no_offsets_are_kept(job: JobSpec) -> None:
@@ -194,10 +194,10 @@ def test_counts_that_are_off_by_one_are_found_where_no_offsets_are_kept(job: Job
     table.commit(zero, Load(0, 10, range(9)), counts=Counts(read=9, written=9))
     report = verify(without_offsets(job))
     assert check_of(report, "offsets").verdict is Verdict.NOT_PROVEN
-    assert report.first_offence == offence(job, 0, 0, OffenceKind.NOT_COUNTED, end=10)
+    assert report.first_violation == violation(job, 0, 0, ViolationKind.NOT_COUNTED, end=10)
 
 
-def test_a_recorded_gap_and_what_retention_took_are_no_offence(job: JobSpec, bootstrap: str) -> None:
+def test_a_recorded_gap_and_what_retention_took_are_no_violation(job: JobSpec, bootstrap: str) -> None:
     """The log lost [0, 5) after [0, 2) was read: the table has [0, 2), a gap [2, 5), and the rest."""
     zero, _ = partitions_of(job)
     table = SmallTable(job)
@@ -235,7 +235,7 @@ def test_compaction_and_a_log_checkpoint_change_nothing(job: JobSpec) -> None:
     DeltaTable(job.table.path).create_checkpoint()
     assert failed(verify(job)) == []
     append(job, 0, [9])
-    assert verify(job).first_offence == offence(job, 0, 9, OffenceKind.TWICE)
+    assert verify(job).first_violation == violation(job, 0, 9, ViolationKind.TWICE)
 
 
 def test_history_that_has_expired_leaves_totals_and_offsets_proved(job: JobSpec) -> None:
@@ -310,7 +310,7 @@ def test_rows_lost_and_doubled_are_found_after_a_recreated_topic_and_a_compactio
     append(job, 0, [4, 4])
     report = verify(job)
     assert not report.ok
-    assert report.first_offence == offence(job, 0, 3, OffenceKind.MISSING)
+    assert report.first_violation == violation(job, 0, 3, ViolationKind.MISSING)
 
 
 def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: JobSpec) -> None:
@@ -321,7 +321,7 @@ def test_one_row_without_a_place_hides_nothing_that_is_missing_elsewhere(job: Jo
     DeltaTable(job.table.path).delete('"partition" = 1 AND "offset" IN (2, 6)')
     report = verify(job)
     assert "offsets" in failed(report)
-    assert report.first_offence == offence(job, 1, 2, OffenceKind.MISSING)
+    assert report.first_violation == violation(job, 1, 2, ViolationKind.MISSING)
 
 
 def test_without_offset_columns_a_file_that_is_gone_and_a_row_that_is_gone_are_found(job: JobSpec) -> None:
@@ -356,7 +356,7 @@ def test_an_altered_value_is_found_where_its_offset_was_kept(job: JobSpec) -> No
     assert failed(verify(job)) == []
     report = verify(job, values=Sample(None))
     assert failed(report) == ["values"]
-    assert report.first_offence == offence(job, 1, 4, OffenceKind.ALTERED)
+    assert report.first_violation == violation(job, 1, 4, ViolationKind.ALTERED)
 
 
 def test_rows_of_two_jobs_in_one_table_are_told_apart(
@@ -403,14 +403,14 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
     verify_command(file, json=True, shallow=False)
     told = json.loads(capsys.readouterr().out)
     assert told["ok"] is True
-    assert told["first_offence"] is None
+    assert told["first_violation"] is None
     append(job, 0, [2])
     with pytest.raises(typer.Exit) as exit_info:
         verify_command(file, json=True, shallow=True)
     assert exit_info.value.exit_code == 1
     told = json.loads(capsys.readouterr().out)
-    assert told["first_offence"]["kind"] == "twice"
-    assert (told["first_offence"]["partition"], told["first_offence"]["offset"]) == (0, 2)
+    assert told["first_violation"]["kind"] == "twice"
+    assert (told["first_violation"]["partition"], told["first_violation"]["offset"]) == (0, 2)
 
 
 def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_would_prove_it(
@@ -431,7 +431,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     assert (told["ok"], told["verdict"]) == (False, "not_proven")
     [check] = [each for each in told["checks"] if each["verdict"] == "not_proven"]
     assert "kafka.offset" in check["not_proven"][0]["remedy"]
-    assert told["partitions"][0]["laws"]["offsets"] == "not_proven"
+    assert told["partitions"][0]["invariants"]["offsets"] == "not_proven"
     with pytest.raises(typer.Exit):
         verify_command(file)
     lines = capsys.readouterr().out.splitlines()
@@ -439,7 +439,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     assert lines[-1] == "not proven"
 
 
-def test_the_text_has_a_line_per_check_and_the_first_offending_offset(job: JobSpec) -> None:
+def test_the_text_has_a_line_per_check_and_the_first_violation(job: JobSpec) -> None:
     filled(job)
     append(job, 0, [2])
     printed = io.StringIO()

@@ -26,9 +26,9 @@ import pytest
 
 from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
+from penstock.events import RULES_EVENT
 from penstock.failpoints import Reach
 from penstock.plan import GapError
-from penstock.tables.export.alerts import RULES_EVENT
 from penstock.tables.export.catching_up.waiting import LOOK_SECONDS
 from tests.export_story import Story, a_month_later, after
 from tests.exports import FIRST_DAY, ExportPipe, event, type_of

@@ -14,16 +14,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.bench.cpu import Meter
-from penstock.bench.ingest_sides import source_options_of_tuning
+from penstock.bench.ingest_sides import SOURCE_TUNING
 from penstock.bench.memory import PeakMemory
 from penstock.embedded.sample_events import export_job, type_names, type_schema
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.events import NullListener
-from penstock.job.loader import load_job
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import open_delta_spark
+from penstock.spark.jars import JarSet
 from penstock.spark.session import open_spark
+from penstock.tables.registry import load_job
 
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: a cached batch, one filtered write per type"
 RECORDS_PER_BATCH = 500_000
@@ -43,14 +44,9 @@ def penstock(spark: SparkSession, bootstrap: str, topic: str, types: int, folder
 
 def baseline(spark: SparkSession, bootstrap: str, topic: str, types: int, folder: Path) -> None:
     """The way of a good Spark engineer: the type is looked up once, the batch is cached, each type filters it."""
-    tuning = {
-        key: setting
-        for key, setting in source_options_of_tuning(bootstrap).items()
-        if key.startswith("kafka.") and key not in ("kafka.isolation.level", "kafka.bootstrap.servers")
-    }
     records = (
         spark.readStream.format("kafka")
-        .options(**tuning)
+        .options(**SOURCE_TUNING)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
@@ -88,7 +84,11 @@ SIDES: dict[str, Side] = {"penstock": penstock, "baseline": baseline}
 def main(arguments: list[str]) -> None:
     side, bootstrap, topic, records, types, folder = arguments
     # Each side as its user would have it: `penstock run` starts Spark so for a job like this.
-    spark = open_spark(SparkSpec(), "bench penstock", light=True) if side == "penstock" else open_delta_spark("bench")
+    spark = (
+        open_spark(SparkSpec(), "bench penstock", light=True)
+        if side == "penstock"
+        else open_delta_spark("bench", JarSet.KAFKA_SOURCE)
+    )
     for part in ("warm-up", "measured"):
         (Path(folder) / part).mkdir(parents=True)
     # The same export once before: a running job is measured, not the JVM's first minute.

@@ -19,16 +19,25 @@ from penstock.embedded.sample import job_file
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.events import NullListener
-from penstock.job.loader import load_job
-from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.spark_source import source_options
 from penstock.spark.delta_spark import open_delta_spark
+from penstock.spark.jars import JarSet
+from penstock.tables.registry import load_job
 
 BASELINE_NAME = "Spark Structured Streaming from_json to Delta, availableNow"
 _SCHEMA = (
     "meta STRUCT<producer: STRUCT<timestamp: STRING>>, method STRING, session_id STRING, status INT, "
     "url STRING, uuid STRING"
 )
+MIB = 1024 * 1024
+SOURCE_TUNING = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 * MIB),
+    "kafka.fetch.max.bytes": str(16 * MIB),
+    "kafka.receive.buffer.bytes": str(MIB),
+    "kafka.request.timeout.ms": "15000",
+    "kafka.default.api.timeout.ms": "20000",
+}
+"""Fetch settings of Spark's Kafka source, so that the baseline is not slowed by Kafka's defaults."""
 
 Side = Callable[[SparkSession, str, str, Path], None]
 
@@ -46,14 +55,9 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> N
 
     What `from_json` cannot read becomes null, without a word of why: that is its mode PERMISSIVE.
     """
-    tuning = {
-        key: setting
-        for key, setting in source_options_of_tuning(bootstrap).items()
-        if key.startswith("kafka.") and key not in ("kafka.isolation.level", "kafka.bootstrap.servers")
-    }
     records = (
         spark.readStream.format("kafka")
-        .options(**tuning)
+        .options(**SOURCE_TUNING)
         .option("kafka.bootstrap.servers", bootstrap)
         .option("subscribe", topic)
         .option("startingOffsets", "earliest")
@@ -78,17 +82,12 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> N
     query.awaitTermination()
 
 
-def source_options_of_tuning(bootstrap: str) -> dict[str, str]:
-    """The fetch settings of our own source, so that neither side is slowed by Kafka's defaults."""
-    return source_options(KafkaLogSpec(bootstrap, ("any",)), [], 1, False)
-
-
 SIDES: dict[str, Side] = {"penstock": penstock, "baseline": baseline}
 
 
 def main(arguments: list[str]) -> None:
     side, bootstrap, topic, rows_expected, folder = arguments
-    spark = open_delta_spark(f"bench {side}")
+    spark = open_delta_spark(f"bench {side}", JarSet.KAFKA_SOURCE)
     for part in ("warm-up", "measured"):
         (Path(folder) / part).mkdir(parents=True)
     # The same ingestion once before: a running job is measured, not the JVM's first minute.

@@ -21,8 +21,9 @@ from penstock.errors import TransientError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import staged_name
-from penstock.job.spec import DeltaTableSpec, FlushPolicy, GapPolicy, NewColumnPolicy
+from penstock.job.spec import FlushPolicy, GapPolicy, NewColumnPolicy
 from penstock.lake.delta.compact import compact
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.table import Table, open_or_create, open_table
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Bounds, Partition, Slice
@@ -57,7 +58,7 @@ def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
 
 def make_history(path: Path, commits: int) -> None:
     """Commit one row at a time, as a job at the head of its log does, and compact now and then, as its owner does."""
-    spec = DeltaTableSpec(str(path))
+    spec = TablePlace(str(path))
     table = open_or_create(spec, _JOB, _SCHEMA, NewColumnPolicy.ADD)
     partitions = _partitions()
     table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(each, 0, 1) for each in partitions)))
@@ -88,7 +89,7 @@ def _partitions() -> list[Partition]:
 
 def start_up(path: Path) -> None:
     """What a process does before its first batch, without the log's answers: those do not depend on history."""
-    table = open_table(DeltaTableSpec(str(path)), _JOB)
+    table = open_table(TablePlace(str(path)), _JOB)
     state = table.state(_partitions())
     table.handle.history(20)
     lanes = tuple(

@@ -47,12 +47,14 @@ def send(
     partitions: Annotated[
         int, typer.Option("--partitions", min=1, help="Number of partitions if the topic is created.")
     ] = 1,
+    json: Json = False,
 ) -> None:
     """Send each line of standard input as a record."""
     cluster = _known(folder or default_folder())
     lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
     produce_lines(cluster.bootstrap, topic, lines, partitions)
-    typer.echo(f"{len(lines)} records sent to {topic}")
+    sent = {"topic": topic, "records": len(lines)}
+    typer.echo(json_text.dumps(sent) if json else f"{len(lines)} records sent to {topic}")
 
 
 @app.command()

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from penstock.job.faults import JobFileError, shown
-from penstock.job.job_set import CheckedFile, check_jobs
+from penstock.job.job_set import CheckedFile
 from penstock.job.spec import JobSpec, Secret
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import check_jobs, kind_of
 
 
 def check(

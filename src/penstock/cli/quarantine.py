@@ -14,15 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from penstock.cli.maintenance.opening import environment
-from penstock.engine.replay import ReplayOptions, ReplayReport, replay
+from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
+from penstock.tables.quarantine.chunks import ReplayOptions
 from penstock.tables.quarantine.discard import DiscardReport, judge_discard
 from penstock.tables.quarantine.discard import discard as discard_records
 from penstock.tables.quarantine.rows import Listing, find_rows, list_rows
 from penstock.tables.quarantine.table import open_quarantine
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import kind_of, load_job
 from penstock.watch.lines import JsonLines
 
 app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)

@@ -12,9 +12,8 @@ import typer
 
 from penstock.engine.process import RunOptions, run_jobs
 from penstock.events import Listener
-from penstock.job.job_set import load_jobs
-from penstock.job.spec import ExportSpec, JobSpec
-from penstock.tables.registry import failpoint
+from penstock.job.spec import JobSpec
+from penstock.tables.registry import failpoint, kind_of, load_jobs
 from penstock.watch.lines import JsonLines
 from penstock.watch.listeners import AlertChanges, Listeners
 from penstock.watch.progress import Progress
@@ -46,7 +45,7 @@ def run(
             if gauges is None:
                 return spoken
             # First the counters: whoever hears of a batch finds it counted.
-            return Listeners(gauges.listener(job.name, isinstance(job.table, ExportSpec)), spoken)
+            return Listeners(gauges.listener(job.name, kind_of(job)), spoken)
 
         run_jobs(specs, listener_for, options)
 

@@ -14,19 +14,12 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.errors import UserError
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
-from penstock.status.model import DayAnswer, JobStatus, PartitionStatus
-from penstock.tables.export.alerts import Rule, limit_of
-from penstock.tables.export.status.day_answers import instant
-from penstock.tables.export.status.status import ExportPartitionStatus, ExportStatus, TypeStatus
-from penstock.tables.registry import kind_of
+from penstock.status.model import UNKNOWN, DayAnswer, JobStatus, PartitionStatus
+from penstock.tables.registry import kind_of, load_job
 from penstock.watch.status import status as status_of
 
-UNKNOWN = "?"
 GAPS_SHOWN = 5
-LANES_SHOWN = 20
-DAYS_SHOWN = 3
 EXIT_NOT_COMPLETE = 1
 WIDTH_IN_FILES = 200
 """Where no terminal says how wide it is, nothing is cut."""
@@ -96,14 +89,17 @@ def _all_complete(answers: Iterable[DayAnswer]) -> bool:
 
 
 def print_status(job: JobStatus, console: Console) -> None:
-    """A heading, the partitions, the last commits, and what needs attention."""
+    """A heading, the partitions, what only this kind of table tells, the last commits, and the alerts."""
     version = "not started" if job.version is None else f"version {job.version}"
     console.print(Text.assemble((job.job, "bold"), f"  {job.table}  {version}"), soft_wrap=True)
     if not job.started:
         return
     console.print(_partitions(job))
-    if isinstance(job, ExportStatus):
-        _print_types(job, console)
+    for section in job.sections:
+        if section.headings:
+            console.print(_table(section.headings, section.rows))
+        for line in section.lines:
+            console.print(Text(line), soft_wrap=True)
     console.print(_commits(job))
     for gap in job.gaps[:GAPS_SHOWN]:
         console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
@@ -114,12 +110,17 @@ def print_status(job: JobStatus, console: Console) -> None:
 
 
 def _partitions(job: JobStatus) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
     rows = [_cells(each, reachable=job.log_error is None) for each in job.partitions]
-    for name in rows[0] if rows else ():
-        table.add_column(name, justify="left" if name == "partition" else "right")
+    return _table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """The first column is aligned to the left, all others to the right."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for number, name in enumerate(headings):
+        table.add_column(name, justify="right" if number else "left")
     for row in rows:
-        table.add_row(*row.values())
+        table.add_row(*row)
     return table
 
 
@@ -127,17 +128,14 @@ def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
     """A row of the table of partitions: heading to cell."""
     totals = each.totals
     none = "-" if reachable else UNKNOWN
-    lowest = {"global": _cell(each.global_position, none)} if isinstance(each, ExportPartitionStatus) else {}
-    return {
+    cells = {
         "partition": str(each.partition),
         "position": _cell(each.position, none),
-        **lowest,
         "end": _cell(each.end, none),
         "lag": _cell(each.lag_records, none),
         "age": none if each.lag_seconds is None else duration(each.lag_seconds),
         "token": str(each.token),
         "written": str(totals.written + totals.replayed),
-        **({"deferred": str(totals.deferred)} if lowest else {}),
         "quarantined": str(totals.quarantined - totals.replayed),
         "filtered": str(totals.filtered),
         "holes": str(totals.holes),
@@ -145,61 +143,15 @@ def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
         "group": _cell(each.mirrored, none),
         "owner": each.owner or "-",
     }
+    found = {}
+    for heading, cell in cells.items():
+        found[heading] = cell
+        found.update({more.heading: _cell(more.value, none) for more in each.further if more.after == heading})
+    return found
 
 
 def _cell(value: object, none: str = "-") -> str:
     return none if value is None else str(value)
-
-
-def _print_types(job: ExportStatus, console: Console) -> None:
-    """The types, where they are behind, and the rules with their limits."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("type")
-    for name in ("rows", "files", "MiB", "behind", "failed", "watermark", "complete to", "open", "reopened"):
-        table.add_column(name, justify="right")
-    for each in job.types:
-        failed = "-" if each.failed_writes_percent is None else f"{each.failed_writes_percent:.1f}%"
-        size = f"{each.size_bytes / 2**20:.1f}"
-        counts = (str(each.rows), str(each.files), size, str(each.gap_records), failed)
-        days = (each.last_complete_day or "-", _days(each.open_days), _days(each.reopened_days))
-        table.add_row(each.name, *counts, instant(each.watermark_ms) or "-", *days)
-    console.print(table)
-    for line in [text for each in job.types for text in _lanes(each)][:LANES_SHOWN]:
-        console.print(Text(line), soft_wrap=True)
-    if job.pending:
-        console.print(Text(f"files that wait to be moved to their place: {len(job.pending)}"))
-    console.print(Text(_rules(job)), soft_wrap=True)
-
-
-def _lanes(each: TypeStatus) -> list[str]:
-    return [
-        f"behind: {each.name} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
-        f" ({lane.cause.value}, since {lane.since:%Y-%m-%d %H:%M:%SZ})"
-        for lane in each.lanes
-    ]
-
-
-def _rules(job: ExportStatus) -> str:
-    found = job.measured
-    unknown = None if job.log_error is None else UNKNOWN
-    values = {
-        Rule.FAILED_WRITES: None if found.failed_writes_percent is None else f"{found.failed_writes_percent:.1f}%",
-        Rule.LAG: max(found.lag_records.values(), default=unknown),
-        Rule.DISCREPANCY: max(found.discrepancy_records.values(), default=None),
-        Rule.RETENTION: sum(found.expiring_records.values()) if job.log_error is None else UNKNOWN,
-    }
-    limits = {rule: limit_of(rule, job.limits) for rule in Rule}
-    told = [
-        f"{rule.value.replace('_', ' ')} {_cell(values[rule])} "
-        + ("(no limit)" if limits[rule] is None else f"(limit {limits[rule]:g})")
-        for rule in Rule
-    ]
-    return "rules: " + ", ".join(told)
-
-
-def _days(days: Sequence[str]) -> str:
-    more = len(days) - DAYS_SHOWN
-    return (" ".join(days[-DAYS_SHOWN:]) + (f" and {more} more" if more > 0 else "")) or "-"
 
 
 def _commits(job: JobStatus) -> Table:

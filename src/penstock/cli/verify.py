@@ -12,9 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
-from penstock.errors import UserError
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec
+from penstock.tables.registry import load_job
 from penstock.verify import Check, Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
@@ -35,7 +33,7 @@ def verify(
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="For exports: rebuild a lost ledger from the files, if they prove it.")
+        bool, typer.Option("--rebuild", help="Rebuild the lost ledger of a table from its files, if they prove it.")
     ] = False,
     values: Annotated[
         bool, typer.Option("--values", help="Also compare the values of a sample of records with the log.")
@@ -44,7 +42,7 @@ def verify(
         bool,
         typer.Option(
             "--all",
-            help="For exports: also read ledger entries that were proved before. "
+            help="Also read ledger entries that were proved before. "
             "With --values: compare every record that the log still has.",
         ),
     ] = False,
@@ -60,8 +58,6 @@ def verify(
         if not rebuild_ledger(spec, json):
             raise typer.Exit(EXIT_FAILED)
         return
-    if every and not values and not isinstance(spec.table, ExportSpec):
-        raise UserError("--all goes with --values or with an export", hint="penstock verify JOB --values --all")
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
     progress = _Progress() if not json and sys.stderr.isatty() else None
     report = verify_job(spec, deep=not shallow, progress=progress, values=sample, every_entry=every)
@@ -74,7 +70,7 @@ def verify(
 
 
 def print_report(report: VerifyReport, console: Console) -> None:
-    """One line per check with what it leaves open, the first offending offset, what was judged, and the verdict."""
+    """One line per check with what it leaves open, the first violation, what was checked, and the verdict."""
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     for check in report.checks:
@@ -85,9 +81,9 @@ def print_report(report: VerifyReport, console: Console) -> None:
             console.print(Text(f"      to prove it: {unproven.remedy}", style="dim"))
         for warning in check.warnings:
             console.print(Text(f"    ! {warning}", style="yellow"))
-    console.print(Text(f"judged: {report.scope}", style="dim"))
-    if report.first_offence is not None:
-        console.print(Text(f"first offending offset: {report.first_offence}", style="bold red"))
+    console.print(Text(f"checked: {report.scope}", style="dim"))
+    if report.first_violation is not None:
+        console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
     text, style = VERDICTS[report.verdict]
     console.print(Text(text, style=style))
 

@@ -15,8 +15,8 @@ from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_sample
 from penstock.errors import TransientError
-from penstock.job.loader import load_job
 from penstock.spark.delta_spark import open_delta_spark
+from penstock.tables.registry import load_job
 from penstock.verify import VerifyReport, verify
 
 TOPIC = "web_requests"

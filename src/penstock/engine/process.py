@@ -46,7 +46,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     One job's failure does not stop the others.
     """
     spec = merged_spark(jobs)
-    light = all(job.sql is None and job.log.reader == "librdkafka" for job in jobs)
+    light = all(job.sql is None for job in jobs)
     name = "penstock " + " ".join(job.name for job in jobs)
     spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
     stop = Stop()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,11 +11,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.errors import TransientError
 from penstock.flow.columns.computed import output_type
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
-from penstock.flow.task import REPORT_SCHEMA, Flow, Stage, fused_stage
-from penstock.flow.write.files import WriteOptions
-from penstock.flow.write.manifest import TaskReport, decode_report
-from penstock.job.spec import JobSpec, SqlSpec
+from penstock.flow.stage import Stage
+from penstock.flow.task import Flow, fused_stage
+from penstock.flow.write.report import REPORT_SCHEMA, TaskReport, decode_report
+from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 
 
@@ -26,7 +28,7 @@ def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RecordFrame:
     """Where records come from: a frame of them, or a frame of numbers that `read` turns into them inside the task."""
 
     frame: DataFrame
@@ -40,9 +42,9 @@ class Source:
             stage if self.read is None else _Fused(self.read, stage), from_arrow_schema(schema)
         )
 
-    def reports(self, frame: DataFrame) -> list[str]:
+    def reports(self, frame: DataFrame) -> list[TaskReport]:
         """The report of every task. A JVM that dies while it hands them over ends the stream without an error."""
-        found = [str(row["report"]) for row in frame.collect()]
+        found = [decode_report(bytes(row["report"])) for row in frame.collect()]
         if len(found) < self.tasks:
             raise TransientError(f"Spark handed over the reports of {len(found)} of {self.tasks} tasks")
         return found
@@ -52,11 +54,12 @@ class Source:
 class NoRecords:
     """Reads nothing, so that a task only starts, loads its modules and reaches the table's storage."""
 
-    table: WriteOptions
+    table_url: str
+    storage_options: Mapping[str, str]
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in numbers:
-            open_storage(self.table.table_url, self.table.storage_options).exists("_delta_log/_last_checkpoint")
+            open_storage(self.table_url, self.storage_options).exists("_delta_log/_last_checkpoint")
         yield from ()
 
 
@@ -69,28 +72,14 @@ class _Fused:
         return self.second(self.first(batches))
 
 
-def write_batch(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> Sequence[TaskReport]:
-    """Run the one Spark job of a batch; again if `sql:` made rows that cannot be written, now without their records."""
-    reports = _run(records, flow, sql, visible)
-    poison = {key: dict(bad) for key, bad in flow.poison.items()}
-    for report in reports:
-        for key, bad in report.refused.items():
-            poison.setdefault(key, {}).update(bad)
-    if not any(report.refused for report in reports):
-        return reports
-    return _run(records, replace(flow, poison=poison), sql, visible)
+def table_job(records: RecordFrame, flow: Flow) -> DataFrame:
+    """The Spark job of a batch for one table, whose rows are the reports of its tasks."""
+    if flow.sql is None:
+        return records.map(fused_stage(flow), REPORT_SCHEMA)
+    decoded = records.map(decode_stage(flow), pa.schema([*HIDDEN, *flow.visible]))
+    return project(decoded, flow.sql).mapInArrow(write_stage(flow), from_arrow_schema(REPORT_SCHEMA))
 
 
-def _run(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> Sequence[TaskReport]:
-    if sql is None:
-        written = records.map(fused_stage(flow), REPORT_SCHEMA)
-    else:
-        decoded = records.map(decode_stage(flow, visible), pa.schema([*HIDDEN, *visible]))
-        written = project(decoded, sql).mapInArrow(write_stage(flow), from_arrow_schema(REPORT_SCHEMA))
-    return [decode_report(report) for report in records.reports(written)]
-
-
-def probe_batch(records: Source, flow: Flow, sql: SqlSpec | None, visible: pa.Schema) -> None:
-    """Decode and compute like `write_batch`, but write nothing: raises if a record breaks the job."""
-    decoded = records.map(decode_stage(flow, visible), pa.schema([*HIDDEN, *visible]))
-    (decoded if sql is None else project(decoded, sql)).write.format("noop").mode("overwrite").save()
+def fanout_job(records: RecordFrame, flow: FanoutFlow) -> DataFrame:
+    """The Spark job of a batch for all types, whose rows are the reports of its tasks."""
+    return records.map(fanout_stage(flow), REPORT_SCHEMA)

@@ -65,6 +65,13 @@ def in_parts(decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch)
         waiting = decoded.rest
 
 
+def beside(rows: pa.RecordBatch, more: pa.RecordBatch) -> pa.RecordBatch:
+    """The columns of both."""
+    if not more.num_columns:
+        return rows
+    return pa.RecordBatch.from_arrays([*rows.columns, *more.columns], schema=pa.schema([*rows.schema, *more.schema]))
+
+
 def bad_rows(kafka: pa.RecordBatch, errors: Mapping[int, str]) -> BadRows:
     """The rows of `kafka` that `errors` names by their number, in offset order."""
     if not errors:

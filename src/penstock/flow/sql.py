@@ -19,20 +19,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from penstock.errors import UserError
+from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.seen_types import from_json, to_json
-from penstock.flow.decode import decoder_for
-from penstock.flow.rows import BadRows
-from penstock.flow.task import (
-    Batches,
-    Flow,
-    SliceWriter,
-    Stage,
-    by_partition,
-    decode_rows,
-    report_batch,
-    without_poison,
-)
+from penstock.flow.rows import BadRows, beside, in_parts
+from penstock.flow.stage import Batches, Part, Stage, by_partition, run_task, without_poison
+from penstock.flow.task import Flow, SliceWriter
 from penstock.flow.write.manifest import PartitionKey
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import SqlSpec
@@ -67,12 +59,12 @@ HIDDEN = pa.schema(
 _FORBIDDEN_NODES = ("Aggregate", "Generate", "Join", "Window", "Distinct", "Sort", "Union", "Expand")
 
 
-def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
+def decode_stage(flow: Flow) -> Stage:
     """Turn Kafka records into rows of the hidden and the visible columns."""
-    schema = pa.schema([*HIDDEN, *visible])
+    schema = pa.schema([*HIDDEN, *flow.visible])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
-        decoder = decoder_for(flow.decode, flow.decoded, flow.on, stated=flow.stated)
+        decoder = flow.decoder()
         for batch in batches:
             if (marked := mark_of(batch)) is not None:
                 key, mark = marked
@@ -81,13 +73,15 @@ def decode_stage(flow: Flow, visible: pa.Schema) -> Stage:
                 part, poisoned = without_poison(part, flow.poison.get(key, {}))
                 if len(poisoned.errors):
                     yield fit_columns(_bad(poisoned), schema)
-                for ready in decode_rows(decoder, flow.columns, part):
-                    yield fit_columns(_good(ready.rows, ready.kafka), schema)
-                    for bad in ready.bad:
+                for decoded in in_parts(decoder.decode, part):
+                    computed = compute(decoded.rows, flow.columns)
+                    rows = beside(computed.rows.columns, computed.columns)
+                    yield fit_columns(_good(rows, computed.rows.kafka), schema)
+                    for bad in (decoded.bad, computed.bad):
                         if len(bad.errors):
                             yield fit_columns(_bad(bad), schema)
-                    if ready.filtered or ready.new_fields:
-                        note = json.dumps({"filtered": ready.filtered, "new_fields": to_json(ready.new_fields)})
+                    if decoded.filtered or decoded.new_fields:
+                        note = json.dumps({"filtered": decoded.filtered, "new_fields": to_json(decoded.new_fields)})
                         yield fit_columns(_note(key, note), schema)
 
     return run
@@ -97,16 +91,9 @@ def write_stage(flow: Flow) -> Stage:
     """Write what Spark kept, quarantine what was bad, count everything."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
-        writer = SliceWriter(flow)
-        try:
-            # Spark cuts by few rows, because it does not know how large they are.
-            for batch in gathered(batches, WRITE_BYTES):
-                for key, part in _by_partition_hidden(batch):
-                    _take(writer, key, part)
-            yield report_batch(writer.finish())
-        except BaseException:
-            writer.abandon()
-            raise
+        # Spark cuts by few rows, because it does not know how large they are.
+        parts = (part for batch in gathered(batches, WRITE_BYTES) for part in _by_partition_hidden(batch))
+        return run_task(_ProjectedTask(flow), parts, flow.failpoint)
 
     return run
 
@@ -189,29 +176,32 @@ def _note(key: PartitionKey, text: str) -> pa.RecordBatch:
     )
 
 
-def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
+def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[Part]:
     renamed = batch.rename_columns(
         [name.removeprefix(_PREFIX) if name in HIDDEN.names else f"={name}" for name in batch.schema.names]
     )
     yield from by_partition(renamed)
 
 
-def _take(writer: SliceWriter, key: PartitionKey, part: pa.RecordBatch) -> None:
-    state = part.column("state")
-    good = part.filter(pc.equal(state, RowState.GOOD))
-    kept = good.filter(good.column(f"={_KEEP}"))
-    writer.filter(key, good.num_rows - kept.num_rows)
-    names = [name for name in kept.schema.names if name.startswith("=") and name != f"={_KEEP}"]
-    rows = kept.select(names).rename_columns([name[1:] for name in names])
-    writer.write(key, rows, kept.select(["topic", "partition", "offset"]))
-    bad = part.filter(pc.equal(state, RowState.BAD))
-    if bad.num_rows:
-        kafka = bad.select(["topic", "partition", "offset", "timestamp", "key", "value", "headers"])
-        writer.quarantine(key, BadRows(kafka, bad.column("error")))
-    for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
-        said = json.loads(note)
-        if "mark" in said:
-            writer.note_mark(key, EpochMark(*said["mark"]))
-            continue
-        writer.filter(key, said["filtered"])
-        writer.note_fields(from_json(said["new_fields"]))
+class _ProjectedTask(SliceWriter):
+    """Takes rows as the projection leaves them."""
+
+    def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
+        state = part.column("state")
+        good = part.filter(pc.equal(state, RowState.GOOD))
+        kept = good.filter(good.column(f"={_KEEP}"))
+        self.filter(key, good.num_rows - kept.num_rows)
+        names = [name for name in kept.schema.names if name.startswith("=") and name != f"={_KEEP}"]
+        rows = kept.select(names).rename_columns([name[1:] for name in names])
+        self.write(key, rows, kept.select(["topic", "partition", "offset"]))
+        bad = part.filter(pc.equal(state, RowState.BAD))
+        if bad.num_rows:
+            kafka = bad.select(["topic", "partition", "offset", "timestamp", "key", "value", "headers"])
+            self.quarantine(key, BadRows(kafka, bad.column("error")))
+        for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
+            said = json.loads(note)
+            if "mark" in said:
+                self.note_mark(key, EpochMark(*said["mark"]))
+                continue
+            self.filter(key, said["filtered"])
+            self.note_fields(key, from_json(said["new_fields"]))

@@ -9,12 +9,13 @@ A quote is doubled to stand inside its own text: 'it''s'.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, assert_never, get_args
+
+from penstock.errors import did_you_mean, near_words
 
 KafkaName: TypeAlias = Literal["topic", "partition", "offset", "timestamp", "key", "headers"]
 FunctionName: TypeAlias = Literal[
@@ -31,6 +32,7 @@ FunctionName: TypeAlias = Literal[
 ]
 
 KAFKA_NAMES: tuple[KafkaName, ...] = get_args(KafkaName)
+FUNCTION_NAMES: tuple[FunctionName, ...] = get_args(FunctionName)
 NESTING_MAX = 32
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 
@@ -84,17 +86,11 @@ class _Arity:
 
 
 _ARITIES: dict[FunctionName, _Arity] = {
-    "day": _Arity(1, 1),
-    "hour": _Arity(1, 1),
-    "timestamp_seconds": _Arity(1, 1),
-    "timestamp_millis": _Arity(1, 1),
-    "timestamp_micros": _Arity(1, 1),
     "substr": _Arity(3, 3),
-    "lower": _Arity(1, 1),
-    "upper": _Arity(1, 1),
     "coalesce": _Arity(2, None),
     "concat": _Arity(1, None),
 }
+"""Of the functions that take other than one argument."""
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -289,11 +285,10 @@ def _real(token: _Token) -> float:
 
 
 def _function(token: _Token) -> FunctionName:
-    for name in _ARITIES:
+    for name in FUNCTION_NAMES:
         if token.text == name:
             return name
-    near = difflib.get_close_matches(token.text.lower(), _ARITIES, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known functions: {', '.join(_ARITIES)}"
+    hint = did_you_mean(token.text, FUNCTION_NAMES) or f"known functions: {', '.join(FUNCTION_NAMES)}"
     raise ExpressionError(f"unknown function {token.text}", token.position, hint)
 
 
@@ -303,13 +298,13 @@ def _kafka_field(names: list[_Token]) -> KafkaField:
     for name in KAFKA_NAMES:
         if names[1].text == name:
             return KafkaField(name)
-    near = difflib.get_close_matches(names[1].text, KAFKA_NAMES, n=1)
+    near = near_words(names[1].text, KAFKA_NAMES)
     hint = f"did you mean kafka.{near[0]}?" if near else f"there are: {', '.join(f'kafka.{n}' for n in KAFKA_NAMES)}"
     raise ExpressionError(f"unknown column kafka.{names[1].text}", names[1].position, hint)
 
 
 def _check_arguments(function: FunctionName, args: list[Expression], position: int) -> None:
-    arity = _ARITIES[function]
+    arity = _ARITIES.get(function, _Arity(1, 1))
     if len(args) < arity.least or (arity.most is not None and len(args) > arity.most):
         wanted = f"{arity.least}" if arity.most == arity.least else f"at least {arity.least}"
         raise ExpressionError(f"{function} takes {wanted} argument(s), not {len(args)}", position)

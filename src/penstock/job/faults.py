@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.errors import UserError
+from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import Secret
 
 KeyPath: TypeAlias = tuple[str | int, ...]
@@ -81,9 +80,7 @@ def key_text(key: KeyPath) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint that names the known word most like this one, or nothing; secrets are never named."""
-    by_folded = {name.casefold(): name for name in known if not isinstance(name, Secret)}
-    near = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.6)
-    return f"did you mean {by_folded[near[0]]}?" if near else ""
+    return did_you_mean(word, (name for name in known if not isinstance(name, Secret)))
 
 
 def shown(value: str) -> str:

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import pyarrow as pa
+from typing import Any
 
 from penstock.job.checks.claims import claims_findings, with_claims
-from penstock.job.checks.columns import Output, columns_before_sql, read_columns, read_sql
-from penstock.job.checks.decode import read_decode, read_schema
+from penstock.job.checks.decode import read_decode
 from penstock.job.checks.kafka import kafka_findings, start_offsets
 from penstock.job.checks.spark import spark_findings, unshared_findings
 from penstock.job.checks.table import (
-    delta_findings,
-    is_routed,
+    kind_findings,
+    meant_kind,
+    path_findings,
     quarantine_path,
-    table_findings,
+    stray_findings,
     table_path,
 )
 from penstock.job.document import Document, DocumentError, read_document
-from penstock.job.export.build import ExportParts, build_export, read_export
-from penstock.job.export.checks import stray_findings
-from penstock.job.expressions import Expression
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
-from penstock.job.models import (
-    ClaimsSection,
+from penstock.job.sections.kind_section import AnyKindSection, Parts, Reading, file_model
+from penstock.job.sections.models import (
     FlushSection,
     JobFile,
     KafkaSection,
@@ -36,11 +32,9 @@ from penstock.job.models import (
     TableSection,
     read_border,
 )
-from penstock.job.section import stated
+from penstock.job.sections.section import filled, stated
 from penstock.job.spec import (
     ClaimsSpec,
-    DecodeSpec,
-    DeltaTableSpec,
     FlushPolicy,
     JobSpec,
     KafkaLogSpec,
@@ -58,17 +52,14 @@ FILE_BYTES_MAX = 1024 * 1024
 ARROW_BATCH_BYTES_MAX = 1024 * 1024 * 1024
 PAYLOAD_BYTES_MAX = 1024 * 1024 * 1024
 
-RESERVED_EXPORT_NAMES = ("names", "topics")
-"""Folders of `_penstock/` beside those of the jobs."""
-
 _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
 
-def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
-    """Read a job file; raises `JobFileError` with every fault that it has.
+def load_job(path: Path, kinds: Sequence[AnyKindSection], env: Mapping[str, str] | None = None) -> JobSpec:
+    """Read a job file whose table is of one of these kinds; raises `JobFileError` with every fault that it has.
 
-    `env` answers `${env:NAME}`; the process environment by default.
+    `env` answers `${env:NAME}`; the process environment by default. A file that names no kind is read as the first.
     """
     text = _read_text(path)
     folder = path.absolute().parent
@@ -76,22 +67,11 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
         document = read_document(text, os.environ if env is None else env, folder)
     except DocumentError as fault:
         raise JobFileError([_file_fault(path, fault.message, place=fault.place)]) from None
-    file, findings = read_border(document)
-    parts, further = _read_parts(file, document, folder)
-    faults = [_fault(path, document, finding) for finding in [*document.findings, *findings, *further]]
+    reading, kind, parts, findings = _read(document, folder, kinds)
+    faults = [_fault(path, document, finding) for finding in findings]
     if faults:
         raise JobFileError(sorted(dict.fromkeys(faults), key=lambda fault: (fault.line or 0, fault.column or 0)))
-    return _build(file, parts, path, folder)
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What was read from the texts inside the file."""
-
-    decode: DecodeSpec | None
-    schema: pa.Schema | None
-    columns: dict[str, Expression]
-    export: ExportParts | None = None
+    return _build(reading, kind, parts, path)
 
 
 def _read_text(path: Path) -> str:
@@ -122,48 +102,26 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
     return Fault(str(path), place.line, place.column, key_text(finding.key), finding.message, finding.hint)
 
 
-def _read_parts(file: JobFile, document: Document, folder: Path) -> tuple[_Parts, list[Finding]]:
-    routed = is_routed(document)
-    decode, findings = read_decode(file, document, folder, routed=routed)
-    if routed:
-        export, further = read_export(file, document, folder, decode)
-        parts = _Parts(decode, pa.schema([]), export.columns, export)
-    else:
-        parts, further = _read_single(file, document, folder, decode)
-    findings += further
+def _read(
+    document: Document, folder: Path, kinds: Sequence[AnyKindSection]
+) -> tuple[Reading[Any, Any], AnyKindSection, Parts, list[Finding]]:
+    """Everything that the file states, and everything that is wrong with it."""
+    file, findings = read_border(document, file_model(kinds))
+    kind = meant_kind(document, kinds)
+    decode, of_decode = read_decode(file, document, folder, kind, kinds)
+    reading = Reading(file, file.tables.get(kind.name), document, folder, decode)
+    parts, of_kind = kind.read(reading)
+    findings = [*document.findings, *findings, *of_decode, *of_kind]
+    findings += stray_findings(document, kind, kinds)
+    if reading.section is not None:
+        findings += path_findings(reading.section, ("table", kind.name), folder)
     findings += _job_findings(file, document)
     findings += claims_findings(file, document)
     if file.table is not None:
-        findings += table_findings(document)
+        findings += kind_findings(document, kind, kinds)
     if file.log is not None and file.log.kafka is not None:
         findings += kafka_findings(file.log.kafka, document)
-    return parts, findings
-
-
-def _read_single(
-    file: JobFile, document: Document, folder: Path, decode: DecodeSpec | None
-) -> tuple[_Parts, list[Finding]]:
-    """What belongs to a job with a single table."""
-    schema, findings = read_schema(file, document, decode)
-    columns, further = read_columns(file.columns or {}, schema)
-    findings += further
-    output: Output | None = columns_before_sql(schema, columns, file.columns or ())
-    if output is not None and file.sql is not None:
-        output, further = read_sql(file.sql, output)
-        findings += further
-    if _is_unreadable(document, file):
-        output = None
-    findings += stray_findings(document)
-    if file.table is not None and file.table.delta is not None:
-        findings += delta_findings(file.table.delta, output, folder)
-    return _Parts(decode, schema, columns), findings
-
-
-def _is_unreadable(document: Document, file: JobFile) -> bool:
-    """Whether the output columns are unknown because a section that makes them could not be read."""
-    lost_columns = document.has("columns") and file.columns is None
-    lost_select = document.has("sql", "select") and (file.sql is None or file.sql.select is None)
-    return lost_columns or lost_select or (document.has("sql") and file.sql is None)
+    return reading, kind, parts, findings
 
 
 def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
@@ -171,9 +129,6 @@ def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
         yield Finding(("job",), f"{shown(file.job)} is no job name", "a-z, 0-9, . _ - up to 64 characters")
     elif file.job is not None and not file.job[0].isalnum():
         yield Finding(("job",), f"{shown(file.job)} is no job name", "it begins with a letter or a digit")
-    elif file.job in RESERVED_EXPORT_NAMES and document.has("table", "export"):
-        hint = "it is a folder below _penstock/ that all jobs of the root share: choose another name"
-        yield Finding(("job",), f"an export cannot be called {shown(file.job)}", hint)
     if file.on is not None and file.on.new_column is NewColumnPolicy.ADD and document.has("sql", "select"):
         hint = "remove it, or remove sql.select"
         yield Finding(("on", "new_column"), "add contradicts sql.select, which states the columns", hint)
@@ -185,69 +140,37 @@ def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
     if file.limits is not None and (file.limits.payload_bytes or 0) > PAYLOAD_BYTES_MAX:
         yield Finding(("limits", "payload_bytes"), "more than 1GiB: an Arrow array could not hold two such records")
     yield from spark_findings(file.spark)
-    for kind in ("delta", "export") if file.table is not None else ():
-        section = getattr(file.table, kind)
-        if section is not None:
-            yield from unshared_findings(file.spark, section, ("table", kind))
+    for kind, section in file.tables.items():
+        yield from unshared_findings(file.spark, section, ("table", kind))
 
 
-def _build(file: JobFile, parts: _Parts, path: Path, folder: Path) -> JobSpec:
-    log, table = file.log, file.table
+def _build(reading: Reading[JobFile, TableSection], kind: AnyKindSection, parts: Parts, path: Path) -> JobSpec:
+    file, section, decode = reading.file, reading.section, reading.decode
     # The checks have refused files without these; the type checker has not seen it.
-    assert log and log.kafka and parts.decode and table and file.job
+    assert file.log and file.log.kafka and decode and section and section.path and file.job
+    place = TableSpec(
+        path=table_path(section.path, reading.folder),
+        quarantine_path=quarantine_path(section, reading.folder),
+        storage_options=_hiding(section.storage),
+        shared=section.shared or False,
+    )
     return JobSpec(
         name=file.job,
-        log=_kafka_log(log.kafka, file.job, folder),
-        decode=parts.decode,
+        log=_kafka_log(file.log.kafka, file.job, reading.folder),
+        decode=decode,
         schema=parts.schema,
         columns=parts.columns,
-        table=_table(file, table, parts, folder),
+        table=kind.build(reading, parts, place),
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
-        claims=_claims(file.claims or ClaimsSection()) if with_claims(file) else None,
-        flush=_flush(file),
+        claims=filled(ClaimsSpec(), file.claims, mode=None, heartbeat="heartbeat_seconds", max="claims_max")
+        if with_claims(file)
+        else None,
+        flush=filled(FlushPolicy(), file.flush, allowed_latency="allowed_latency_seconds"),
         on=_policies(file),
         limits=_limits(file),
         spark=_spark(file),
         path=path.absolute(),
         **stated(delivery=file.delivery),
-    )
-
-
-def _table(file: JobFile, table: TableSection, parts: _Parts, folder: Path) -> TableSpec:
-    section = table.delta or table.export
-    assert section is not None and section.path is not None
-    place = TableSpec(
-        path=table_path(section.path, folder),
-        quarantine_path=quarantine_path(section, folder),
-        storage_options=_hiding(section.storage),
-        shared=section.shared or False,
-    )
-    if table.export and parts.export:
-        return build_export(file, table.export, parts.export, place)
-    assert table.delta is not None
-    return DeltaTableSpec(
-        place.path,
-        place.quarantine_path,
-        place.storage_options,
-        place.shared,
-        partition_by=tuple(table.delta.partition_by or ()),
-        properties=dict(table.delta.properties or {}),
-    )
-
-
-def _claims(claims: ClaimsSection) -> ClaimsSpec:
-    return replace(
-        ClaimsSpec(),
-        **stated(
-            client_id=claims.client_id,
-            heartbeat_seconds=claims.heartbeat,
-            topic=claims.topic,
-            partitions=claims.partitions,
-            unit=claims.unit,
-            claims_max=claims.max,
-            ranges=claims.ranges,
-            lost_history=claims.lost_history,
-        ),
     )
 
 
@@ -262,7 +185,6 @@ def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
         **stated(
             start=start_offsets(kafka),
             transactional=kafka.transactional,
-            reader=kafka.reader,
             security=_security(kafka.security, folder) if kafka.security is not None else None,
             client_settings=kafka.client,
         ),
@@ -277,44 +199,23 @@ def _security(security: SecuritySection, folder: Path) -> KafkaSecurity:
     return KafkaSecurity(**values)
 
 
-def _flush(file: JobFile) -> FlushPolicy:
-    flush = file.flush
-    if flush is None:
-        return FlushPolicy()
-    return replace(
-        FlushPolicy(),
-        **stated(
-            allowed_latency_seconds=flush.allowed_latency,
-            min_bytes_per_file=flush.min_bytes_per_file,
-            max_messages_per_batch=flush.max_messages_per_batch,
-            max_bytes_per_batch=flush.max_bytes_per_batch,
-        ),
-    )
-
-
 def _policies(file: JobFile) -> Policies:
-    on = file.on
-    values = stated(**{name: getattr(on, name) for name in type(on).model_fields}) if on is not None else {}
-    if file.sql is not None and file.sql.select and "new_column" not in values:
-        # The projection states the columns, so a new field of the source is none of them.
-        values["new_column"] = NewColumnPolicy.IGNORE
-    return replace(Policies(), **values)
+    # A projection states the columns, so a new field of the source is none of them.
+    fixed = file.sql is not None and file.sql.select
+    return filled(Policies(new_column=NewColumnPolicy.IGNORE) if fixed else Policies(), file.on)
 
 
 def _limits(file: JobFile) -> Limits:
-    limits = file.limits
-    if limits is None:
-        return Limits()
-    return replace(
+    return filled(
         Limits(),
-        **stated(
-            open_writers_max=limits.open_writers,
-            row_group_bytes_max=limits.row_group_bytes,
-            arrow_batch_bytes_max=limits.arrow_batch_bytes,
-            stage_age_seconds_max=limits.stage_age,
-            transient_retries_max=limits.transient_retries,
-            shutdown_seconds_max=limits.shutdown,
-        ),
+        file.limits,
+        open_writers="open_writers_max",
+        row_group_bytes="row_group_bytes_max",
+        arrow_batch_bytes="arrow_batch_bytes_max",
+        payload_bytes=None,
+        stage_age="stage_age_seconds_max",
+        transient_retries="transient_retries_max",
+        shutdown="shutdown_seconds_max",
     )
 
 

@@ -7,18 +7,26 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, cast
+from typing import ClassVar, Generic, Literal, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
 
 from penstock.errors import InvariantError
-from penstock.job.expressions import Expression, KafkaField
+from penstock.job.expressions import Expression
 
-UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
-"""The columns of the table of unknown types."""
+DAY_FOLDER = "day"
+"""The name of the folders by which a reader sees the day of an event as a column."""
 HEARTBEAT_SECONDS_MIN = 0.5
 """A shorter heartbeat interval cannot be kept over a network."""
+
+SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon"]
+Defaults: TypeAlias = Literal["null", "value"]
+ClaimUnit: TypeAlias = Literal["partition", "topic"]
+LostHistory: TypeAlias = Literal["fail", "restart"]
+RouteWay: TypeAlias = Literal["field", "header", "key", "envelope"]
 
 
 class Secret(str):
@@ -88,10 +96,10 @@ class Payload(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """Librdkafka property names and values for authentication and encryption; `log.security` translates for Java."""
+    """Librdkafka property names and values for authentication and encryption."""
 
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism | None = None
     sasl_username: str | None = None
     sasl_password: Secret | None = None
     ssl_ca_path: str | None = None
@@ -102,9 +110,8 @@ class KafkaSecurity:
 
 @dataclass(frozen=True, slots=True)
 class KafkaLogSpec:
-    """Which topics of which cluster, and where a topic without a position begins.
+    """Which topics of which cluster, and where one without a position begins: by name, or {topic: {partition: offset}}.
 
-    `start` is an instant name or explicit offsets: {topic: {partition: offset}}.
     Exactly one of `topics` and `topic_pattern` is given.
     """
 
@@ -114,11 +121,8 @@ class KafkaLogSpec:
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     group: str = ""
     transactional: bool = False
-    reader: Literal["librdkafka", "spark"] = "librdkafka"
-    """Who fetches records inside the tasks: librdkafka straight into Arrow, or Spark's own Kafka source."""
     security: KafkaSecurity = field(default_factory=KafkaSecurity)
     client_settings: Mapping[str, str] = field(default_factory=dict)
-    """Further consumer settings under names that both clients know, such as `fetch.max.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +135,11 @@ class ClaimsSpec:
     topic: str = "__penstock"
     partitions: int = 8
     """Of the coordination topic, if it has to be created."""
-    unit: Literal["partition", "topic"] = "partition"
+    unit: ClaimUnit = "partition"
     claims_max: int | None = None
     ranges: bool = True
     """Whether idle processes may help with a partition that lags, range by range."""
-    lost_history: Literal["fail", "restart"] = "fail"
+    lost_history: LostHistory = "fail"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class Wrapping:
 
 @dataclass(frozen=True, slots=True)
 class DecodeSpec:
-    format: Literal["json", "raw", "protobuf", "garmadon"]
+    format: DecodeFormat
     payload: Payload = Payload.PLAIN
     descriptors: bytes = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
@@ -156,7 +160,7 @@ class DecodeSpec:
     """Of `protobuf`, for a table of one type; a routed job names one per type."""
     header: MessageName | None = None
     """Of `garmadon`: the message of the envelope's header."""
-    defaults: Literal["null", "value"] = "null"
+    defaults: Defaults = "null"
     """What a field without presence becomes that stands at its default: the wire cannot tell it from an absent one."""
     uri_names: Mapping[str, str] = field(default_factory=dict)
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
@@ -197,13 +201,6 @@ class TableSpec:
     """Of local paths: whether every executor sees the same folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaTableSpec(TableSpec):
-    kind = "delta"
-    partition_by: tuple[str, ...] = ()
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-
 class UnknownTypePolicy(StrEnum):
     QUARANTINE = "quarantine"
     DROP = "drop"
@@ -218,51 +215,16 @@ class OutsidePolicy(StrEnum):
     DROP = "drop"
 
 
-class TypeStart(StrEnum):
-    """Where a type begins that is added to a table which already has positions."""
-
-    BEGINNING = "beginning"
-    NOW = "now"
-
-
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
     """Which type a record is of: a field of its JSON, a header, its key, or the marker of its envelope."""
 
-    by: Literal["field", "header", "key", "envelope"]
+    by: RouteWay
     path: tuple[str, ...] = ()
     """Of a field; of a header its one name."""
     unknown: UnknownTypePolicy = UnknownTypePolicy.QUARANTINE
     unknown_type: str = "other"
     """The folder of unknown types under the policy `table`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """When a type with a rhythm of its own writes its files; whatever comes first."""
-
-    events: int | None = None
-    seconds: float = 1_800.0
-    """A safeguard also where only the others are stated: records of a rare type wait in Kafka, which forgets them."""
-    size_bytes: int | None = None
-    """Of the records' values as they lie in the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeSpec:
-    """One event type: which route values mean it, what its rows look like, and when they are due."""
-
-    name: str
-    """Its folder below the root."""
-    values: tuple[str, ...]
-    schema: pa.Schema | None
-    """The decoded fields; None: inferred from the first records and then fixed."""
-    event_time: Expression
-    message: MessageName | None = None
-    """Of `protobuf` and `garmadon`."""
-    rotation: Rotation | None = None
-    """None: it goes with the job's own flush."""
-    start: TypeStart | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,45 +241,6 @@ class DaysSpec:
     """A day is complete once the watermark is so far past its end."""
     idle_seconds: float = 300.0
     """A partition that was read to its end so long ago does not hold the watermark back."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlertLimits:
-    """The monitoring rules of seed 000; None switches a rule off."""
-
-    failed_writes_percent_max: float | None = None
-    lag_records_max: int | None = None
-    discrepancy_records_max: int | None = None
-    retention_percent_max: float = 50.0
-    """How much of the topic's retention may be over before records that wait for a type raise an alert."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportSpec(TableSpec):
-    """Mixed event types of one log into a table per type and day; `path` is the root of all types."""
-
-    kind = "export"
-
-    route: RouteSpec
-    types: Mapping[str, TypeSpec]
-    format: Literal["parquet", "delta"] = "parquet"
-    days: DaysSpec = field(default_factory=DaysSpec)
-    cluster: str = ""
-    """File names begin with `<cluster>.<topic>.`, or with `<topic>.` alone."""
-    retry_seconds: float = 30.0
-    """How long a type that could not be written is left alone."""
-    compression: Literal["snappy", "zstd", "gzip", "none"] = "snappy"
-    compact_bytes: int = 256 * 1024 * 1024
-    """The size that compaction aims at."""
-    alerts: AlertLimits = field(default_factory=AlertLimits)
-
-    @property
-    def all_types(self) -> dict[str, TypeSpec]:
-        """The stated types, and the table of unknown ones where the policy wants it."""
-        if self.route.unknown is not UnknownTypePolicy.TABLE:
-            return dict(self.types)
-        other = TypeSpec(self.route.unknown_type, (), UNKNOWN_SCHEMA, KafkaField("timestamp"))
-        return {**self.types, other.name: other}
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,13 +285,12 @@ class SparkSpec:
 
 
 TableT_co = TypeVar("TableT_co", bound=TableSpec, covariant=True, default=TableSpec)
-
 TableT = TypeVar("TableT", bound=TableSpec)
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec(Generic[TableT_co]):
-    """One log to one destination; `JobSpec[ExportSpec]` is a job whose table is known to be of that kind."""
+    """One log to one destination; `JobSpec[SomeSpec]` is a job whose table is known to be of that kind."""
 
     name: str
     log: KafkaLogSpec

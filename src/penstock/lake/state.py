@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from penstock.flow.write.manifest import Counts
 from penstock.logs.log import EpochMark, Partition, Slice
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Counts since the origin: `position - origin = read + holes + gap + given_up` (RULES C6)."""
 
     read: int = 0
@@ -44,7 +45,7 @@ class Totals:
         return self.read + self.backfilled == found
 
 
-TOTAL_NAMES = tuple(each.name for each in fields(Totals))
+TOTAL_NAMES = Totals.__struct_fields__
 
 
 def slice_totals(piece: Slice, counts: Counts) -> Totals:

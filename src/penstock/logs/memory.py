@@ -240,7 +240,7 @@ def _row(piece: Piece, offset: int, record: bytes | MemoryRecord | None) -> dict
         "topic": piece.topic,
         "partition": piece.partition,
         "offset": offset,
-        "timestamp": datetime.fromtimestamp(found.at, UTC),
+        "timestamp": datetime.fromtimestamp(found.at, UTC) if found is record else None,
         "key": found.key,
         "value": found.value,
         "headers": [{"key": key, "value": value} for key, value in found.headers] or None,

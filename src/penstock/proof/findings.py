@@ -1,4 +1,4 @@
-"""What a verification found, as values: laws that are proven, violated or not proven, and the first wrong offset."""
+"""What a verification found, as values: invariants that are proven, violated or not proven, and violations."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from msgspec import structs
+
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 
 
 class Verdict(StrEnum):
-    """What became of a law. Only what was judged in full is proven."""
+    """What became of an invariant. Only what was checked in full is proven."""
 
     PROVEN = "proven"
     VIOLATED = "violated"
@@ -27,14 +29,14 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """Something that was not judged, and what would prove it; of all partitions unless it names some."""
+    """Something that was not checked, and what would prove it; of all partitions unless it names some."""
 
     what: str
     remedy: str
     partitions: frozenset[Partition] | None = None
 
 
-class OffenceKind(StrEnum):
+class ViolationKind(StrEnum):
     """What is wrong with an offset; the value is the text that a person reads."""
 
     TWICE = "twice in the table"
@@ -56,19 +58,19 @@ class OffenceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offence:
-    """The first offset of a partition that breaks a law.
+class Violation:
+    """The first offset of a partition that breaks an invariant.
 
-    With `end` the offence is somewhere in `[offset, end)`: counts prove it, and no single offset can be named.
+    With `end` the violation is somewhere in `[offset, end)`: counts prove it, and no single offset can be named.
     """
 
     topic: str
     partition: int
     offset: int
-    kind: OffenceKind
+    kind: ViolationKind
     end: int | None = None
 
-    def encloses(self, other: Offence) -> bool:
+    def encloses(self, other: Violation) -> bool:
         """Whether this range holds the other's offset."""
         same = (self.topic, self.partition) == (other.topic, other.partition)
         return same and self.end is not None and self.offset <= other.offset < self.end
@@ -80,12 +82,12 @@ class Offence:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One named law and what became of it, as a whole and per partition where it is a law of partitions."""
+    """One named invariant and what became of it, as a whole and, where it is one of partitions, per partition."""
 
     name: str
     verdict: Verdict
     detail: str
-    offence: Offence | None = None
+    violation: Violation | None = None
     """The first of all."""
     unproven: tuple[Unproven, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -102,28 +104,28 @@ def conclude(
     detail: str,
     violated: bool,
     *,
-    offences: Collection[Offence] = (),
+    violations: Collection[Violation] = (),
     unproven: Collection[Unproven] = (),
     warnings: Iterable[str] = (),
     facts: Mapping[str, int] | None = None,
     partitions: Iterable[Partition] = (),
 ) -> Check:
-    """The verdict of a law, from what was found and from what was not judged."""
+    """The verdict of an invariant, from what was found and from what was not checked."""
     verdict = Verdict.VIOLATED if violated else Verdict.NOT_PROVEN if unproven else Verdict.PROVEN
     return Check(
         name,
         verdict,
         detail,
-        earliest(offences),
+        earliest(violations),
         tuple(unproven),
         tuple(warnings),
         facts or {},
-        {each: _verdict_of(each, offences, unproven) for each in partitions},
+        {each: _verdict_of(each, violations, unproven) for each in partitions},
     )
 
 
-def _verdict_of(partition: Partition, offences: Iterable[Offence], unproven: Iterable[Unproven]) -> Verdict:
-    if any((each.topic, each.partition) == (partition.topic, partition.number) for each in offences):
+def _verdict_of(partition: Partition, violations: Iterable[Violation], unproven: Iterable[Unproven]) -> Verdict:
+    if any((each.topic, each.partition) == (partition.topic, partition.number) for each in violations):
         return Verdict.VIOLATED
     open_here = any(each.partitions is None or partition in each.partitions for each in unproven)
     return Verdict.NOT_PROVEN if open_here else Verdict.PROVEN
@@ -147,7 +149,7 @@ class PartitionFacts:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What became of the laws of one table, as of one version of it; None while there is no table."""
+    """What became of the invariants of one table, as of one version of it; None while there is no table."""
 
     version: int | None
     checks: tuple[Check, ...]
@@ -172,7 +174,7 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every law was judged in full and holds."""
+        """Whether every invariant was checked in full and holds."""
         return self.verdict is Verdict.PROVEN
 
     @property
@@ -184,17 +186,17 @@ class VerifyReport:
         return f"rows and offsets contiguous, unique, conserved; {records}; {values}"
 
     def verdicts_of(self, partition: Partition) -> dict[str, Verdict]:
-        """What became of each law in one partition; laws of the table as a whole are not among them."""
+        """What became of each invariant in one partition; invariants of the table as a whole are not among them."""
         return {check.name: check.partitions[partition] for check in self.checks if partition in check.partitions}
 
     @property
-    def first_offence(self) -> Offence | None:
-        """The first offending offset of all failed checks."""
-        return earliest(check.offence for check in self.checks)
+    def first_violation(self) -> Violation | None:
+        """The first violation of all failed checks."""
+        return earliest(check.violation for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
         """The report as plain values for `--json`."""
-        offence = self.first_offence
+        violation = self.first_violation
         return {
             "job": self.job,
             "ok": self.ok,
@@ -204,14 +206,14 @@ class VerifyReport:
             "version": self.version,
             "deep": self.deep,
             "checks": [_check_json(check) for check in self.checks],
-            "first_offence": None if offence is None else _offence_json(offence),
+            "first_violation": None if violation is None else _violation_json(violation),
             "partitions": [_partition_json(each, self.verdicts_of(each.partition)) for each in self.partitions],
         }
 
 
-def earliest(offences: Iterable[Offence | None]) -> Offence | None:
-    """The first of several offences by topic, partition and offset; a range gives way to an exact offset within it."""
-    found = [each for each in offences if each is not None]
+def earliest(violations: Iterable[Violation | None]) -> Violation | None:
+    """The first of several by topic, partition and offset; a range gives way to an exact offset within it."""
+    found = [each for each in violations if each is not None]
     exact = [each for each in found if each.end is None]
     ranges = [each for each in found if each.end is not None and not any(each.encloses(other) for other in exact)]
     return min(exact + ranges, key=lambda each: (each.topic, each.partition, each.offset), default=None)
@@ -220,8 +222,8 @@ def earliest(offences: Iterable[Offence | None]) -> Offence | None:
 NO_TABLE = Proof(None, (Check("table", Verdict.VIOLATED, "there is no table yet: the job has not started"),))
 
 
-def offence_at(partition: Partition, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
-    return Offence(partition.topic, partition.number, offset, kind, end)
+def violation_at(partition: Partition, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
+    return Violation(partition.topic, partition.number, offset, kind, end)
 
 
 def _check_json(check: Check) -> dict[str, Any]:
@@ -232,13 +234,13 @@ def _check_json(check: Check) -> dict[str, Any]:
         "detail": check.detail,
         "not_proven": [_unproven_json(each) for each in check.unproven],
         "warnings": list(check.warnings),
-        "offence": None if check.offence is None else _offence_json(check.offence),
+        "violation": None if check.violation is None else _violation_json(check.violation),
         **check.facts,
     }
 
 
-def _offence_json(offence: Offence) -> dict[str, Any]:
-    return {**asdict(offence), "kind": offence.kind.name.lower(), "text": str(offence.kind)}
+def _violation_json(violation: Violation) -> dict[str, Any]:
+    return {**asdict(violation), "kind": violation.kind.name.lower(), "text": str(violation.kind)}
 
 
 def _unproven_json(unproven: Unproven) -> dict[str, Any]:
@@ -258,6 +260,6 @@ def _partition_json(facts: PartitionFacts, verdicts: Mapping[str, Verdict]) -> d
         "end": facts.end,
         "lag_records": facts.lag_records,
         "verdict": worst(verdicts.values()).name.lower(),
-        "laws": {name: verdict.name.lower() for name, verdict in verdicts.items()},
-        **asdict(facts.totals),
+        "invariants": {name: verdict.name.lower() for name, verdict in verdicts.items()},
+        **structs.asdict(facts.totals),
     }

@@ -1,18 +1,18 @@
-"""The laws that a table's own numbers must obey: totals, slices, rows, and the log's bounds. Pure."""
+"""The invariants that a table's own numbers must obey: totals, slices, rows, and the log's bounds. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.state import PartitionState, Totals
+from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Bounds, LostTail, Partition
 from penstock.plan import LostTailError
-from penstock.proof.findings import Check, Offence, OffenceKind, PartitionFacts, Unproven, conclude, offence_at
+from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, ViolationKind, conclude, violation_at
 
-_COUNTED = tuple(each.name for each in fields(Totals) if each.name != "replayed")
+_COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
 
 
@@ -82,17 +82,17 @@ def check_totals(states: States, further_fault: Callable[[Partition], str] = lam
     `further_fault` tells what else is wrong with a partition whose totals add up.
     """
     texts: list[str] = []
-    offences: list[Offence] = []
+    violations: list[Violation] = []
     for partition, state in sorted(states.items()):
         fault = _totals_fault(state) or further_fault(partition)
         if fault:
             texts.append(f"{partition}: {fault}")
-            offences.append(
-                offence_at(partition, state.origin or 0, OffenceKind.NOT_COUNTED, max(state.position or 0, 0))
+            violations.append(
+                violation_at(partition, state.origin or 0, ViolationKind.NOT_COUNTED, max(state.position or 0, 0))
             )
     read = sum(state.totals.read for state in states.values())
     detail = "; ".join(texts) or f"{read} records read in {len(states)} partitions, each accounted for"
-    return conclude("totals", detail, bool(texts), offences=offences, facts={"read": read}, partitions=states)
+    return conclude("totals", detail, bool(texts), violations=violations, facts={"read": read}, partitions=states)
 
 
 def _totals_fault(state: PartitionState) -> str:
@@ -115,57 +115,57 @@ def _totals_fault(state: PartitionState) -> str:
 def check_slices(states: States, slices: Slices) -> Check:
     """The retained slices touch, end at the position, conserve, and add up with what came before them (I2, I3)."""
     texts: list[str] = []
-    offences: list[Offence] = []
+    violations: list[Violation] = []
     for partition, state in sorted(states.items()):
         found = _slices_fault(partition, state, slices.get(partition, ()))
         if found is not None:
-            offence, text = found
-            offences.append(offence)
+            violation, text = found
+            violations.append(violation)
             texts.append(f"{partition}: {text}")
     count = sum(len(each) for each in slices.values())
     whole = all(_is_whole(state, slices.get(partition, ())) for partition, state in states.items())
     reach = "the whole history" if whole else "the retained history"
     detail = "; ".join(texts) or f"{count} slices of {reach} touch and add up"
     facts = {"slices": count, "whole_history": int(whole)}
-    return conclude("slices", detail, bool(texts), offences=offences, facts=facts, partitions=states)
+    return conclude("slices", detail, bool(texts), violations=violations, facts=facts, partitions=states)
 
 
 def _slices_fault(
     partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]
-) -> tuple[Offence, str] | None:
+) -> tuple[Violation, str] | None:
     if state.origin is None or state.position is None or not slices:
         return None
     if slices[0].start < state.origin:
-        return _at(partition, slices[0].start, OffenceKind.BEFORE_ORIGIN), f"a slice starts before {state.origin}"
+        return _at(partition, slices[0].start, ViolationKind.BEFORE_ORIGIN), f"a slice starts before {state.origin}"
     for one, other in pairwise(slices):
         if one.end < other.start:
             text = f"no slice holds [{one.end}, {other.start}), before version {other.version}"
-            return _at(partition, one.end, OffenceKind.HOLE), text
+            return _at(partition, one.end, ViolationKind.HOLE), text
         if one.end > other.start:
             text = f"versions {one.version} and {other.version} both hold [{other.start}, {min(one.end, other.end)})"
-            return _at(partition, other.start, OffenceKind.OVERLAP), text
+            return _at(partition, other.start, ViolationKind.OVERLAP), text
     newest = slices[-1].end
     if newest < state.position:
-        return _at(partition, newest, OffenceKind.HOLE), f"slices end at {newest}, the position is {state.position}"
+        return _at(partition, newest, ViolationKind.HOLE), f"slices end at {newest}, the position is {state.position}"
     if newest > state.position:
         text = f"slices end at {newest}, the position is {state.position}"
-        return _at(partition, state.position, OffenceKind.BEYOND_POSITION), text
+        return _at(partition, state.position, ViolationKind.BEYOND_POSITION), text
     return _counts_fault(partition, state, slices)
 
 
 def _counts_fault(
     partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]
-) -> tuple[Offence, str] | None:
+) -> tuple[Violation, str] | None:
     for each in slices:
         if each.totals.offsets != each.end - each.start or not each.totals.conserved:
             text = f"the counts of version {each.version} do not add up over [{each.start}, {each.end})"
-            return offence_at(partition, each.start, OffenceKind.NOT_COUNTED, each.end), text
+            return violation_at(partition, each.start, ViolationKind.NOT_COUNTED, each.end), text
     rest = _rest(state, slices)
     origin, oldest = state.origin or 0, slices[0].start
     negative = min(getattr(rest, name) for name in _COUNTED) < 0
     if rest.offsets != oldest - origin or not rest.conserved or negative or (oldest == origin and rest != Totals()):
         text = f"the retained slices and the totals differ by {rest}, with [{origin}, {oldest}) before them"
-        return offence_at(partition, origin, OffenceKind.NOT_COUNTED, state.position), text
+        return violation_at(partition, origin, ViolationKind.NOT_COUNTED, state.position), text
     return None
 
 
@@ -179,14 +179,14 @@ def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
     return state.position == state.origin if not slices else slices[0].start == state.origin
 
 
-def _at(partition: Partition, offset: int, kind: OffenceKind) -> Offence:
-    return offence_at(partition, offset, kind)
+def _at(partition: Partition, offset: int, kind: ViolationKind) -> Violation:
+    return violation_at(partition, offset, kind)
 
 
 def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:
     """Cut `[origin, position)` where the counts are known: one span per retained slice, one for all before them.
 
-    Slices that break the law are no ground to build on: then the totals alone give one span.
+    Slices that break the invariant are no ground to build on: then the totals alone give one span.
     """
     if state.origin is None or state.position is None:
         return ()
@@ -214,11 +214,11 @@ class RowCounts:
 
 
 def check_rows(
-    counts: RowCounts, faults: Sequence[str] = (), doubts: Sequence[str] = (), unproven: Sequence[Unproven] = ()
+    counts: RowCounts, faults: Sequence[str] = (), warnings: Sequence[str] = (), unproven: Sequence[Unproven] = ()
 ) -> Check:
     """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
 
-    `faults` are what else is wrong with the files, `doubts` what else a person should know, `unproven` what could not
+    `faults` are what else is wrong with the files, `warnings` what else a person should know, `unproven` what could not
     be counted.
     """
     texts = list(faults)
@@ -234,14 +234,14 @@ def check_rows(
     in_quarantine = counts.quarantine + counts.pending
     if in_quarantine != counts.quarantined and not counts.replay_unfinished:
         texts.append(f"the quarantine has {in_quarantine} rows, {counts.quarantined} are counted")
-    warnings = list(doubts)
+    told = list(warnings)
     if counts.pending:
-        warnings.append(f"{counts.pending} quarantined rows wait to be appended by the next run")
+        told.append(f"{counts.pending} quarantined rows wait to be appended by the next run")
     if counts.replay_unfinished:
-        warnings.append("a replay of the quarantine is unfinished: the next run finishes it")
+        told.append("a replay of the quarantine is unfinished: the next run finishes it")
     detail = "; ".join(texts) or f"{counts.table} rows in the table, {in_quarantine} in quarantine, as counted"
     facts = {"rows": counts.table, "quarantine": in_quarantine}
-    return conclude("rows", detail, bool(texts), unproven=unproven, warnings=warnings, facts=facts)
+    return conclude("rows", detail, bool(texts), unproven=unproven, warnings=told, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
     A log that was cut and grew again past a position is told by its leader epochs, where the table keeps one.
     """
     texts = [text for topic, known in sorted(fingerprints.items()) if (text := _identity_fault(topic, known, log))]
-    offences: list[Offence] = []
+    violations: list[Violation] = []
     warnings = [f"{each} is not started yet" for each in log.new]
     lag = 0
     for partition, state in sorted(states.items()):
@@ -273,14 +273,14 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         lag += max(0, bounds.end - state.position)
         if state.position > bounds.end:
             texts.append(f"{partition}: position {state.position} is beyond the log's end {bounds.end}")
-            offences.append(offence_at(partition, bounds.end, OffenceKind.BEYOND_POSITION, state.position))
+            violations.append(violation_at(partition, bounds.end, ViolationKind.BEYOND_POSITION, state.position))
         elif state.position < bounds.first:
             warnings.append(f"{partition}: a gap is ahead, the log no longer has [{state.position}, {bounds.first})")
     for lost in log.lost:
         cut = LostTailError(lost.partition, lost.mark, lost.end)
         texts.append(f"{cut.primary} ({cut.detail})")
         first = (states[lost.partition].origin or 0) if lost.end is None else lost.end
-        offences.append(offence_at(lost.partition, first, OffenceKind.NOT_IN_LOG, lost.mark.end))
+        violations.append(violation_at(lost.partition, first, ViolationKind.NOT_IN_LOG, lost.mark.end))
     compared = sum(states[each].mark is not None for each in log.bounds) - len(log.silent)
     detail = "; ".join(texts) or (
         f"{len(log.bounds)} positions lie within the log, {lag} offsets behind its end; "
@@ -290,7 +290,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         "log",
         detail,
         bool(texts),
-        offences=offences,
+        violations=violations,
         unproven=_silence(log.silent),
         warnings=warnings,
         facts={"lag_records": lag, "epochs_compared": compared},

@@ -41,10 +41,6 @@ class Depth:
     every_entry: bool = False
     """Whether entries of a ledger are read again that an earlier verification has proved."""
 
-    def asked(self, subject: Subject, log: Log, bounds: Mapping[Partition, Bounds]) -> ValueQuestion | None:
-        """The question about values, if there is one."""
-        return None if self.values is None else ValueQuestion(subject, log, bounds, self.values)
-
 
 @dataclass(frozen=True, slots=True)
 class TypeFiles:
@@ -52,7 +48,7 @@ class TypeFiles:
 
     files: Sequence[DataFile]
     ends: Mapping[Partition, int] = field(default_factory=dict)
-    """Where a type's own table may be ahead of what is judged: the offsets from which on its rows do not count yet."""
+    """Where a type's own table may be ahead of what is checked: the offsets from which on its rows do not count yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +68,7 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is judged: the offsets that must be there, whose rows are among them, and which may be there twice."""
+    """What is checked: the offsets that must be there, whose rows are among them, and which may be there twice."""
 
     spans: Mapping[Partition, tuple[Span, ...]]
     incarnations: TopicIncarnations

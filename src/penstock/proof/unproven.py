@@ -1,4 +1,4 @@
-"""What a verification cannot judge, in words, each with what would prove it. Pure."""
+"""What a verification cannot reconcile, in words, each with what would prove it. Pure."""
 
 from __future__ import annotations
 

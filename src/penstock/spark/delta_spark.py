@@ -1,6 +1,6 @@
 """The settings by which Spark itself reads Delta tables: for the demo, the benchmarks and the tests.
 
-A job does not need them: Spark reads Kafka and runs the flow, the Delta library commits.
+A job does not need them: Spark runs the flow, the Delta library commits.
 """
 
 from __future__ import annotations
@@ -19,6 +19,6 @@ DELTA_SETTINGS = {
 }
 
 
-def open_delta_spark(name: str) -> SparkSession:
-    """A local session with our own settings that also knows Delta."""
-    return open_spark(SparkSpec(conf=DELTA_SETTINGS), name, (JarSet.KAFKA_SOURCE, JarSet.DELTA))
+def open_delta_spark(name: str, *more: JarSet) -> SparkSession:
+    """A local session with our own settings that also knows Delta, and what the further sets bring."""
+    return open_spark(SparkSpec(conf=DELTA_SETTINGS), name, (JarSet.DELTA, *more))

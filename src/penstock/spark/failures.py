@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError, TransientError
-from penstock.logs.kafka.spark_source import source_error
 from penstock.spark.task_errors import task_error
 
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError, EOFError)
@@ -54,7 +53,7 @@ def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
         return gone
     if isinstance(error, _CONNECTION_ERRORS):
         return TransientError("the connection to Spark's JVM was lost", detail=last_cause(error))
-    return source_error(error) or task_error(error) or _cluster_error(error) or _batch_failed(error)
+    return task_error(error) or _cluster_error(error) or _batch_failed(error)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The Java libraries of Spark's Kafka source, of Delta and of the embedded broker: fetched once, then kept.
+"""The Java libraries of Delta, of the embedded broker and of what benchmarks compare with: fetched once, then kept.
 
 `python -m penstock.spark.jars [SET ...]` fetches the named sets, or those that every user needs.
 """
@@ -47,7 +47,7 @@ class JarSet(StrEnum):
     HDFS = "hdfs"
 
 
-SETS_FOR_EVERYONE = (JarSet.KAFKA_SOURCE, JarSet.DELTA, JarSet.BROKER)
+SETS_FOR_EVERYONE = (JarSet.DELTA, JarSet.BROKER)
 
 Fetch = Callable[[Request, Path], None]
 """One attempt to put all jars of a request into a folder that is there and empty."""

@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -28,7 +27,7 @@ _MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master m
 def open_spark(
     spark: SparkSpec,
     name: str = "penstock",
-    jar_sets: Iterable[JarSet] = (JarSet.KAFKA_SOURCE,),
+    jar_sets: Iterable[JarSet] = (),
     light: bool = False,
 ) -> SparkSession:
     """Start Spark, or return the session that this process already has.
@@ -41,9 +40,9 @@ def open_spark(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = {**_settings(), **(LIGHT if light else {}), **spark.conf}
-    settings["spark.jars"] = _joined(
-        [jar for jar_set in jar_sets for jar in resolve(jar_set)], spark.conf.get("spark.jars", "")
-    )
+    jars = [str(jar) for jar_set in jar_sets for jar in resolve(jar_set)]
+    if jars:
+        settings["spark.jars"] = ",".join([*jars, *filter(None, [spark.conf.get("spark.jars")])])
     start_jvm({**settings, **({"spark.master": spark.master} if spark.master else {})})
     master = chosen_master(spark.master, _running_master() or given_master())
     if not spark.master:
@@ -134,10 +133,6 @@ def _opening_error(error: Exception, master: str) -> PenstockError:
         detail=cause,
         hint="is the cluster up, and does it accept applications from here?",
     )
-
-
-def _joined(jars: list[Path], stated: str) -> str:
-    return ",".join([*(str(jar) for jar in jars), *([stated] if stated else [])])
 
 
 def _settings() -> dict[str, str]:

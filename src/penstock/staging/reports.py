@@ -1,80 +1,91 @@
-"""The task reports of a batch, gathered by slice for the commit."""
+"""The task reports of a batch, added up for the commit."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.errors import InvariantError
 from penstock.flow.columns.seen_types import NewFields, from_json, merged
-from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, TaskReport, gathered_marks
+from penstock.flow.stage import TaskFlow
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
 from penstock.flow.write.reasons import merged_reasons
-from penstock.logs.log import Batch, EpochMark, Slice
+from penstock.flow.write.report import UNROUTED, Share, TaskReport
+from penstock.logs.log import EpochMark, Partition, Slice
+
+Shares = Mapping[PartitionKey, Mapping[str, Share]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What the Spark job of a batch left behind: staged files and counts, by partition."""
+class Gathered:
+    """What the Spark job of a batch left behind: staged files and counts, by partition and type."""
 
-    counts: Mapping[PartitionKey, Counts]
-    files: tuple[StagedFile, ...]
-    quarantine_files: tuple[StagedFile, ...]
-    new_fields: NewFields
+    shares: Shares
     first_error: str
     reasons: tuple[Reason, ...]
     """Why records were quarantined, the most frequent first."""
-    staged_at: float
-    schema: pa.Schema
-    marks: Marks = field(default_factory=dict)
+    marks: Marks
 
     @property
     def total(self) -> Counts:
-        return sum(self.counts.values(), Counts())
+        return sum((share.counts for share in self.all_shares()), Counts())
 
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
+    def all_shares(self) -> Iterator[Share]:
+        return (share for named in self.shares.values() for share in named.values())
 
-    def counts_of(self, piece: Slice) -> Counts:
-        return self.counts.get(_key(piece), Counts())
+    def of(self, partition: Partition) -> Mapping[str, Share]:
+        return self.shares.get((partition.topic, partition.number), {})
 
-    def mark_of(self, piece: Slice) -> EpochMark | None:
-        return max(self.marks.get(_key(piece), ()), default=None)
+    def mark_of(self, partition: Partition) -> EpochMark | None:
+        return max(self.marks.get((partition.topic, partition.number), ()), default=None)
 
-    def files_of(self, piece: Slice) -> tuple[StagedFile, ...]:
-        return _of(self.files, piece)
-
-    def quarantine_files_of(self, piece: Slice) -> tuple[StagedFile, ...]:
-        return _of(self.quarantine_files, piece)
+    def new_fields(self, name: str = UNROUTED) -> NewFields:
+        """What fields of a type's records show that its columns lack."""
+        return merged(from_json(named[name].new_fields) for named in self.shares.values() if name in named)
 
 
-def gather(batch: Batch, reports: Sequence[TaskReport], staged_at: float, schema: pa.Schema) -> Written:
-    """Add up the tasks' reports; counts that do not add up are a bug that must not be committed (I3)."""
-    counts: dict[PartitionKey, Counts] = {}
+def gather(reports: Sequence[TaskReport]) -> Gathered:
+    """Add up the tasks' reports."""
+    shares: dict[PartitionKey, dict[str, Share]] = {}
     for report in reports:
-        for key, each in report.counts.items():
-            counts[key] = counts.get(key, Counts()) + each
-    for key, each in counts.items():
-        if not each.conserved:
-            raise InvariantError(f"counts of {key[0]}/{key[1]} in batch {batch.id} do not add up: {each}")
-    return Written(
-        counts=counts,
-        files=tuple(file for report in reports for file in report.files),
-        quarantine_files=tuple(file for report in reports for file in report.quarantine_files),
-        new_fields=merged(from_json(report.new_fields) for report in reports),
+        for key, named in report.shares.items():
+            into = shares.setdefault(key, {})
+            for name, share in named.items():
+                into[name] = into[name] + share if name in into else share
+    return Gathered(
+        shares=shares,
         first_error=next((report.first_error for report in reports if report.first_error), ""),
         reasons=merged_reasons(each for report in reports for each in report.reasons),
-        staged_at=staged_at,
-        schema=schema,
         marks=gathered_marks(report.marks for report in reports),
     )
 
 
-def _key(piece: Slice) -> PartitionKey:
-    return piece.partition.topic, piece.partition.number
+def check_conserved(flow: TaskFlow, found: Gathered) -> None:
+    """Counts that do not add up are a bug that must not be committed (I3); a type that failed is only counted."""
+    for key, named in found.shares.items():
+        for name, share in named.items():
+            if flow.slices[key].writes(name) and not share.failed and not share.counts.conserved:
+                place = f"{key[0]}/{key[1]} {name}".rstrip()
+                raise InvariantError(f"counts of {place} in batch {flow.batch_id} do not add up: {share.counts}")
 
 
-def _of(files: tuple[StagedFile, ...], piece: Slice) -> tuple[StagedFile, ...]:
-    return tuple(file for file in files if (file.topic, file.partition) == _key(piece))
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A batch of one table, ready for its commit."""
+
+    found: Gathered
+    staged_at: float
+    schema: pa.Schema
+
+    @property
+    def marks(self) -> Marks:
+        return self.found.marks
+
+    @property
+    def files(self) -> tuple[StagedFile, ...]:
+        return tuple(file for share in self.found.all_shares() for file in share.files)
+
+    def share_of(self, piece: Slice) -> Share:
+        return self.found.of(piece.partition).get(UNROUTED, Share())

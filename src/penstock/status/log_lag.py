@@ -12,7 +12,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.facts import read_log
+from penstock.proof.log_facts import read_log
 from penstock.proof.offsets.incarnations import TopicIncarnations
 from penstock.status.model import Alert, AlertKind, LogView, PartitionStatus
 

@@ -1,4 +1,4 @@
-"""The values of a status: what is told of a job, its partitions and commits, and what needs a person's eye."""
+"""The values of a status: what is told of a job, its partitions and commits, and the alerts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Protocol
 
+from msgspec import structs
+
 from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec, Secret
 from penstock.lake.state import Totals
@@ -16,9 +18,13 @@ from penstock.proof.invariants import LogFacts
 
 COMMITS_SHOWN = 5
 HIDDEN = "******"
+UNKNOWN = "?"
+"""In the place of what a log that is away did not tell."""
 
 
 class AlertKind(StrEnum):
+    """The alerts of every kind of table; a room may have more in an enum of its own."""
+
     GAP_AHEAD = "gap ahead"
     RECREATED = "topic recreated"
     TOPIC_GONE = "topic gone"
@@ -26,19 +32,36 @@ class AlertKind(StrEnum):
     QUARANTINE = "quarantine not empty"
     MIRROR_BEHIND = "mirror behind"
     LOG_UNREACHABLE = "log unreachable"
-    TYPE_BEHIND = "type behind"
-    FAILED_WRITES = "failed writes"
-    LAG = "lag"
-    DISCREPANCY = "discrepancy"
-    RETENTION = "retention"
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
     """Something that a person should look at."""
 
-    kind: AlertKind
+    kind: StrEnum
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What only one kind of table tells: values under a key of their own, a table and lines for people."""
+
+    key: str
+    values: Any
+    headings: tuple[str, ...] = ()
+    """Of its table, if it has one; the first column is to the left, all others to the right."""
+    rows: tuple[tuple[str, ...], ...] = ()
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionColumn:
+    """A number of a partition that only one kind of table tells, in the column after another."""
+
+    key: str
+    heading: str
+    after: str
+    value: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +80,11 @@ class PartitionStatus:
     """The offset that the job's consumer group shows."""
     owner: str | None = None
     """The client id that holds the partition's claim."""
+    needed_position: int | None = None
+    """The lowest offset that is still to be read."""
+    shown_position: int | None = None
+    """What the consumer group should show."""
+    further: tuple[PartitionColumn, ...] = ()
 
     @property
     def lag_records(self) -> int | None:
@@ -64,16 +92,6 @@ class PartitionStatus:
         if self.end is None or self.position is None:
             return None
         return max(0, self.end - self.position)
-
-    @property
-    def needed_position(self) -> int | None:
-        """The lowest offset that is still to be read."""
-        return self.position
-
-    @property
-    def shown_position(self) -> int | None:
-        """What the consumer group should show."""
-        return self.position
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -88,7 +106,8 @@ class PartitionStatus:
             "mirrored": self.mirrored,
             "owner": self.owner,
             "token": self.token,
-            **asdict(self.totals),
+            **structs.asdict(self.totals),
+            **{each.key: each.value for each in self.further},
         }
 
 
@@ -147,6 +166,7 @@ class JobStatus:
     log_error: str | None = None
     exit_code: int = 0
     """Of the error that kept the log's side away; 0 otherwise."""
+    sections: tuple[Section, ...] = ()
 
     @property
     def started(self) -> bool:
@@ -168,6 +188,7 @@ class JobStatus:
             "given_up": [each.as_json() for each in self.given_up],
             "alerts": [{"kind": each.kind.name.lower(), "text": each.text} for each in self.alerts],
             "log_error": self.log_error,
+            **{each.key: each.values for each in self.sections},
         }
 
 

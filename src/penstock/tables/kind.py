@@ -14,15 +14,17 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.flow.write.manifest import Counts, Marks
+from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.compact import CompactReport, Progress
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, Report, VacuumReport
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
+from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
@@ -151,16 +153,11 @@ class VacuumWish:
     drop_lost: bool = False
 
 
-class RebuildReport(Protocol):
+class RebuildReport(Report, Protocol):
     """What came of making a lost commit log again."""
 
     @property
     def ok(self) -> bool: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-    def lines(self) -> Iterable[str]:
-        """The report for people."""
 
 
 class Kind(Protocol):
@@ -171,8 +168,19 @@ class Kind(Protocol):
         """The key under `table:` in a job file."""
 
     @property
+    def section(self) -> AnyKindSection:
+        """Its part of the job file."""
+
+    @property
     def steps(self) -> tuple[str, ...]:
         """The failpoints of its own commit path, by name."""
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """Those that only this kind has."""
+
+    def meter(self) -> Meter:
+        """How they follow from the events of one job."""
 
     def summary(self, job: JobSpec) -> str:
         """A phrase that says what the job writes."""

@@ -1,10 +1,14 @@
-"""The one place that names every kind of table."""
+"""The one place that names every kind of table, and reads the job files of them all."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from penstock.failpoints import ENVIRONMENT_NAME, STEPS, Failpoint, armed
+from penstock.job import job_set, loader
+from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.kind import ExportKind
@@ -23,3 +27,25 @@ def failpoint() -> Failpoint | None:
 def kind_of(job: JobSpec) -> Kind:
     """The kind of the job's table."""
     return KINDS[job.table.kind]
+
+
+def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
+    """Read a job file; raises `JobFileError` with every fault that it has.
+
+    `env` answers `${env:NAME}`; the process environment by default.
+    """
+    return loader.load_job(path, _sections(), env)
+
+
+def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:
+    """Read the job files; raises one `JobFileError` with every fault of all of them."""
+    return job_set.load_jobs(paths, _sections(), env)
+
+
+def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[job_set.CheckedFile]:
+    """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
+    return job_set.check_jobs(paths, _sections(), env)
+
+
+def _sections() -> list[AnyKindSection]:
+    return [kind.section for kind in KINDS.values()]

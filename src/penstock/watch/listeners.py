@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.events import Listener
-from penstock.tables.export.alerts import RULES_EVENT
+from penstock.events import RULES_EVENT, Listener
 
 
 class Listeners:

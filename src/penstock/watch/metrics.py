@@ -1,9 +1,11 @@
-"""The names of all metrics, each with its help text and labels; the reference page is made from them."""
+"""The metrics of every job and how they follow from events; the reference page, with those of each kind of table."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+
+from penstock.status.metrics import Add, Change, Forget, Metric, Put, number
+from penstock.tables.registry import KINDS
 
 PAGE_HEAD = """\
 # Metrics
@@ -14,16 +16,8 @@ jobs of the process together. Without it, or with `0`, no port is opened. Counte
 
 Metrics with the label `partition` exist for the partitions that the process holds, and disappear when it loses them.
 
-This page is generated from `src/penstock/watch/metrics.py`.
+This page is generated from `src/penstock/watch/metrics.py` and from the metrics that each kind of table declares.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help: str
-    labels: tuple[str, ...] = ("job",)
 
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
@@ -40,15 +34,11 @@ BATCH_SECONDS = Metric(
 )
 LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "Unix time of the last committed batch.")
 RECORDS_READ = Metric(
-    "penstock_records_read_total",
-    "counter",
-    "Records read by committed batches, including those read again for a type.",
+    "penstock_records_read_total", "counter", "Records of committed batches, including those read again for a type."
 )
 RECORDS_WRITTEN = Metric("penstock_records_written_total", "counter", "Records that became rows.")
 RECORDS_QUARANTINED = Metric("penstock_records_quarantined_total", "counter", "Records that went to quarantine.")
-RECORDS_FILTERED = Metric(
-    "penstock_records_filtered_total", "counter", "Records left out by the rules of the job file."
-)
+RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records left out by the job file's rules.")
 FILES_WRITTEN = Metric("penstock_files_written_total", "counter", "Data files of committed batches.")
 BYTES_WRITTEN = Metric("penstock_bytes_written_total", "counter", "Bytes of these files.")
 SLICES_REFUSED = Metric(
@@ -61,70 +51,54 @@ MIRROR_FAILURES = Metric(
     "penstock_mirror_failures_total", "counter", "Times positions could not be mirrored to the consumer group."
 )
 
-POSITION = Metric(
-    "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one.",
-    ("job", "partition"),
-)  # fmt: skip
-GLOBAL_POSITION = Metric(
-    "penstock_global_position", "gauge", "The offset below which every type is written.", ("job", "partition")
-)
-LAG_RECORDS = Metric(
-    "penstock_lag_records", "gauge", "Offsets between the position and the end of the log.", ("job", "partition")
-)
-DISCREPANCY_RECORDS = Metric(
-    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position.",
-    ("job", "partition"),
-)  # fmt: skip
-FAILED_WRITES_PERCENT = Metric(
-    "penstock_failed_writes_percent", "gauge", "The share of the last writes of a type to its final place that failed.",
-    ("job", "type"),
-)  # fmt: skip
-FAILED_WRITES_ALL_PERCENT = Metric(
-    "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
-)
-ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
-    ("job", "rule"),
-)  # fmt: skip
-TYPE_BEHIND_RECORDS = Metric(
-    "penstock_type_behind_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
-    ("job", "type"),
-)  # fmt: skip
-TYPE_WATERMARK = Metric(
-    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; never decreases.",
-    ("job", "type"),
-)  # fmt: skip
-TYPE_FAILING = Metric(
-    "penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.",
-    ("job", "type"),
-)  # fmt: skip
-TYPE_FAILURES = Metric(
-    "penstock_type_failures_total", "counter", "Times a type could not be written for a new reason.",
-    ("job", "type"),
-)  # fmt: skip
-DAYS_COMPLETED = Metric("penstock_days_completed_total", "counter", "Days that became complete.", ("job", "type"))
-DAYS_REOPENED = Metric(
-    "penstock_days_reopened_total", "counter", "Complete days that received late rows.", ("job", "type")
-)
-DAY_MARKER_FAILURES = Metric(
-    "penstock_day_marker_failures_total", "counter", "Times a day's marker file could not be written."
-)
-
 OF_ALL_JOBS = (
     JOB_RUNNING, JOB_FAILURES, RETRIES, CLAIMS_HELD, BATCHES, BATCH_SECONDS, LAST_COMMIT, RECORDS_READ, RECORDS_WRITTEN,
     RECORDS_QUARANTINED, RECORDS_FILTERED, FILES_WRITTEN, BYTES_WRITTEN, SLICES_REFUSED, SLICES_DROPPED,
     MIRROR_FAILURES,
 )  # fmt: skip
-OF_EXPORTS = (
-    POSITION, GLOBAL_POSITION, LAG_RECORDS, DISCREPANCY_RECORDS, FAILED_WRITES_PERCENT, FAILED_WRITES_ALL_PERCENT,
-    ALERT, TYPE_BEHIND_RECORDS, TYPE_WATERMARK, TYPE_FAILING, TYPE_FAILURES, DAYS_COMPLETED, DAYS_REOPENED,
-    DAY_MARKER_FAILURES,
-)  # fmt: skip
+_COUNTED = {
+    "retrying": RETRIES,
+    "slice refused": SLICES_REFUSED,
+    "slice dropped": SLICES_DROPPED,
+    "job failed": JOB_FAILURES,
+    "job crashed": JOB_FAILURES,
+    "mirror failed": MIRROR_FAILURES,
+    "mirror refused": MIRROR_FAILURES,
+}
+_SUMMED = {
+    "read": RECORDS_READ,
+    "written": RECORDS_WRITTEN,
+    "quarantined": RECORDS_QUARANTINED,
+    "filtered": RECORDS_FILTERED,
+    "files": FILES_WRITTEN,
+    "size_bytes": BYTES_WRITTEN,
+}
+_RUNNING = {"job started": 1, "job stopped": 0, "job failed": 0, "job crashed": 0}
+_CLAIMS = {"claim won": 1, "claim lost": -1, "claim released": -1}
+
+
+def common_changes(name: str, fields: Mapping[str, object], now: float) -> Iterator[Change]:
+    """What an event changes, whatever the kind of table."""
+    if name in _COUNTED:
+        yield Add(_COUNTED[name])
+    if name in _RUNNING:
+        yield Put(JOB_RUNNING, _RUNNING[name])
+    if name in _CLAIMS:
+        yield Add(CLAIMS_HELD, _CLAIMS[name])
+        if _CLAIMS[name] < 0:
+            yield Forget("partition", str(fields["partition"]))
+    if name == "batch committed":
+        yield Add(BATCHES, label="behind" if fields.get("catch_up") else "new")
+        yield from (Add(metric, number(fields.get(field, 0))) for field, metric in _SUMMED.items())
+        yield Put(BATCH_SECONDS, number(fields.get("seconds", 0)))
+        yield Put(LAST_COMMIT, now)
 
 
 def page() -> str:
     """The reference page `docs/metrics.md`."""
-    return f"{PAGE_HEAD}\n## Of all jobs\n\n{_rows(OF_ALL_JOBS)}\n## Of exports\n\n{_rows(OF_EXPORTS)}"
+    of_kinds = {f"Of jobs with `table.{kind.name}`": kind.metrics for kind in KINDS.values() if kind.metrics}
+    chapters = {"Of all jobs": OF_ALL_JOBS, **of_kinds}
+    return PAGE_HEAD + "".join(f"\n## {title}\n\n{_rows(metrics)}" for title, metrics in chapters.items())
 
 
 def _rows(metrics: tuple[Metric, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.flow.route.fanout import fanout_stage
-from penstock.flow.route.type_counts import (
-    UNROUTED,
-    FanoutFlow,
-    FanoutReport,
-    RoutedSlice,
-    Share,
-    TypeFlow,
-    decode_fanout,
-)
+from penstock.flow.route.fanout_flow import DEFAULT_LIMITS, FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.pool import PoolLimits
+from penstock.flow.write.report import UNROUTED, Share, TaskReport, decode_report
 from penstock.job.expressions import parse
 from penstock.job.kafka_types import HEADERS_TYPE
 from penstock.job.spec import DaysSpec, DecodeSpec, Policies, RouteSpec
@@ -80,6 +74,7 @@ def fanout_flow(
 ) -> FanoutFlow:
     named = {each.name: each for each in types}
     whole = RoutedSlice(TOPIC_ID, 100, 1_000_000, (100,), dict.fromkeys(named, 100))
+    limits = {each.name: changes.pop(each.name) for each in fields(PoolLimits) if each.name in changes}
     facts: dict[str, Any] = {
         "job": "shop",
         "batch_id": "b1",
@@ -94,6 +89,7 @@ def fanout_flow(
         "staged_folder": "_staged",
         "quarantine_url": str(folder / "quarantine"),
         "slices": {KEY: piece or whole},
+        "limits": replace(DEFAULT_LIMITS, **limits),
         **changes,
     }
     return FanoutFlow(**facts)
@@ -104,7 +100,7 @@ class Outcome:
     """What a task reports, and what its files hold."""
 
     flow: FanoutFlow
-    report: FanoutReport
+    report: TaskReport
 
     @property
     def shares(self) -> Mapping[str, Share]:
@@ -134,7 +130,7 @@ class Outcome:
 def run(flow: FanoutFlow, *batches: pa.RecordBatch) -> Outcome:
     """Run a task over the batches and see that it conserves what it read."""
     (answer,) = fanout_stage(flow)(batches)
-    outcome = Outcome(flow, decode_fanout(answer.column("report")[0].as_py()))
+    outcome = Outcome(flow, decode_report(answer.column("report")[0].as_py()))
     for name, share in outcome.shares.items():
         assert share.counts.written == sum(file.rows for file in share.files) == sum(share.days.values())
         assert share.counts.quarantined == sum(file.rows for file in share.quarantine_files)

@@ -1,4 +1,4 @@
-"""Batches as Spark's Kafka source hands them to a task."""
+"""Batches as the reader hands them to the flow inside a task."""
 
 from __future__ import annotations
 

@@ -14,11 +14,13 @@ import pytest
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
 from penstock.flow.columns.seen_types import from_json
-from penstock.flow.route.fanout import fanout_stage, in_large_parts
-from penstock.flow.route.type_counts import UNROUTED, RoutedSlice, Share, TypeFlow
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import RoutedSlice, TypeFlow
 from penstock.flow.route.type_reader import SHOWS_NOTHING
-from penstock.flow.write.manifest import Counts
+from penstock.flow.stage import log_parts
+from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.names import owner_tag
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.job.expressions import parse
 from penstock.job.spec import (
     DaysSpec,
@@ -30,6 +32,7 @@ from penstock.job.spec import (
     TombstonePolicy,
     UnknownTypePolicy,
 )
+from penstock.logs.log import EpochMark
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, Record, fanout_flow, kafka_part, raw_flow, run, type_flow
 from tests.unit.flow.kafka_batches import types_of
 
@@ -219,7 +222,7 @@ def test_records_that_show_no_field_of_a_type_without_a_schema_are_bad(tmp_path:
     flow = fanout_flow(tmp_path, [type_flow("orders", None)], route=RouteSpec("key"))
     outcome = run(flow, kafka_part(values, keys=[b"orders"] * 3))
     share = outcome.shares["orders"]
-    assert (share.counts, share.new_fields) == (Counts(read=3, quarantined=3), {})
+    assert (share.counts, share.new_fields) == (Counts(read=3, quarantined=3), "")
     reasons = {offset: why.split(" at ")[0] for offset, why in outcome.bad("orders").items()}
     assert reasons == {100: SHOWS_NOTHING, 101: "not JSON", 102: SHOWS_NOTHING}
 
@@ -230,7 +233,7 @@ def test_new_fields_are_told_of_their_type(tmp_path: Path) -> None:
         fanout_flow(tmp_path, [orders(), visits()]), kafka_part(values), kafka_part([record("order", 3)], 102)
     )
     assert types_of(from_json(outcome.shares["orders"].new_fields)) == {"more": pa.int64()}
-    assert outcome.shares["visits"].new_fields == {}
+    assert outcome.shares["visits"].new_fields == ""
 
 
 def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
@@ -248,6 +251,15 @@ def test_a_type_that_refuses_new_fields_fails_alone(tmp_path: Path) -> None:
     lengths = [len(each) for each in part["value"].to_pylist()]
     assert share == Share(Counts(read=3), 100, lengths[0] + lengths[2] + lengths[4], failed=share.failed)
     assert outcome.offsets("visits") == [101, 103]
+
+
+@pytest.mark.parametrize("policy", [NewColumnPolicy.ADD, NewColumnPolicy.FAIL])
+def test_a_name_of_a_field_that_is_no_text_reaches_the_driver(tmp_path: Path, policy: NewColumnPolicy) -> None:
+    """JSON can hold half a surrogate pair, which UTF-8 cannot."""
+    flow = fanout_flow(tmp_path, [orders(), visits()], on=Policies(new_column=policy))
+    share = run(flow, kafka_part([{**record("order", 0), "\ud800": 1}])).shares["orders"]
+    assert list(from_json(share.new_fields)) == (["\ud800"] if policy is NewColumnPolicy.ADD else [])
+    assert bool(share.failed) is (policy is NewColumnPolicy.FAIL)
 
 
 def test_a_folder_that_cannot_be_written_fails_its_type_alone(tmp_path: Path) -> None:
@@ -291,12 +303,16 @@ def test_routes_by_key_header_and_envelope(tmp_path: Path) -> None:
         assert outcome.bad()[102].startswith("envelope is broken" if route.by == "envelope" else "has no type")
 
 
+def unmarked(key: PartitionKey, mark: EpochMark) -> None:
+    raise AssertionError(f"no mark is among these records, but {mark} of {key}")
+
+
 def test_small_batches_are_decoded_together_and_partitions_are_kept_apart() -> None:
     parts = [kafka_part([b"{}"] * 40, 100 + 40 * number) for number in range(5)]
     other = kafka_part([b"{}"]).set_column(1, "partition", pa.array([4], pa.int32()))
-    found = [(key, part.num_rows) for key, part in in_large_parts([*parts, other, *parts[:1]], 100)]
+    found = [(key, part.num_rows) for key, part in log_parts([*parts, other, *parts[:1]], unmarked, 100)]
     assert found == [(KEY, 120), (KEY, 80), (("orders", 4), 1), (KEY, 40)]
-    assert [part.num_rows for _, part in in_large_parts([parts[0]] * 2, 1)] == [40, 40]
+    assert [part.num_rows for _, part in log_parts([parts[0]] * 2, unmarked, 1)] == [40, 40]
 
 
 def test_a_failing_step_is_the_tasks_own_and_no_types(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.flow.route.fanout import fanout_stage
-from penstock.flow.route.fanout_write import REPLAYED
-from penstock.flow.route.type_counts import UNROUTED, RoutedSlice, decode_fanout
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.route.type_files import REPLAYED
 from penstock.flow.write.names import parse_replayed_name
+from penstock.flow.write.report import UNROUTED, decode_report
 from penstock.job.spec import RouteSpec, UnknownTypePolicy
 from tests.unit.flow.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, raw_flow, type_flow
 
@@ -20,7 +21,7 @@ def replayed(folder: Path, piece: RoutedSlice, *batches: pa.RecordBatch) -> Outc
     types = [type_flow("A", SCHEMA), type_flow("B", SCHEMA)]
     flow = fanout_flow(folder, types, piece, replay_run=7)
     (answer,) = fanout_stage(flow)(batches)
-    return Outcome(flow, decode_fanout(answer.column("report")[0].as_py()))
+    return Outcome(flow, decode_report(answer.column("report")[0].as_py()))
 
 
 def piece(**left: tuple[tuple[int, int], ...]) -> RoutedSlice:
@@ -61,5 +62,5 @@ def test_unknown_records_go_to_the_table_of_unknown_types_if_the_job_has_one_now
     whole = RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "other": 100})
     flow = fanout_flow(tmp_path, [type_flow("A", SCHEMA), raw_flow("other")], whole, replay_run=1, route=route)
     (answer,) = fanout_stage(flow)([kafka_part([{"type": "X"}, {"type": "A", "id": 1}])])
-    found = Outcome(flow, decode_fanout(answer.column("report")[0].as_py()))
+    found = Outcome(flow, decode_report(answer.column("report")[0].as_py()))
     assert (found.offsets("other"), found.shares["other"].replayed) == ([100], ((100, 101),))

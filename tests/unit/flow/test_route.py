@@ -15,11 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.flow.columns.kafka_fields import record_headers
+from penstock.flow.columns.seen_types import from_json
 from penstock.flow.decode import payload
 from penstock.flow.decode.misfit import MisfitError
+from penstock.flow.route.fanout_flow import TypeFlow
 from penstock.flow.route.field import FieldRouter, value_at
 from penstock.flow.route.routes import UNKNOWN, groups, last_headers, plain_router
-from penstock.flow.route.type_counts import UNROUTED, TypeFlow
+from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
 from tests.unit.flow.fanouts import fanout_flow, kafka_part, run, type_flow
 
@@ -182,7 +184,7 @@ def test_records_looked_at_together_have_the_values_that_they_have_alone(
 
 def new_fields_reported(folder: Path, values: list[bytes]) -> dict[str, set[str]]:
     outcome = run(fanout_flow(folder, TYPES), kafka_part(values))
-    return {name: set(share.new_fields) for name, share in outcome.shares.items()}
+    return {name: set(from_json(share.new_fields)) for name, share in outcome.shares.items()}
 
 
 def test_a_decoy_brings_its_fields_to_its_own_type_and_not_to_the_one_it_looks_like(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,7 @@ from penstock.errors import TransientError, UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name, staged_name
+from penstock.flow.write.report import REPORT_VERSION, TaskReport, decode_report
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
 DAY = date(2026, 1, 2)
@@ -111,7 +113,7 @@ def test_every_row_is_in_one_file_of_its_day_whatever_the_limits(
 
 def test_the_least_recently_used_file_closes_first(tmp_path: Path) -> None:
     first, second, third = (date(2026, 1, each) for each in (1, 2, 3))
-    writer = writer_of(options_of(tmp_path, open_writers_max=2))
+    writer = writer_of(options_of(tmp_path, open_writers_max=2, row_group_rows_max=1))
     for number, day in enumerate([first, second, first, third, first, second]):
         writer.write(batch([day], number))
     files = [(file.partition_values["day"], numbers_in(tmp_path, file)) for file in writer.finish()]
@@ -121,6 +123,13 @@ def test_the_least_recently_used_file_closes_first(tmp_path: Path) -> None:
         ("2026-01-01", [0, 2, 4]),
         ("2026-01-02", [5]),
     ]
+
+
+def test_a_day_is_one_file_however_few_may_be_open_if_its_rows_can_wait(tmp_path: Path) -> None:
+    writer = writer_of(options_of(tmp_path, open_writers_max=1))
+    for number in range(60):
+        writer.write(batch([date(2026, 1, 1 + number % 20)], number))
+    assert [file.rows for file in writer.finish()] == [3] * 20
 
 
 def test_row_groups_are_cut_by_rows_and_by_bytes(tmp_path: Path) -> None:
@@ -244,8 +253,15 @@ def test_deltalake_and_polars_read_every_type_back_and_skip_by_the_statistics(tm
 
 
 def test_files_of_a_batch_never_share_a_name(tmp_path: Path) -> None:
-    writer = writer_of(options_of(tmp_path, open_writers_max=1))
+    writer = writer_of(options_of(tmp_path, open_writers_max=1, row_group_rows_max=1))
     for number, day in enumerate(itertools.islice(itertools.cycle([DAY, None]), 20)):
         writer.write(batch([day], number))
     files = writer.finish()
     assert len({file.path for file in files}) == len(files) == 20
+
+
+def test_a_report_of_another_version_of_penstock_says_what_to_install() -> None:
+    newer = msgspec.msgpack.encode((REPORT_VERSION + 1, TaskReport()))
+    with pytest.raises(UserError) as raised:
+        decode_report(newer)
+    assert "every executor" in raised.value.hint

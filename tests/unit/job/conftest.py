@@ -9,8 +9,8 @@ from typing import TypeAlias
 import pytest
 
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec
+from penstock.tables.registry import load_job
 from tests.unit.job.descriptors import GARMADON
 
 Load: TypeAlias = Callable[..., JobSpec]

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.check import check
 from penstock.job.faults import JobFileError
-from penstock.job.job_set import load_jobs
+from penstock.tables.registry import load_jobs
 from tests.unit.job.conftest import BASE
 
 app = typer.Typer()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
 from penstock.job.spec import ClaimsSpec, Delivery, JobSpec
+from penstock.tables.registry import load_job
 
 JOB = """\
 job: web

@@ -99,7 +99,6 @@ pytestmark = pytest.mark.usefixtures("descriptors")
         ("s3://lake/shop", "s3://l/s, retry: 30", 11, "table.export.retry", "the unit"),
         ("s3://lake/shop", "s3://l/s, partition_by: [a]", 11, "table.export.partition_by", "unknown key"),
         ("[shop]", f"[shop, {'t' * 200}]", 3, "log.kafka.topics[1]", "180"),
-        ("[shop]", "[shop], reader: spark", 3, "log.kafka.reader", "librdkafka"),
     ],
 )
 def test_a_wrong_value_of_an_export_is_answered_at_its_place(
@@ -262,7 +261,7 @@ def test_everything_wrong_with_an_export_is_answered_at_once(faults: Faults) -> 
         """\
 job: garmadon
 log:
-  kafka: {bootstrap: "kafka-1:9092", topics: [garmadon], reader: spark}
+  kafka: {bootstrap: "kafka-1:9092", topics: [garmadon, garmadon]}
 decode: {format: garmadon, descriptors: garmadon.desc, header: g.Header}
 route: {by: envelop, unknown: drop, unknown_type: rest}
 types:
@@ -277,7 +276,7 @@ alerts: {lag_records: none}
 """
     )
     assert [(line, key) for line, key, _ in found] == [
-        (3, "log.kafka.reader"),
+        (3, "log.kafka.topics[1]"),
         (5, "route.by"),
         (5, "route.unknown_type"),
         (7, "types.fs.message"),

@@ -8,20 +8,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.expressions import Call, Field, KafkaField
-from penstock.job.job_set import check_jobs
-from penstock.job.spec import (
-    AlertLimits,
-    DaysSpec,
-    ExportSpec,
-    MessageName,
-    OutsidePolicy,
-    Rotation,
-    RouteSpec,
-    TypeSpec,
-    TypeStart,
-    UnknownTypePolicy,
-    job_of,
-)
+from penstock.job.spec import DaysSpec, MessageName, OutsidePolicy, RouteSpec, UnknownTypePolicy, job_of
+from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec, TypeStart
+from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import BASE, Load
 from tests.unit.job.descriptors import GARMADON
 

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.faults import JobFileError
-from penstock.job.loader import load_job
+from penstock.tables.registry import load_job
 from tests.unit.job.conftest import BASE, Faults, Load
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -28,6 +28,14 @@ def test_a_misspelt_key_is_answered_with_place_path_and_nearest_key(tmp_path: Pa
     )
     assert caught.value.exit_code == UserError.exit_code
     assert isinstance(caught.value, UserError)
+
+
+@pytest.mark.parametrize("reader", ["spark", "librdkafka"])
+def test_a_key_that_was_removed_is_unknown_and_its_end_is_told(faults: Faults, reader: str) -> None:
+    [(line, key, text)] = faults(BASE.replace("[web_requests]", f"[web_requests], reader: {reader}"))
+    assert (line, key) == (3, "log.kafka.reader")
+    assert text.startswith("unknown key")
+    assert "librdkafka reads in every task" in text
 
 
 def test_an_empty_mapping_lacks_the_four_required_keys(faults: Faults) -> None:

@@ -7,11 +7,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.job.expressions import Call, Constant, Field, KafkaField
-from penstock.job.loader import load_job
 from penstock.job.spec import (
     BadRecordPolicy,
     DecodeSpec,
-    DeltaTableSpec,
     FlushPolicy,
     GapPolicy,
     Limits,
@@ -26,6 +24,8 @@ from penstock.job.spec import (
     TombstonePolicy,
     job_of,
 )
+from penstock.tables.delta.spec import DeltaSpec
+from penstock.tables.registry import load_job
 from tests.unit.job.conftest import BASE, Load
 
 DESIGN_EXAMPLE = """\
@@ -95,7 +95,7 @@ def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
     }
     assert spec.table.path == "s3://lake/web_requests"
     assert spec.table.quarantine_path == "s3://lake/web_requests_quarantine"
-    assert job_of(spec, DeltaTableSpec).table.partition_by == ("date",)
+    assert job_of(spec, DeltaSpec).table.partition_by == ("date",)
     assert spec.on == Policies()
 
 
@@ -128,7 +128,7 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
     assert spec.table.path == str(tmp_path / "data/x")
     assert spec.table.quarantine_path == str(tmp_path / "bad/x")
     assert spec.table.storage_options["AWS_ALLOW_HTTP"] == "true"
-    assert job_of(spec, DeltaTableSpec).table.properties == {
+    assert job_of(spec, DeltaSpec).table.properties == {
         "delta.logRetentionDuration": "interval 2 days",
         "delta.checkpointInterval": "50",
     }

@@ -7,8 +7,9 @@ import pytest
 
 from penstock.job.checks.kafka import CLIENT_NUMBERS, CLIENT_WORDS
 from penstock.job.expressions import KAFKA_NAMES
-from penstock.job.models import JobFile
-from penstock.job.section import Section
+from penstock.job.sections.kind_section import file_model
+from penstock.job.sections.section import Section
+from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import Load
 from tests.unit.job.descriptors import TEXT, descriptor_set
 
@@ -36,12 +37,13 @@ DESCRIPTORS = descriptor_set(
     },
     package="com.criteo.hadoop.garmadon",
 )
-KEYS = sorted({*keys(JobFile), *CLIENT_NUMBERS, *CLIENT_WORDS, *(f"kafka.{name}" for name in KAFKA_NAMES)})
+FILE = file_model([kind.section for kind in KINDS.values()])
+KEYS = sorted({*keys(FILE), *CLIENT_NUMBERS, *CLIENT_WORDS, *(f"kafka.{name}" for name in KAFKA_NAMES)})
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_is_on_the_reference_page(key: str) -> None:
-    if key in ("kafka", "delta", "export"):
+    if key in ("kafka", *KINDS):
         assert f"\n## {'log' if key == 'kafka' else 'table'}.{key}\n" in PAGE
     else:
         assert f"`{key}`" in PAGE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.job.job_set import check_jobs
+from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import BASE
 from tests.unit.job.test_export_job import JSON
 

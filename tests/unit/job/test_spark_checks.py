@@ -10,8 +10,8 @@ import pytest
 from penstock.errors import UserError
 from penstock.job.checks.spark import is_local, merged_spark, refuse_unshared
 from penstock.job.faults import JobFileError
-from penstock.job.job_set import check_jobs
 from penstock.job.spec import JobSpec
+from penstock.tables.registry import check_jobs
 from tests.unit.job.conftest import Load
 
 JOB = """\

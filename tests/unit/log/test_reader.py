@@ -11,8 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Mess
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.route.type_counts import FanoutReport, decode_fanout, encode_fanout
-from penstock.flow.write.manifest import TaskReport, decode_report, encode_report
+from penstock.flow.write.report import TaskReport, decode_report, encode_report
 from penstock.job.kafka_types import RECORD_SCHEMA as SCHEMA
 from penstock.logs.batches import ROWS_MAX, gathered, mark_batch, mark_of
 from penstock.logs.kafka.reader import CHUNK_RECORDS, arrow_batches, pieces_of
@@ -33,7 +32,6 @@ def test_a_mark_is_told_from_records() -> None:
     assert (batch.num_rows, mark_of(batch)) == (0, (("web", 3), mark))
     assert mark_of(pa.RecordBatch.from_pylist([], SCHEMA)) is None
     assert decode_report(encode_report(TaskReport(marks={("web", 3): (mark,)}))).marks == {("web", 3): (mark,)}
-    assert decode_fanout(encode_fanout(FanoutReport(marks={("web", 3): (mark,)}))).marks == {("web", 3): (mark,)}
 
 
 def test_one_slice_gives_every_core_a_piece() -> None:

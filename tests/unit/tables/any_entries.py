@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import TypeStart
 from penstock.lake.state import TOTAL_NAMES, Totals
 from penstock.logs.log import EpochMark, Partition
 from penstock.tables.export.ledger.entry import (
@@ -32,6 +31,7 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 named = texts.filter(bool)
@@ -106,7 +106,7 @@ ranges = st.lists(st.tuples(numbers, numbers), max_size=2).map(tuple)
 replays = st.builds(
     ReplayRecord,
     numbers,
-    st.dictionaries(partitions, ranges, max_size=2),
+    st.lists(st.tuples(partitions, ranges), max_size=2).map(tuple),
     st.dictionaries(named, st.builds(WrittenRecord, numbers, numbers, numbers), max_size=2),
 )
 entries = st.builds(
@@ -122,7 +122,7 @@ entries = st.builds(
     types=st.dictionaries(
         named, st.builds(TypeRecord, texts, st.none() | st.sampled_from(list(TypeStart)), texts), max_size=2
     ),
-    idle=st.dictionaries(partitions, st.integers(-(2**53), 2**53), max_size=2),
+    idle=st.lists(st.tuples(partitions, st.integers(-(2**53), 2**53)), max_size=2).map(tuple),
     renames=rename_lists,
     removes=path_lists,
     pending=rename_lists,
@@ -131,7 +131,7 @@ entries = st.builds(
     dropped=rename_lists,
     retired=numbers,
     failures=st.dictionaries(named, numbers, max_size=2),
-    reopened=reopened,
+    reopened=reopened.map(lambda found: tuple(found.items())),
     closed=day_lists,
     routings=st.dictionaries(named, named, max_size=2),
     replay=st.none() | replays,

@@ -7,15 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.errors import InvariantError
-from penstock.job.spec import (
-    GapPolicy,
-    Payload,
-    Rotation,
-    RouteSpec,
-    TombstonePolicy,
-    TypeStart,
-    UnknownTypePolicy,
-)
+from penstock.job.spec import GapPolicy, Payload, RouteSpec, TombstonePolicy, UnknownTypePolicy
 from penstock.logs.log import Bounds, Slice
 from penstock.tables.export.catching_up.catch_up import CatchUp, CatchUpTerms, catch_up, check_residue, lost_lanes
 from penstock.tables.export.ledger.entry import Entry, EntryKind, StartRecord, TypeRecord
@@ -23,6 +15,7 @@ from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.proposal import RoutedPart, slice_record
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, RoutedFrom, RoutedPartition
+from penstock.tables.export.spec import Rotation, TypeStart
 from tests.routed_parts import EVENTS, Event, Reader
 
 WHOLE = Bounds(0, 1_000)

@@ -8,9 +8,10 @@ import pytest
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.job.loader import load_job
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.tables.export.delta_types import DeltaTypes
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.registry import load_job
 from tests.export_root import MONDAY, ZERO, ExportRoot, filled
 from tests.pipes import CrashError, once_at
 

@@ -14,18 +14,18 @@ from deltalake import DeltaTable
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.job.spec import ExportSpec, job_of
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.vacuum import Dead, vacuum
-from penstock.tables.export.delta_types import DeltaTypes, type_tables
+from penstock.lake.delta.vacuum import Dead
+from penstock.tables.export.delta_types import DeltaTypes
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.replays import LedgerRuns, raise_run
+from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.discard import discard
 from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows
 from tests.pipes import CrashError, once_at
 from tests.unit.tables.replayed_root import in_quarantine, replay, restart, with_bad, with_later_type
-from tests.unit.verify.damaged import append_bad, facts_of, failed, judged, write_with_bad
+from tests.unit.verify.damaged import append_bad, checked, facts_of, failed, write_with_bad
 
 TARGET_BYTES = 1 << 20
 RUN: Rows = {("order", MONDAY): [3, 8], ("click", TUESDAY): [4]}
@@ -71,37 +71,37 @@ def dies(root: ExportRoot, step: str, rows: Rows = RUN, run: int = 1) -> None:
 
 
 def test_a_run_brings_rows_into_the_tables_of_their_types_and_moves_no_position(root: ExportRoot) -> None:
-    before = [each.state([ZERO]).of(ZERO) for each in type_tables(job_of(root.job, ExportSpec), Environment())]
+    before = [each.state([ZERO]).of(ZERO) for each in opened(root).type_tables()]
     assert replay(root, RUN)
     assert (rows_in(root), in_quarantine(root)) == (root.expected, 0)
-    after = [each.state([ZERO]).of(ZERO) for each in type_tables(job_of(root.job, ExportSpec), Environment())]
+    after = [each.state([ZERO]).of(ZERO) for each in opened(root).type_tables()]
     assert [each.position for each in after] == [each.position for each in before]
     assert sorted(each.totals.replayed for each in after) == [1, 2]
     days = pl.read_delta(str(root.lake / "click")).filter(pl.col("kafka_offset") == 4)["day"].to_list()
     assert [str(each) for each in days] == [TUESDAY]
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     assert not replay(root, RUN), "a second run of the same number"
     assert rows_in(root) == root.expected
     root.write(ZERO, 14, 18, {("order", WEDNESDAY): [14, 15], ("click", WEDNESDAY): [16, 17]})
     assert rows_in(root) == root.expected
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 @pytest.mark.parametrize("step", ["entry_written", "renaming", "type_landed", "renamed"])
 def test_a_run_that_dies_behind_its_entry_is_finished_by_the_next_start(root: ExportRoot, step: str) -> None:
     dies(root, step)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     assert restart(root) == 3
     assert (restart(root), in_quarantine(root)) == (0, 0)
     assert rows_in(root) == root.expected
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_rows_that_a_table_has_yet_to_take_are_not_seen_and_counted_where_they_are_staged(root: ExportRoot) -> None:
     dies(root, "type_landed")
     table = opened(root)
     assert dict(table.finishing.unseen(table.state())) == {("order", MONDAY): 1}
-    assert any("2 rows in 1 files wait" in each for each in judged(root.job)["rows"].warnings)
+    assert any("2 rows in 1 files wait" in each for each in checked(root.job)["rows"].warnings)
     table.complete()
     assert not table.finishing.unseen(table.state())
 
@@ -122,7 +122,7 @@ def test_a_table_that_does_not_answer_holds_back_its_type_alone(root: ExportRoot
     table.complete()
     assert rows_in(root) == root.expected
     assert restart(root) == 3
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_later_run_waits_for_the_one_before_it(root: ExportRoot) -> None:
@@ -156,7 +156,7 @@ def test_an_exporter_goes_on_beside_a_replay_and_finishes_what_it_owes(root: Exp
     root.write(ZERO, 14, 18, {("order", WEDNESDAY): [14, 15], ("click", WEDNESDAY): [16, 17]})
     assert rows_in(root) == root.expected
     assert restart(root) == 3
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 @pytest.mark.parametrize("step", ["entry_written", "type_landed"])
@@ -165,27 +165,26 @@ def test_compaction_and_vacuum_between_neither_lose_nor_double(root: ExportRoot,
     late = opened(root)
     late.ledger.refresh()
     root.stage_replay(ZERO, 1, {("click", MONDAY): [4]})
-    for each in type_tables(job_of(root.job, ExportSpec), Environment()):
-        assert vacuum(each).deleted == () or step == "type_landed"
+    assert vacuum(opened(root)).deleted == () or step == "type_landed"
     opened(root).complete()
-    for each in type_tables(job_of(root.job, ExportSpec), Environment()):
+    for each in opened(root).type_tables():
         assert compact(each, TARGET_BYTES).files_removed
-        assert {dead.reason for dead in vacuum(each).deleted} <= {Dead.REPLAYED}
+    assert {dead.reason for dead in vacuum(opened(root)).deleted} <= {Dead.REPLAYED}
     late.complete()
     assert rows_in(root) == root.expected
     assert restart(root) == 3
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_type_whose_first_rows_are_replayed_begins_its_table_with_them(root: ExportRoot) -> None:
     later = with_later_type(root)
     later.catch_up(ZERO, {"view": 0}, 14, {})
     assert replay(later, {("view", MONDAY): [3]})
-    assert failed(judged(later.job)) == []
+    assert failed(checked(later.job)) == []
     later.write(ZERO, 14, 16, {("view", WEDNESDAY): [14, 15]})
-    assert failed(judged(later.job)) == []
+    assert failed(checked(later.job)) == []
     assert rows_in(later)["view", 0, 3] == 1
-    (view,) = [each for each in type_tables(job_of(later.job, ExportSpec), Environment()) if "view" in each.spec.path]
+    (view,) = [each for each in opened(later).type_tables() if "view" in each.spec.path]
     assert view.state([ZERO]).of(ZERO).totals.replayed == 1
 
 
@@ -211,15 +210,15 @@ def test_a_ledger_that_was_begun_anew_goes_on_from_the_runs_that_the_tables_know
 
 def test_a_verification_does_not_mind_what_is_replayed_meanwhile(root: ExportRoot) -> None:
     facts = facts_of(root.job)
-    quarantined = facts.quarantined
+    quarantined = facts.quarantine.taken
     replay(root, {("order", MONDAY): [3]}, removes=False)
     assert quarantined.rows == 3
-    assert failed(judged(root.job, facts)) == []
-    for each in type_tables(job_of(root.job, ExportSpec), Environment()):
+    assert failed(checked(root.job, facts)) == []
+    for each in opened(root).type_tables():
         compact(each, TARGET_BYTES)
     with pytest.raises(TransientError, match="meanwhile"):
-        judged(root.job, facts)
-    assert failed(judged(root.job)) == []
+        checked(root.job, facts)
+    assert failed(checked(root.job)) == []
 
 
 def test_what_a_run_took_is_not_discarded_and_the_rest_is(root: ExportRoot) -> None:
@@ -246,4 +245,4 @@ def test_a_replayed_file_that_is_lost_before_it_is_seen_is_given_up(tmp_path: Pa
     assert restart(root) == 3
     totals = root.state.of(ZERO).totals
     assert (totals.quarantined, totals.replayed, totals.vanished) == (1, 1, 2)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []

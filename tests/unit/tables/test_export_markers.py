@@ -11,11 +11,11 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.failpoints import Failpoint
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
-from penstock.tables.export.status.day_answers import DayState
-from penstock.tables.export.status.status import day_answers
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.day_answers import DayState, day_answers
 from penstock.tables.export.table import ExportTable
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.watched_storage import WatchedStorage
@@ -178,7 +178,7 @@ def test_a_marker_left_by_a_process_that_died_over_it_goes_at_the_next_start(tmp
     root.write(ZERO, 20, 25, {("order", MONDAY): range(20, 25)})
     assert marker(root) is None
     root.table.storage.put(root.table.places.marker("order", MONDAY), stale)
-    root.open().finishing.sweep_markers()
+    root.open().finishing.remove_stale_markers()
     assert marker(root) is None
 
 

@@ -1,4 +1,4 @@
-"""A lost ledger is made again from names and footers, or the doubt is named and nothing is written (RULES L6)."""
+"""A lost ledger is made again from names and footers, or the ambiguity is named and nothing is written (RULES L6)."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def rebuilt(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) 
     return report
 
 
-def doubts(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> set[str]:
+def ambiguities(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> set[str]:
     """The reasons why nothing was written."""
     report = rebuilt(root, bounds)
     assert (report.number, report.ok) == (None, False)
     assert root.state.number == 0
     assert not (root.lake / "_penstock" / "shop" / "ledger").exists()
-    return {each.reason for each in report.doubts}
+    return {each.reason for each in report.ambiguities}
 
 
 def rewrite_footer(path: Path, **facts: object) -> None:
-    """The same rows under another testimony."""
+    """The same rows under another footer."""
     table = pq.ParquetFile(path).read()
     told = {**footer_of(path), **facts}
     with pq.ParquetWriter(path, table.schema) as writer:
@@ -206,18 +206,18 @@ def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
     assert rebuilt(root, only).ok
     lose_ledger(root)
     (root.lake / "order" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
-    assert doubts(root, only) == {"a part of the slice left no file"}
+    assert ambiguities(root, only) == {"a part of the slice left no file"}
 
 
-def test_a_missing_file_of_a_batch_is_a_doubt_with_partition_offsets_and_files(tmp_path: Path) -> None:
+def test_a_missing_file_of_a_batch_is_an_ambiguity_with_partition_offsets_and_files(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
     (root.lake / "click" / f"day={MONDAY}" / "shop.1.19.parquet").unlink()
     report = rebuilt(root)
-    (doubt,) = report.doubts
-    assert (doubt.partition, doubt.offsets) == ("shop/1", (10, 20))
-    assert doubt.files == (f"order/day={MONDAY}/shop.1.15.parquet",)
-    assert doubt.reason == "its task wrote 1 files of type click, none is there and nothing caught up with it"
+    (ambiguity,) = report.ambiguities
+    assert (ambiguity.partition, ambiguity.offsets) == ("shop/1", (10, 20))
+    assert ambiguity.files == (f"order/day={MONDAY}/shop.1.15.parquet",)
+    assert ambiguity.reason == "its task wrote 1 files of type click, none is there and nothing caught up with it"
     assert root.state.number == 0
 
 
@@ -227,7 +227,9 @@ def test_a_slice_of_which_every_file_is_gone_is_a_hole(tmp_path: Path) -> None:
     for path in root.lake.glob(f"*/day={MONDAY}/shop.0.1?.parquet"):
         path.unlink()
     report = rebuilt(root)
-    assert [(each.reason, each.offsets) for each in report.doubts] == [("no file tells of these offsets", (10, 20))]
+    assert [(each.reason, each.offsets) for each in report.ambiguities] == [
+        ("no file tells of these offsets", (10, 20))
+    ]
 
 
 def test_a_file_closed_early_needs_another_that_counts_it(tmp_path: Path) -> None:
@@ -238,10 +240,10 @@ def test_a_file_closed_early_needs_another_that_counts_it(tmp_path: Path) -> Non
     assert rebuilt(root).ok
     lose_ledger(root)
     rewrite_footer(root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet", types=None)
-    assert doubts(root) == {"no file tells how many its task wrote"}
+    assert ambiguities(root) == {"no file tells how many its task wrote"}
 
 
-def test_a_type_that_failed_in_a_batch_is_no_doubt_and_is_read_again(tmp_path: Path) -> None:
+def test_a_type_that_failed_in_a_batch_is_no_ambiguity_and_is_read_again(tmp_path: Path) -> None:
     """Its files were written and counted in the footers of the others, and never landed."""
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO)
@@ -261,10 +263,10 @@ def test_a_type_that_failed_in_a_batch_is_no_doubt_and_is_read_again(tmp_path: P
     lose_ledger(root)
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.29.parquet").unlink()
     lost = "its task wrote 2 files of type click, none is there and nothing caught up with it"
-    assert doubts(root, {ZERO: Bounds(0, 40)}) == {lost}
+    assert ambiguities(root, {ZERO: Bounds(0, 40)}) == {lost}
 
 
-def test_a_catch_up_in_two_slices_of_which_one_is_lost_is_a_doubt(tmp_path: Path) -> None:
+def test_a_catch_up_in_two_slices_of_which_one_is_lost_is_an_ambiguity(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO)
     root.write(ZERO, 0, 20, {("order", MONDAY): range(5), ("click", MONDAY): range(5, 20)}, failed=["click"])
@@ -276,7 +278,9 @@ def test_a_catch_up_in_two_slices_of_which_one_is_lost_is_a_doubt(tmp_path: Path
     assert rebuilt(root, only).ok
     lose_ledger(root)
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.11.parquet").unlink()
-    assert doubts(root, only) == {"its task wrote 1 files of type click, none is there and nothing caught up with it"}
+    assert ambiguities(root, only) == {
+        "its task wrote 1 files of type click, none is there and nothing caught up with it"
+    }
 
 
 def test_a_type_that_landed_in_a_part_of_a_slice_has_lost_the_rest(tmp_path: Path) -> None:
@@ -286,20 +290,20 @@ def test_a_type_that_landed_in_a_part_of_a_slice_has_lost_the_rest(tmp_path: Pat
     root.write(ZERO, 0, 20, rows, pieces=(0, 10))
     lose_ledger(root)
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.12.parquet").unlink()
-    assert doubts(root, {ZERO: Bounds(0, 20)}) == {"0 files of type click are there, and its task wrote 1"}
+    assert ambiguities(root, {ZERO: Bounds(0, 20)}) == {"0 files of type click are there, and its task wrote 1"}
 
 
-def test_a_compaction_that_was_cut_short_with_the_ledger_is_a_doubt(tmp_path: Path) -> None:
+def test_a_compaction_that_was_cut_short_with_the_ledger_is_an_ambiguity(tmp_path: Path) -> None:
     root = filled(tmp_path)
     original = root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet"
     data = original.read_bytes()
     compact(root.table)
     lose_ledger(root)
     original.write_bytes(data)
-    assert "its rows are there twice, a compaction was cut short" in doubts(root)
+    assert "its rows are there twice, a compaction was cut short" in ambiguities(root)
 
 
-def test_files_that_were_moved_damaged_or_made_by_others_are_doubts(tmp_path: Path) -> None:
+def test_files_that_were_moved_damaged_or_made_by_others_are_ambiguities(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
     folder = root.lake / "order" / f"day={MONDAY}"
@@ -307,12 +311,12 @@ def test_files_that_were_moved_damaged_or_made_by_others_are_doubts(tmp_path: Pa
     (folder / "shop.0.5.parquet").rename(root.lake / "order" / f"day={TUESDAY}" / "shop.0.5.parquet")
     pq.write_table(pa.table({"id": [1]}), folder / "shop.0.77.parquet")
     (folder / "shop.0.78.parquet").write_bytes(b"torn")
-    found = doubts(root)
+    found = ambiguities(root)
     assert {"its name and its footer disagree", "its footer does not tell which batch wrote it"} <= found
     assert any(each.startswith("its footer cannot be read") for each in found)
 
 
-def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
+def test_rows_that_two_batches_wrote_are_an_ambiguity(tmp_path: Path) -> None:
     root = filled(tmp_path)
     lose_ledger(root)
     folder = root.lake / "click" / f"day={MONDAY}"
@@ -320,7 +324,7 @@ def test_rows_that_two_batches_wrote_are_a_doubt(tmp_path: Path) -> None:
     rewrite_footer(
         folder / "shop.0.8.parquet", batch="another", last=8, types={"click": {"files": 1, "first": 6, "last": 8}}
     )
-    assert doubts(root) == {"two slices overlap", "two batches wrote rows of click here"}
+    assert ambiguities(root) == {"two slices overlap", "two batches wrote rows of click here"}
 
 
 def test_a_ledger_that_is_there_is_never_written_over(tmp_path: Path) -> None:
@@ -336,7 +340,7 @@ def test_a_ledger_that_is_there_is_never_written_over(tmp_path: Path) -> None:
 def test_a_root_without_files_has_nothing_to_rebuild(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     lose_ledger(root)
-    assert doubts(root, {}) == {"there are no data files of this job"}
+    assert ambiguities(root, {}) == {"there are no data files of this job"}
 
 
 @pytest.mark.parametrize(("start", "ok"), [(StartAt.EARLIEST, True), (StartAt.LATEST, False)])

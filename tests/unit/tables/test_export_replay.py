@@ -23,7 +23,7 @@ from penstock.tables.quarantine.table import open_quarantine
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, job_file, rows_in
 from tests.pipes import CrashError
 from tests.unit.tables.replayed_root import BAD, in_quarantine, replay, restart, with_bad, with_later_type
-from tests.unit.verify.damaged import append_bad, failed, judged, write_with_bad
+from tests.unit.verify.damaged import append_bad, checked, failed, write_with_bad
 
 
 def rebuilt(root: ExportRoot) -> RebuildReport:
@@ -42,7 +42,7 @@ def test_a_run_brings_rows_and_moves_nothing_but_its_counts(tmp_path: Path) -> N
     assert (here.totals.quarantined, here.totals.replayed, here.totals.written) == (3, 3, before.totals.written)
     assert rows_in(root.lake) == root.expected
     assert in_quarantine(root) == 0
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     newest = root.table.ledger.last(1)[0]
     assert (newest.kind, root.state.replay_run, root.state.replay_entry) == (EntryKind.REPLAY, 1, newest.number)
 
@@ -53,18 +53,18 @@ def test_a_run_that_dies_behind_its_entry_is_finished_by_the_next_start(tmp_path
     with pytest.raises(CrashError):
         replay(root, {("order", MONDAY): [3, 8], ("click", MONDAY): [4]}, step=step)
     root.expected.update([("order", 0, 3), ("order", 0, 8), ("click", 0, 4)])
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     assert restart(root) == 3
     assert (restart(root), in_quarantine(root)) == (0, 0)
     assert rows_in(root.lake) == root.expected
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_run_that_dies_before_its_removal_is_taken_out_by_whoever_comes_next(tmp_path: Path) -> None:
     root = with_bad(tmp_path)
     assert replay(root, {("order", MONDAY): [3]}, removes=False)
     assert in_quarantine(root) == 3
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found) == []
     assert any("unfinished" in each for each in found["rows"].warnings)
     quarantine = open_quarantine(root.job)
@@ -72,7 +72,7 @@ def test_a_run_that_dies_before_its_removal_is_taken_out_by_whoever_comes_next(t
     assert finish_replay(LedgerRuns(root.open()), quarantine) == 1
     assert replay(root, {("order", MONDAY): [4]}, 2)
     assert in_quarantine(root) == 1
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_run_that_died_before_its_entry_leaves_only_what_vacuum_takes(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_quarantine_that_was_made_anew_knows_no_run_and_nothing_is_owed_to_it(
     append_bad(root)
     assert restart(root) == 0
     assert in_quarantine(root) == 2
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_of_two_replays_at_once_one_begins_anew(tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_of_two_replays_at_once_one_begins_anew(tmp_path: Path) -> None:
     assert not replay(root, {("order", MONDAY): [3]}, table=slow)
     assert rows_in(root.lake) == root.expected
     with pytest.raises(InvariantError):
-        record = ReplayRecord(1, {ZERO: ((4, 5),)})
+        record = ReplayRecord(1, ((ZERO, ((4, 5),)),))
         apply(root.state, Entry(root.state.number + 1, EntryKind.REPLAY, "shop", "b", 0.0, replay=record))
 
 
 @pytest.mark.parametrize("offsets", [((14, 15),), ((0, 4),)], ids=["beyond the position", "more than were bad"])
 def test_what_was_never_bad_cannot_be_replayed(tmp_path: Path, offsets: tuple[tuple[int, int], ...]) -> None:
     root = with_bad(tmp_path)
-    record = ReplayRecord(1, {ZERO: offsets})
+    record = ReplayRecord(1, ((ZERO, offsets),))
     with pytest.raises(InvariantError, match="never bad"):
         apply(root.state, Entry(root.state.number + 1, EntryKind.REPLAY, "shop", "b", 0.0, replay=record))
 
@@ -134,7 +134,7 @@ def test_replayed_files_are_compacted_with_the_others(tmp_path: Path) -> None:
     assert compact(root.open(), all_days=True).files_removed == 5
     assert not [each for each in root.files() if "replayed" in each]
     assert rows_in(root.lake) == root.expected
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["as they were written", "compacted"])
@@ -144,13 +144,13 @@ def test_a_rebuild_counts_replayed_rows_and_reads_none_of_them_again(tmp_path: P
     if compacted:
         compact(root.open(), all_days=True)
     report = rebuilt(root)
-    assert report.ok, report.doubts
+    assert report.ok, report.ambiguities
     here = root.state.of(ZERO)
     assert (here.position, here.totals.quarantined, here.totals.replayed) == (14, 3, 2)
     assert (root.state.replay_run, root.state.types["order"].rows) == (1, 7)
     assert restart(root) == 0
     assert in_quarantine(root) == 1
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_type_whose_only_rows_were_replayed_is_beyond_them_after_a_rebuild(tmp_path: Path) -> None:
@@ -168,22 +168,22 @@ def test_a_rebuild_finishes_the_removal_that_the_lost_ledger_owed(tmp_path: Path
     root = with_bad(tmp_path)
     replay(root, {("order", MONDAY): [3, 8]}, removes=False)
     assert rebuilt(root).ok
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     assert restart(root) == 2
     assert in_quarantine(root) == 1
     assert replay(root, {("order", MONDAY): [4]}, 2)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
-def test_replayed_rows_that_no_slice_is_proved_to_have_passed_are_a_doubt(tmp_path: Path) -> None:
+def test_replayed_rows_that_no_slice_is_proved_to_have_passed_are_an_ambiguity(tmp_path: Path) -> None:
     root = with_bad(tmp_path)
     write_with_bad(root, ZERO, (14, 16), {}, (14, 15))
     append_bad(root)
     replay(root, {("order", MONDAY): [15]})
     report = rebuilt(root)
-    (doubt,) = report.doubts
-    assert (doubt.partition, doubt.offsets) == ("shop/0", (15, 16))
-    assert "beyond the last slice" in doubt.reason
+    (ambiguity,) = report.ambiguities
+    assert (ambiguity.partition, ambiguity.offsets) == ("shop/0", (15, 16))
+    assert "beyond the last slice" in ambiguity.reason
 
 
 def test_a_type_that_reads_the_log_again_takes_nothing_of_that_out_of_quarantine(tmp_path: Path) -> None:
@@ -202,11 +202,11 @@ def test_a_type_that_reads_the_log_again_takes_nothing_of_that_out_of_quarantine
 def test_an_unfinished_run_is_no_fault_where_a_later_type_read_the_log_again(tmp_path: Path) -> None:
     later = with_later_type(with_bad(tmp_path))
     later.catch_up(ZERO, {"view": 0}, 14, {("view", MONDAY): [3, 4]})
-    assert failed(judged(later.job)) == []
+    assert failed(checked(later.job)) == []
     replay(later, {("order", MONDAY): [8]}, removes=False)
-    assert failed(judged(later.job)) == []
+    assert failed(checked(later.job)) == []
     assert restart(later) == 1
-    assert failed(judged(later.job)) == []
+    assert failed(checked(later.job)) == []
 
 
 def test_where_a_backfill_wrote_nothing_nothing_can_come_twice(tmp_path: Path) -> None:

@@ -18,15 +18,16 @@ from penstock.cli.maintenance.vacuum import vacuum as vacuum_command
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import compacted_name, owner_tag, staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.compact import compact
 from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.ledger.proposal import RoutedPart
+from penstock.tables.export.table import PROBE
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import (
@@ -41,15 +42,15 @@ from tests.export_root import (
     rows_in,
     rows_stored,
 )
-from tests.unit.verify.damaged import failed, judged
+from tests.unit.verify.damaged import checked, failed
 
 STAGE_AGE_SECONDS = 3600.0
 LATER = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)
 UNIQUE = "0" * 32
 
 
-def started(folder: Path) -> ExportRoot:
-    root = ExportRoot(job_file(folder))
+def started(folder: Path, export: str = "") -> ExportRoot:
+    root = ExportRoot(job_file(folder, export=export))
     root.start(ZERO)
     return root
 
@@ -185,9 +186,9 @@ def test_a_pending_rename_whose_staged_file_is_gone_is_dropped_on_demand(tmp_pat
     assert (state.types["order"].rows, state.types["order"].files) == (0, 0)
     totals = state.of(ZERO).totals
     assert (totals.written, totals.vanished, totals.conserved) == (7, 3, True)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     root.write(ZERO, 10, 15, {("order", MONDAY): range(10, 15)})
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_a_file_that_is_only_out_of_place_is_not_dropped(tmp_path: Path) -> None:
@@ -206,6 +207,16 @@ def test_old_probes_go_and_young_ones_stay(tmp_path: Path) -> None:
     root.table.storage.put(probe, b"")
     assert deleted(root) == []
     assert deleted(root, LATER) == [probe]
+
+
+def test_old_probes_in_the_log_of_a_types_table_go_and_young_ones_stay(tmp_path: Path) -> None:
+    """A replay asks so whether the table will take its files; a process may die before it takes the probe away."""
+    root = filled(tmp_path, export="format: delta")
+    probe = f"order/_delta_log/{PROBE}{UNIQUE}"
+    root.table.storage.put(probe, b"")
+    assert vacuum(root.open()).kept["staged or probed a short while ago"] == 1
+    assert deleted(root, LATER) == [probe]
+    assert failed(checked(root.job)) == []
 
 
 def test_a_dry_run_deletes_nothing_and_tells_the_same(tmp_path: Path) -> None:
@@ -231,7 +242,7 @@ def test_where_a_rename_is_a_copy_sources_are_kept_for_a_while(tmp_path: Path) -
 
 
 def test_vacuum_and_a_batch_in_flight_do_not_meet(tmp_path: Path) -> None:
-    """What is listed before a commit and judged after it is judged by the state after it."""
+    """What is listed before a commit and checked after it is checked by the state after it."""
     root = started(tmp_path)
     shares = root.stage(ZERO, (0, 10), {("order", MONDAY): range(10)}, pieces=(0,))
     part = RoutedPart(Slice(ZERO, 0, 10, 0), TOKEN, shares, {"order": 0, "click": 0})
@@ -298,8 +309,9 @@ def append_listed(root: ExportRoot) -> None:
     quarantine_of(root).append_listed([Listed(ZERO, listing.number, "", listing.files)])
 
 
-def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_path: Path) -> None:
-    root = started(tmp_path)
+@pytest.mark.parametrize("export", ["format: parquet", "format: delta"])
+def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_path: Path, export: str) -> None:
+    root = started(tmp_path, export)
     commit_bad(root, 0, 10)
     append_listed(root)
     (orphan,) = stage_bad(root, ZERO, 10, 20)

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.codec import (
+    VERSION,
     UnreadableLedgerError,
     decode_entry,
     decode_state,
@@ -44,9 +44,10 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 from tests.unit.tables.any_entries import entries, states
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "ledger" / "v1"
+GOLDEN = Path(__file__).parents[2] / "golden" / "ledger" / "v2"
 ZERO, ONE = Partition("events", "kQ2x", 0), Partition("events", "kQ2x", 1)
 DAY = "2026-03-01"
 STAGED = "_penstock/garmadon/staged"
@@ -100,7 +101,7 @@ RELEASED: dict[EntryKind, Entry] = {
         renames=(MOVE,),
         pending=(STUCK,),
         failures={"gc": 2},
-        reopened={("fs", "2026-02-28"): 1_772_323_000_000},
+        reopened=((("fs", "2026-02-28"), 1_772_323_000_000),),
         closed=(("gc", "2026-02-27"),),
     ),
     EntryKind.CATCH_UP: said(
@@ -115,7 +116,7 @@ RELEASED: dict[EntryKind, Entry] = {
     EntryKind.IDLE: said(
         6,
         EntryKind.IDLE,
-        idle={ZERO: 1_772_323_200_000, ONE: 0},
+        idle=((ZERO, 1_772_323_200_000), (ONE, 0)),
         pending_marks=(("fs", DAY),),
         dropped=(STUCK,),
         retired=1005,
@@ -138,7 +139,7 @@ RELEASED: dict[EntryKind, Entry] = {
         9,
         EntryKind.REPLAY,
         renames=(RETURNED,),
-        replay=ReplayRecord(3, {ZERO: ((7, 8), (41, 43))}, {"gc": WrittenRecord(3, 1, 700, {DAY: 3})}),
+        replay=ReplayRecord(3, ((ZERO, ((7, 8), (41, 43))),), {"gc": WrittenRecord(3, 1, 700, {DAY: 3})}),
     ),
 }
 SNAPSHOT = LedgerState(
@@ -204,25 +205,30 @@ def test_an_entry_without_contents_is_an_entry() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"v": 2},
-        {"v": None},
-        {"penstock": "snapshot"},
-        {"penstock": "checkpoint"},
         {"kind": "erasure"},
         {"number": ...},
-        {"batch": ...},
-        {"v": ...},
+        {"batch_id": ...},
         {"types": []},
         {"slices": {"start": 0}},
         {"renames": [{"source": "a", "target": "b", "type": "c", "colour": "red"}]},
+        {"colour": "red"},
     ],
     ids=str,
 )
-def test_an_entry_of_another_kind_or_version_stops_the_reader(change: dict[str, Any]) -> None:
-    body = {**json.loads(encode_entry(RELEASED[EntryKind.BATCH])), **change}
-    data = json.dumps({name: value for name, value in body.items() if value is not ...}).encode()
+def test_an_entry_with_anything_wrong_or_unknown_in_it_stops_the_reader(change: dict[str, Any]) -> None:
+    body = {**json.loads(encode_entry(RELEASED[EntryKind.BATCH]))["entry"], **change}
+    entry = {name: value for name, value in body.items() if value is not ...}
     with pytest.raises(UnreadableLedgerError):
-        decode_entry(data)
+        decode_entry(json.dumps({"v": VERSION, "entry": entry}).encode())
+
+
+@pytest.mark.parametrize("version", [1, VERSION + 1, None, "2"])
+def test_an_object_of_another_version_stops_the_reader_with_its_version(version: Any) -> None:
+    body = json.loads(encode_entry(RELEASED[EntryKind.BATCH]))
+    with pytest.raises(UnreadableLedgerError, match=f"is of version {version}, not {VERSION}"):
+        decode_entry(json.dumps({**body, "v": version}).encode())
+    with pytest.raises(UnreadableLedgerError):
+        decode_entry(json.dumps({"entry": body["entry"]}).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'"entry"', b"null", b"\xff\xfe", b"{}"])

@@ -6,7 +6,6 @@ import pytest
 
 from penstock.environment import new_batch_id
 from penstock.errors import InvariantError
-from penstock.job.spec import TypeStart
 from penstock.lake.proposal import FencePart
 from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
@@ -14,6 +13,7 @@ from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, WrittenRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.state import Cause, LedgerState
+from penstock.tables.export.spec import TypeStart
 from penstock.tables.export.table import ExportTable
 from tests.routed_parts import (
     EVENTS,

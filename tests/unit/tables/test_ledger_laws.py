@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.route.type_counts import UNROUTED
-from penstock.job.spec import TypeStart
+from penstock.flow.write.report import UNROUTED
 from penstock.tables.export.ledger.codec import decode_entry, decode_state, encode_entry, encode_state
 from penstock.tables.export.ledger.entry import Entry, EntryKind, StartRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.proposal import RoutedPart, check, slice_record
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, RoutedPartition
+from penstock.tables.export.spec import TypeStart
 from tests.routed_parts import EVENTS, Event, Reader
 
 LOG_ENDS = 24

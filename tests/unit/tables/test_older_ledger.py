@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import UserError
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.logs.log import Bounds
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.names import day_folder
 from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.tables.export.status.status import day_answers
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.day_answers import day_answers
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot, filled, job_file, rows_in
 
 

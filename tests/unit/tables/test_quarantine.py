@@ -18,9 +18,10 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key, replay_key, table_key
 from penstock.lake.delta.table import Change, Table
-from penstock.lake.delta.vacuum import Kept, vacuum
+from penstock.lake.delta.vacuum import Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition
+from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.discard import DiscardReport, discard
 from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
 from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows
@@ -37,7 +38,7 @@ from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit
 from tests.pipes import CrashError, crash_at
-from tests.unit.verify.damaged import append_bad, failed, judged, write_with_bad
+from tests.unit.verify.damaged import append_bad, checked, failed, write_with_bad
 
 OTHER = "other-job"
 
@@ -338,7 +339,7 @@ def test_the_quarantine_of_an_earlier_export_is_refused_and_can_be_discarded(tmp
     assert "table.export.quarantine" in refused.value.hint
     root.start(EXPORTED)
     write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(9)}, [9])
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert "belongs to an earlier table" in checks["rows"].detail
     with pytest.raises(EarlierLifeError):

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from deltalake import write_deltalake
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DeltaTableSpec
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.table import open_table
 from penstock.tables.quarantine.rows import find_rows, list_rows
 
@@ -24,7 +24,7 @@ def threads():
 row = {"job": "web", "topic": "web", "topic_id": "id", "partition": 0, "offset": 7, "error": "bad", "value": b"x"}
 full = {field.name: row.get(field.name) for field in QUARANTINE_SCHEMA} | {"quarantined_at": datetime.now(UTC)}
 write_deltalake(sys.argv[1], pa.Table.from_pylist([full] * 1000, schema=QUARANTINE_SCHEMA))
-table = open_table(DeltaTableSpec(path=sys.argv[1]), "web")
+table = open_table(TablePlace(path=sys.argv[1]), "web")
 before = threads()
 assert list_rows(table, 20).rows == 1000
 assert len(find_rows(table, "web", 0, 7)) == 1000

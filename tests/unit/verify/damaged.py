@@ -1,4 +1,4 @@
-"""The root of a routed job with bad records, and the ways to damage it."""
+"""The root of an export with bad records, and the ways to damage it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.names import staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import ExportSpec, JobSpec, job_of
+from penstock.flow.write.report import UNROUTED, Share
+from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition, Slice
-from penstock.proof.findings import Check, Offence, OffenceKind, Verdict, earliest
+from penstock.proof.findings import Check, Verdict, Violation, ViolationKind, earliest
+from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.sources import Depth
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.proof.facts import LedgerFacts
-from penstock.tables.export.proof.verification import find_landed, ledger_facts, own_checks, swept
+from penstock.tables.export.proof.verification import ledger_facts, provable
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import MONDAY, TOKEN, ZERO, ExportRoot, Rows, job_file
 
@@ -37,12 +39,12 @@ def facts_of(job: JobSpec) -> LedgerFacts:
     return facts
 
 
-def judged(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
+def checked(job: JobSpec, facts: LedgerFacts | None = None, offsets_per_pass_max: int = 1000) -> Checks:
     """What `verify` says of ledger and files, without a log."""
     facts = facts or facts_of(job)
-    landed = find_landed(job_of(job, ExportSpec), facts)
-    sweep = swept(job, facts, landed, Depth(False, None, offsets_per_pass_max))
-    return {check.name: check for check in own_checks(facts, landed, sweep)}
+    table = provable(job_of(job, ExportSpec), facts)
+    offsets = Reconciliation.of(job, table.subject, table.sources, Depth(False, None, offsets_per_pass_max))
+    return {check.name: check for check in (*table.own_checks(offsets), offsets.check_offsets())}
 
 
 def failed(checks: Checks) -> list[str]:
@@ -117,12 +119,12 @@ def entry_path(root: ExportRoot, number: int) -> Path:
     return root.lake / root.table.places.entry(number)
 
 
-def first_offence(checks: Checks) -> Offence | None:
-    return earliest(check.offence for check in checks.values())
+def first_violation(checks: Checks) -> Violation | None:
+    return earliest(check.violation for check in checks.values())
 
 
-def at(partition: int, offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
-    return Offence("shop", partition, offset, kind, end)
+def at(partition: int, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
+    return Violation("shop", partition, offset, kind, end)
 
 
 def bad_root(tmp_path: Path) -> ExportRoot:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.proof.findings import Offence, OffenceKind
+from penstock.proof.findings import Violation, ViolationKind
 from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
@@ -25,6 +25,7 @@ from penstock.tables.export.ledger.entry import (
 )
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition
 from penstock.tables.export.proof.chain import Chain
+from penstock.tables.export.spec import TypeStart
 from tests.routed_parts import EVENTS
 from tests.unit.tables.test_ledger_laws import FIRST_TYPES, LOG_ENDS, NEW, Story, causes, logs
 
@@ -65,8 +66,8 @@ def state_at(position: int, totals: Totals, lanes: dict[str, Lane] | None = None
     return LedgerState(partitions={ZERO: RoutedPartition(position, 0, 1, totals, lanes or {})})
 
 
-def at(offset: int, kind: OffenceKind, end: int | None = None) -> Offence:
-    return Offence("shop", 0, offset, kind, end)
+def at(offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
+    return Violation("shop", 0, offset, kind, end)
 
 
 WRITTEN = state_at(30, Totals(read=30, written=30))
@@ -77,20 +78,20 @@ def test_slices_that_touch_and_lead_to_the_state_hold() -> None:
 
 
 @pytest.mark.parametrize(
-    ("slices", "offence"),
+    ("slices", "violation"),
     [
-        ([main(0, 10), main(12, 30)], at(10, OffenceKind.HOLE)),
-        ([main(0, 10), main(8, 30)], at(8, OffenceKind.OVERLAP)),
-        ([main(0, 10), main(10, 28)], at(28, OffenceKind.HOLE)),
-        ([main(0, 10), main(10, 31)], at(30, OffenceKind.BEYOND_POSITION)),
-        ([main(0, 10), replace(main(10, 30), end=29)], at(10, OffenceKind.NOT_COUNTED, 29)),
-        ([main(0, 10), replace(main(10, 30), written=wrote(19))], at(10, OffenceKind.NOT_COUNTED, 30)),
+        ([main(0, 10), main(12, 30)], at(10, ViolationKind.HOLE)),
+        ([main(0, 10), main(8, 30)], at(8, ViolationKind.OVERLAP)),
+        ([main(0, 10), main(10, 28)], at(28, ViolationKind.HOLE)),
+        ([main(0, 10), main(10, 31)], at(30, ViolationKind.BEYOND_POSITION)),
+        ([main(0, 10), replace(main(10, 30), end=29)], at(10, ViolationKind.NOT_COUNTED, 29)),
+        ([main(0, 10), replace(main(10, 30), written=wrote(19))], at(10, ViolationKind.NOT_COUNTED, 30)),
     ],
 )
-def test_slices_that_do_not_are_named(slices: list[SliceRecord], offence: Offence) -> None:
+def test_slices_that_do_not_are_named(slices: list[SliceRecord], violation: Violation) -> None:
     check = chained(*slices).close(WRITTEN)
     assert not check.ok
-    assert check.offence == offence
+    assert check.violation == violation
 
 
 BEHIND = [main(0, 10, left=4), main(10, 20, left=2)]
@@ -102,31 +103,31 @@ def test_a_type_that_is_behind_is_where_the_entries_left_it() -> None:
     assert chained(*BEHIND).close(state_at(20, TOTALS, {"click": lane})).ok
     for wrong in (replace(lane, position=7), replace(lane, deferred=5)):
         check = chained(*BEHIND).close(state_at(20, TOTALS, {"click": wrong}))
-        assert check.offence == at(6, OffenceKind.HOLE)
-    assert chained(*BEHIND).close(state_at(20, TOTALS)).offence == at(6, OffenceKind.HOLE)
+        assert check.violation == at(6, ViolationKind.HOLE)
+    assert chained(*BEHIND).close(state_at(20, TOTALS)).violation == at(6, ViolationKind.HOLE)
 
 
 @pytest.mark.parametrize(
-    ("slices", "offence"),
+    ("slices", "violation"),
     [
-        ([catch_up(6, 10, 4), catch_up(12, 20, 2)], at(10, OffenceKind.HOLE)),
-        ([catch_up(6, 10, 4), catch_up(8, 20, 2)], at(8, OffenceKind.OVERLAP)),
-        ([catch_up(6, 20, 6), catch_up(6, 20, 6)], at(6, OffenceKind.OVERLAP)),
-        ([catch_up(6, 10, 4)], at(10, OffenceKind.HOLE)),
+        ([catch_up(6, 10, 4), catch_up(12, 20, 2)], at(10, ViolationKind.HOLE)),
+        ([catch_up(6, 10, 4), catch_up(8, 20, 2)], at(8, ViolationKind.OVERLAP)),
+        ([catch_up(6, 20, 6), catch_up(6, 20, 6)], at(6, ViolationKind.OVERLAP)),
+        ([catch_up(6, 10, 4)], at(10, ViolationKind.HOLE)),
     ],
 )
-def test_catch_ups_that_do_not_chain_up_to_the_lanes_are_named(slices: list[SliceRecord], offence: Offence) -> None:
+def test_catch_ups_that_do_not_chain_up_to_the_lanes_are_named(slices: list[SliceRecord], violation: Violation) -> None:
     caught_up = state_at(20, Totals(read=20, written=20))
     assert chained(*BEHIND, catch_up(6, 10, 4), catch_up(10, 20, 2)).close(caught_up).ok
     check = chained(*BEHIND, *slices).close(caught_up)
     assert not check.ok
-    assert check.offence == offence
+    assert check.violation == violation
 
 
 def test_a_slice_that_writes_a_type_which_is_behind_is_named() -> None:
     wrong = replace(main(20, 30), written={"click": WrittenRecord(10, 1, 10)})
     check = chained(*BEHIND, wrong).check(4)
-    assert check.offence == at(6, OffenceKind.HOLE)
+    assert check.violation == at(6, ViolationKind.HOLE)
 
 
 def test_an_entry_that_is_gone_breaks_the_chain() -> None:

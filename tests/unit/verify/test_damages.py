@@ -211,15 +211,15 @@ CROSSED = [
 def test_a_healthy_table_is_proved_as_far_as_it_can_be(lakes: dict[Kind, Lake], kind: Kind) -> None:
     """Without places only rows are counted; two incarnations in one compacted file cannot be told apart."""
     plain, values = lakes[kind].verify(), lakes[kind].verify(values=True)
-    open_laws = [each.name for each in plain.checks if each.verdict is not Verdict.PROVEN]
-    assert open_laws == ([] if kind.places and not kind.mixed else ["offsets"])
+    not_proven = [each.name for each in plain.checks if each.verdict is not Verdict.PROVEN]
+    assert not_proven == ([] if kind.places and not kind.mixed else ["offsets"])
     assert Verdict.VIOLATED not in (plain.verdict, values.verdict)
-    open_laws = [each.name for each in values.checks if each.verdict is not Verdict.PROVEN]
+    not_proven = [each.name for each in values.checks if each.verdict is not Verdict.PROVEN]
     if not kind.recreated:
-        assert open_laws == []
+        assert not_proven == []
     else:
         # The records of the earlier life are gone with their topic.
-        assert open_laws == (["values"] if kind.places and not kind.mixed else ["offsets", "values"])
+        assert not_proven == (["values"] if kind.places and not kind.mixed else ["offsets", "values"])
     for check in (*plain.checks, *values.checks):
         assert (check.verdict is Verdict.NOT_PROVEN) == bool(check.unproven)
 

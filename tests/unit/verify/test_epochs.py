@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.logs.log import EpochMark
-from penstock.verify import OffenceKind, Verdict
+from penstock.verify import Verdict, ViolationKind
 from tests.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, Lake, made
 
@@ -21,13 +21,13 @@ def read_in_epoch(folder: Path, epoch: int) -> Lake:
     return lake
 
 
-def of_log(lake: Lake, ends: dict[int, int] | None, deep: bool = True) -> tuple[Verdict, OffenceKind | None]:
-    """What becomes of the law of the log, if the epochs of partition 1 end there."""
+def of_log(lake: Lake, ends: dict[int, int] | None, deep: bool = True) -> tuple[Verdict, ViolationKind | None]:
+    """What becomes of the invariant of the log, if the epochs of partition 1 end there."""
     epochs = {} if ends is None else {lake.partitions[1]: ends}
     report = replace(lake, log=replace(lake.log, epochs=epochs)).verify(deep=deep)
     [check] = [each for each in report.checks if each.name == "log"]
-    assert report.verdict is check.verdict, "no other law sees it"
-    return check.verdict, None if check.offence is None else check.offence.kind
+    assert report.verdict is check.verdict, "no other invariant sees it"
+    return check.verdict, None if check.violation is None else check.violation.kind
 
 
 def test_a_log_that_was_cut_and_grew_again_is_a_violation_also_of_a_shallow_verification(tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_a_log_that_was_cut_and_grew_again_is_a_violation_also_of_a_shallow_veri
     for deep in (True, False):
         assert of_log(lake, {4: 10}, deep) == (Verdict.PROVEN, None)
         assert of_log(lake, {4: 10, 5: 12}, deep) == (Verdict.PROVEN, None)
-        assert of_log(lake, {4: 9, 5: 12}, deep) == (Verdict.VIOLATED, OffenceKind.NOT_IN_LOG)
-        assert of_log(lake, {0: 12}, deep) == (Verdict.VIOLATED, OffenceKind.NOT_IN_LOG)
+        assert of_log(lake, {4: 9, 5: 12}, deep) == (Verdict.VIOLATED, ViolationKind.NOT_IN_LOG)
+        assert of_log(lake, {0: 12}, deep) == (Verdict.VIOLATED, ViolationKind.NOT_IN_LOG)
 
 
 def test_a_log_without_epochs_proves_nothing_of_it(tmp_path: Path) -> None:

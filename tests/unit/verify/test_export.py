@@ -1,4 +1,4 @@
-"""A routed job's root is proved against its ledger, and every damage to it is found."""
+"""An export's root is proved against its ledger, and every damage to it is found."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, job_of
-from penstock.proof.findings import Offence, OffenceKind, Verdict
+from penstock.job.spec import job_of
+from penstock.proof.findings import Verdict, Violation, ViolationKind
 from penstock.proof.offsets.table import GoneError
 from penstock.tables.export.compact import compact
 from penstock.tables.export.proof.facts import read_ledger
 from penstock.tables.export.proof.files import parquet_files
+from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, WEDNESDAY, ZERO, ExportRoot, filled, job_file
 from tests.unit.verify.damaged import (
     append_bad,
     at,
     bad_root,
+    checked,
     facts_of,
     failed,
-    first_offence,
-    judged,
+    first_violation,
     rewrite_rows,
     write_with_bad,
 )
@@ -47,7 +48,7 @@ def crashing(at: str) -> Environment:
 
 
 def test_a_root_that_holds_each_record_once_is_proved(root: ExportRoot) -> None:
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert checks["totals"].facts == {"read": ROWS}
     assert checks["slices"].facts == {"slices": 8, "whole_history": 1, "entries_read": root.state.number}
@@ -57,9 +58,9 @@ def test_a_root_that_holds_each_record_once_is_proved(root: ExportRoot) -> None:
 
 
 def test_the_proof_is_the_same_in_many_small_passes(root: ExportRoot) -> None:
-    assert failed(judged(root.job, offsets_per_pass_max=5)) == []
+    assert failed(checked(root.job, offsets_per_pass_max=5)) == []
     (root.lake / "order" / f"day={MONDAY}" / "shop.1.15.parquet").unlink()
-    assert first_offence(judged(root.job, offsets_per_pass_max=5)) == at(1, 10, OffenceKind.MISSING)
+    assert first_violation(checked(root.job, offsets_per_pass_max=5)) == at(1, 10, ViolationKind.MISSING)
 
 
 def test_without_a_ledger_nothing_is_proved(tmp_path: Path) -> None:
@@ -73,20 +74,20 @@ def test_without_a_ledger_nothing_is_proved(tmp_path: Path) -> None:
 
 def test_a_file_that_was_deleted_is_named_with_its_first_offset(root: ExportRoot) -> None:
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert f"click/day={MONDAY}/shop.0.19.parquet" in checks["rows"].detail
     assert "type click has 20 rows, 24 are counted" in checks["rows"].detail
-    assert first_offence(checks) == at(0, 16, OffenceKind.MISSING)
+    assert first_violation(checks) == at(0, 16, ViolationKind.MISSING)
 
 
 def test_a_file_that_was_copied_under_another_name_of_ours_is_named(root: ExportRoot) -> None:
     folder = root.lake / "order" / f"day={MONDAY}"
     shutil.copy(folder / "shop.1.25.parquet", folder / "shop.1.99.parquet")
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert "1 files are not in the ledger: order/day=2026-03-02/shop.1.99.parquet" in checks["rows"].detail
-    assert first_offence(checks) == at(1, 20, OffenceKind.TWICE)
+    assert first_violation(checks) == at(1, 20, ViolationKind.TWICE)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_a_file_of_no_job_that_readers_would_see_is_named(root: ExportRoot, plac
     target = root.lake / "order" / place
     target.parent.mkdir(exist_ok=True)
     shutil.copy(root.lake / "order" / f"day={MONDAY}" / "shop.1.25.parquet", target)
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows"]
     assert f"1 files are of no job: order/{place}" in checks["rows"].detail
 
@@ -104,7 +105,7 @@ def test_a_file_of_no_job_that_readers_would_see_is_named(root: ExportRoot, plac
 def test_what_readers_pass_over_is_no_fault(root: ExportRoot) -> None:
     for name in ("_probe.1", "_SUCCESS", ".1.parquet.crc", "_old.parquet"):
         (root.lake / "order" / f"day={MONDAY}" / name).write_text("")
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_files_of_another_job_below_the_same_root_are_its_own_business(tmp_path: Path) -> None:
@@ -112,14 +113,14 @@ def test_files_of_another_job_below_the_same_root_are_its_own_business(tmp_path:
     other = filled(tmp_path, name="other", topic="shop", export="cluster: berlin")
     assert sorted({each.rsplit("/", 1)[-1].split(".")[0] for each in one.files()}) == ["berlin", "paris"]
     compact(other.table)
-    assert [failed(judged(each.job)) for each in (one, other)] == [[], []]
+    assert [failed(checked(each.job)) for each in (one, other)] == [[], []]
     (one.lake / "order" / f"day={WEDNESDAY}" / "berlin.shop.1.33.parquet").unlink()
-    assert [failed(judged(each.job)) for each in (one, other)] == [[], ["rows", "offsets"]]
+    assert [failed(checked(each.job)) for each in (one, other)] == [[], ["rows", "offsets"]]
 
 
 def test_a_file_that_is_no_parquet_any_more_is_named(root: ExportRoot) -> None:
     (root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.33.parquet").write_bytes(b"PAR1 and nothing else")
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert f"1 files cannot be read: order/day={WEDNESDAY}/shop.0.33.parquet" in checks["rows"].detail
 
@@ -128,7 +129,7 @@ def test_a_file_in_the_folder_of_another_type_is_found(root: ExportRoot) -> None
     """All rows are there and all offsets once: only names and counts by type tell."""
     source = root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet"
     source.rename(root.lake / "order" / f"day={MONDAY}" / "shop.0.19.parquet")
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows"]
     assert "type order has 48 rows, 44 are counted" in checks["rows"].detail
     assert "type click has 20 rows, 24 are counted" in checks["rows"].detail
@@ -139,9 +140,9 @@ def test_a_row_whose_offset_was_doubled_is_named(root: ExportRoot) -> None:
         return [*rows[:3], {**rows[3], "kafka_offset": 12}, *rows[4:]]
 
     rewrite_rows(root.lake / "order" / f"day={MONDAY}" / "shop.0.15.parquet", double)
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["offsets"]
-    assert first_offence(checks) == at(0, 12, OffenceKind.TWICE)
+    assert first_violation(checks) == at(0, 12, ViolationKind.TWICE)
 
 
 def test_an_offset_that_is_in_two_types_is_named(root: ExportRoot) -> None:
@@ -151,34 +152,34 @@ def test_an_offset_that_is_in_two_types_is_named(root: ExportRoot) -> None:
         return [rows[0], {**rows[1], "kafka_offset": 12}, *rows[2:]]
 
     rewrite_rows(root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet", stray)
-    assert first_offence(judged(root.job)) == at(0, 12, OffenceKind.TWICE)
+    assert first_violation(checked(root.job)) == at(0, 12, ViolationKind.TWICE)
 
 
 @pytest.mark.parametrize(
-    ("added", "offence"),
+    ("added", "violation"),
     [
-        ({"kafka_offset": 34}, at(0, 34, OffenceKind.BEYOND_POSITION)),
-        ({"kafka_offset": -1}, at(0, -1, OffenceKind.BEFORE_ORIGIN)),
-        ({"kafka_partition": 7}, Offence("shop", 7, 33, OffenceKind.UNKNOWN_PARTITION)),
+        ({"kafka_offset": 34}, at(0, 34, ViolationKind.BEYOND_POSITION)),
+        ({"kafka_offset": -1}, at(0, -1, ViolationKind.BEFORE_ORIGIN)),
+        ({"kafka_partition": 7}, Violation("shop", 7, 33, ViolationKind.UNKNOWN_PARTITION)),
     ],
 )
-def test_a_row_that_no_slice_can_hold_is_named(root: ExportRoot, added: dict[str, int], offence: Offence) -> None:
+def test_a_row_that_no_slice_can_hold_is_named(root: ExportRoot, added: dict[str, int], violation: Violation) -> None:
     path = root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.33.parquet"
     rewrite_rows(path, lambda rows: [*rows, {**rows[-1], **added}])
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert checks["offsets"].offence == offence
+    assert checks["offsets"].violation == violation
 
 
 def test_a_compacted_root_is_proved_and_its_files_are_no_less_watched(root: ExportRoot) -> None:
     report = compact(root.table)
     assert report.files_added == 2
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     [path] = (root.lake / "click").glob("day=*/compacted~*")
     rewrite_rows(path, lambda rows: rows[:-1])
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert first_offence(checks) == at(1, 29, OffenceKind.MISSING)
+    assert first_violation(checks) == at(1, 29, ViolationKind.MISSING)
 
 
 def test_a_removed_file_that_came_back_is_named(root: ExportRoot) -> None:
@@ -187,9 +188,9 @@ def test_a_removed_file_that_came_back_is_named(root: ExportRoot) -> None:
     compact(root.table)
     assert not old.exists()
     old.write_bytes(kept)
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert first_offence(checks) == at(0, 0, OffenceKind.TWICE)
+    assert first_violation(checks) == at(0, 0, ViolationKind.TWICE)
 
 
 # what is still to be done
@@ -200,13 +201,13 @@ def test_files_that_an_entry_has_yet_to_move_are_counted_where_they_are_staged(r
     with pytest.raises(Crash):
         root.write(ZERO, 34, 40, {("order", TUESDAY): range(34, 38), ("click", TUESDAY): [38, 39]})
     assert len(root.staged()) == 2
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert checks["rows"].facts["rows"] == ROWS + 6
     [warning] = checks["rows"].warnings
     assert warning.startswith("6 rows in 2 files wait")
     (root.lake / root.staged()[0]).unlink()
-    assert failed(judged(root.job)) == ["rows", "offsets"]
+    assert failed(checked(root.job)) == ["rows", "offsets"]
     root.table = root.open()
 
 
@@ -214,11 +215,11 @@ def test_files_that_an_entry_has_yet_to_move_are_counted_where_they_are_staged(r
 def test_a_compaction_that_was_cut_short_is_proved_at_every_step(root: ExportRoot, step: str) -> None:
     with pytest.raises(Crash):
         compact(root.open(crashing(step)))
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert len(checks["rows"].warnings) == 1
     root.open().complete()
-    after = judged(root.job)
+    after = checked(root.job)
     assert failed(after) == []
     assert after["rows"].warnings == ()
 
@@ -231,16 +232,16 @@ def test_a_rename_that_could_not_be_done_is_carried_and_counted(root: ExportRoot
     root.write(ZERO, 34, 38, {("order", TUESDAY): range(34, 38)})
     root.write(ONE, 34, 38, {("click", TUESDAY): range(34, 38)})
     assert len(root.state.pending) == 1
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     [warning] = checks["rows"].warnings
     assert warning.startswith("4 rows in 1 files wait")
 
 
-def test_what_is_written_while_one_entry_is_judged_gives_no_alarm(root: ExportRoot) -> None:
+def test_what_is_written_while_one_entry_is_checked_gives_no_alarm(root: ExportRoot) -> None:
     facts = facts_of(root.job)
     root.write(ZERO, 34, 40, {("order", TUESDAY): range(34, 40)})
-    checks = judged(root.job, facts)
+    checks = checked(root.job, facts)
     assert failed(checks) == []
     assert checks["rows"].facts["rows"] == ROWS
 
@@ -250,7 +251,7 @@ def test_a_compaction_meanwhile_is_told_so_that_the_proof_begins_anew(root: Expo
     compact(root.table)
     with pytest.raises(GoneError):
         parquet_files(facts.table, facts.state, facts.chain, None)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 # types that are behind
@@ -259,27 +260,27 @@ def test_a_compaction_meanwhile_is_told_so_that_the_proof_begins_anew(root: Expo
 def test_what_is_left_to_a_type_that_is_behind_is_counted_until_it_has_caught_up(root: ExportRoot) -> None:
     root.write(ZERO, 34, 40, {("order", TUESDAY): [34, 35, 36]}, left={"click": [37, 38, 39]})
     root.write(ZERO, 40, 50, {("order", TUESDAY): range(45, 50)}, left={"click": range(40, 45)})
-    behind = judged(root.job)
+    behind = checked(root.job)
     assert failed(behind) == []
     assert behind["offsets"].facts == {"offsets": ROWS + 8}
     root.catch_up(ZERO, {"click": 37}, 42, {("click", TUESDAY): [37, 38, 39, 40, 41]})
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     root.catch_up(ZERO, {"click": 42}, 50, {("click", TUESDAY): [42, 43, 44]})
-    after = judged(root.job)
+    after = checked(root.job)
     assert failed(after) == []
     assert after["offsets"].facts == {"offsets": ROWS + 16}
     (root.lake / "click" / f"day={TUESDAY}" / "shop.0.44.parquet").unlink()
-    assert first_offence(judged(root.job)) == at(0, 42, OffenceKind.MISSING)
+    assert first_violation(checked(root.job)) == at(0, 42, ViolationKind.MISSING)
 
 
 def test_records_that_the_log_lost_before_their_type_came_back_are_counted(root: ExportRoot) -> None:
     root.write(ZERO, 34, 40, {("order", TUESDAY): [34]}, left={"click": range(35, 40)})
     root.catch_up(ZERO, {"click": 35}, 40, {("click", TUESDAY): [38, 39]})
     assert root.state.of(ZERO).totals.vanished == 3
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     (root.lake / "click" / f"day={TUESDAY}" / "shop.0.39.parquet").unlink()
-    assert first_offence(judged(root.job)) == at(0, 34, OffenceKind.MISSING, end=40)
+    assert first_violation(checked(root.job)) == at(0, 34, ViolationKind.MISSING, end=40)
 
 
 # quarantine
@@ -287,11 +288,11 @@ def test_records_that_the_log_lost_before_their_type_came_back_are_counted(root:
 
 def test_quarantined_records_are_counted_before_and_after_they_are_appended(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
-    before = judged(root.job)
+    before = checked(root.job)
     assert failed(before) == []
     assert len(before["rows"].warnings) == 1
     append_bad(root)
-    after = judged(root.job)
+    after = checked(root.job)
     assert failed(after) == []
     assert after["rows"].warnings == ()
     assert after["rows"].facts == {"rows": 6, "quarantine": 2}
@@ -303,7 +304,7 @@ def test_a_listing_that_the_quarantine_took_while_we_looked_is_not_missed(tmp_pa
     append_bad(root)
     write_with_bad(root, ZERO, (10, 12), {("order", MONDAY): [10]}, [11])
     write_with_bad(root, ZERO, (12, 14), {("order", MONDAY): [12]}, [13])
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert "2 quarantined rows wait" in checks["rows"].warnings[0]
 
@@ -313,7 +314,7 @@ def test_a_quarantine_file_that_is_gone_is_named(tmp_path: Path) -> None:
     append_bad(root)
     [path] = Path(root.job.table.quarantine_path).glob("*.pq")
     path.unlink()
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
     assert f"quarantine: 1 files that the table names are gone: {path.name}" in checks["rows"].detail
 
@@ -321,29 +322,29 @@ def test_a_quarantine_file_that_is_gone_is_named(tmp_path: Path) -> None:
 def test_a_row_that_lost_its_place_is_found_and_hides_nothing_elsewhere(root: ExportRoot) -> None:
     folder = root.lake / "order" / f"day={MONDAY}"
     rewrite_rows(folder / "shop.1.25.parquet", lambda rows: [{**rows[0], "kafka_offset": None}, *rows[1:]])
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["offsets"]
-    found = first_offence(checks)
+    found = first_violation(checks)
     assert found is not None
-    assert (found.partition, found.kind) == (1, OffenceKind.NO_PLACE)
+    assert (found.partition, found.kind) == (1, ViolationKind.NO_PLACE)
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
-    assert first_offence(judged(root.job)) == at(0, 16, OffenceKind.MISSING)
+    assert first_violation(checked(root.job)) == at(0, 16, ViolationKind.MISSING)
 
 
 def test_a_row_that_was_deleted_from_quarantine_is_found(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     append_bad(root)
     DeltaTable(root.job.table.quarantine_path).delete('"offset" = 7')
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert first_offence(checks) == at(0, 0, OffenceKind.MISSING_IN_QUARANTINE, end=10)
+    assert first_violation(checks) == at(0, 0, ViolationKind.MISSING_IN_QUARANTINE, end=10)
 
 
 def test_a_row_that_is_also_in_quarantine_is_named(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     path = root.lake / "order" / f"day={MONDAY}" / "shop.0.5.parquet"
     rewrite_rows(path, lambda rows: [*rows[:-1], {**rows[-1], "kafka_offset": 6}])
-    assert first_offence(judged(root.job)) == at(0, 6, OffenceKind.BOTH)
+    assert first_violation(checked(root.job)) == at(0, 6, ViolationKind.BOTH)
 
 
 # a type that is added later
@@ -364,7 +365,7 @@ def with_new_type(tmp_path: Path) -> ExportRoot:
 def test_a_type_that_was_added_later_may_have_what_quarantine_has(tmp_path: Path) -> None:
     root = with_new_type(tmp_path)
     assert root.state.of(ZERO).totals.backfilled == 3
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert checks["offsets"].facts == {"offsets": 11}
 
@@ -373,22 +374,22 @@ def test_one_type_never_has_an_offset_twice_even_if_it_was_added_later(tmp_path:
     root = with_new_type(tmp_path)
     path = root.lake / "view" / f"day={MONDAY}" / "shop.0.8.parquet"
     rewrite_rows(path, lambda rows: [rows[0], {**rows[1], "kafka_offset": 6}, rows[2]])
-    assert first_offence(judged(root.job)) == at(0, 6, OffenceKind.TWICE)
+    assert first_violation(checked(root.job)) == at(0, 6, ViolationKind.TWICE)
 
 
 def test_behind_the_beginning_of_a_new_type_every_offset_is_once_again(tmp_path: Path) -> None:
     root = with_new_type(tmp_path)
     root.write(ZERO, 10, 12, {("order", MONDAY): [10], ("click", MONDAY): [11]})
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     path = root.lake / "click" / f"day={MONDAY}" / "shop.0.11.parquet"
     rewrite_rows(path, lambda rows: [{**rows[0], "kafka_offset": 10}])
-    assert first_offence(judged(root.job)) == at(0, 10, OffenceKind.TWICE)
+    assert first_violation(checked(root.job)) == at(0, 10, ViolationKind.TWICE)
 
 
 def test_of_a_job_that_keeps_no_offsets_rows_are_counted_and_the_rest_is_not_proven(root: ExportRoot) -> None:
     job = replace(root.job, columns={})
-    checks = judged(job)
+    checks = checked(job)
     assert failed(checks) == []
     assert checks["offsets"].verdict is Verdict.NOT_PROVEN
     rewrite_rows(root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.33.parquet", lambda rows: rows[1:])
-    assert failed(judged(job)) == ["rows"]
+    assert failed(checked(job)) == ["rows"]

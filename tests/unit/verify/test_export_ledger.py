@@ -1,4 +1,4 @@
-"""Whatever is wrong with the ledger of a routed job is found: in entries, in snapshots, and after a rebuild."""
+"""Whatever is wrong with the ledger of an export is found: in entries, in snapshots, and after a rebuild."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.logs.log import Bounds
-from penstock.proof.findings import OffenceKind
+from penstock.proof.findings import ViolationKind
 from penstock.tables.export.proof.facts import BrokenLedger, read_ledger
 from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, ZERO, ExportRoot
-from tests.unit.verify.damaged import append_bad, at, bad_root, edit_json, entry_path, failed, first_offence, judged
+from tests.unit.verify.damaged import append_bad, at, bad_root, checked, edit_json, entry_path, failed, first_violation
 
 
 def snapshotted(root: ExportRoot) -> Path:
@@ -27,7 +28,7 @@ def snapshotted(root: ExportRoot) -> Path:
 
 def test_a_snapshot_is_as_good_as_the_entries_that_it_folds(root: ExportRoot) -> None:
     snapshotted(root)
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 @pytest.mark.parametrize(
@@ -43,30 +44,30 @@ def test_totals_of_a_snapshot_that_are_off_are_found(
     root: ExportRoot, change: dict[str, int], checks: list[str]
 ) -> None:
     def edit(body: Any) -> None:
-        body["partitions"][0]["totals"] |= change
+        body["snapshot"]["partitions"][0][1]["totals"] |= change
 
     edit_json(snapshotted(root), edit)
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found) == checks
-    assert first_offence(found) == at(0, 0, OffenceKind.NOT_COUNTED, end=35)
+    assert first_violation(found) == at(0, 0, ViolationKind.NOT_COUNTED, end=35)
 
 
 def test_a_position_of_a_snapshot_that_is_too_far_leaves_a_hole(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["partitions"][1]["position"] = 40
+        body["snapshot"]["partitions"][1][1]["position"] = 40
 
     edit_json(snapshotted(root), edit)
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found) == ["totals", "slices", "offsets"]
-    assert found["slices"].offence == at(1, 34, OffenceKind.HOLE)
+    assert found["slices"].violation == at(1, 34, ViolationKind.HOLE)
 
 
 def test_rows_of_a_type_that_a_snapshot_miscounts_are_found(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["types"]["click"]["rows"] += 1
+        body["snapshot"]["types"]["click"]["rows"] += 1
 
     edit_json(snapshotted(root), edit)
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found) == ["rows"]
     assert "type click has 24 rows, 25 are counted" in found["rows"].detail
 
@@ -75,7 +76,7 @@ def test_rows_of_a_type_that_a_snapshot_miscounts_are_found(root: ExportRoot) ->
 def test_an_entry_that_is_gone_below_a_snapshot_is_named(root: ExportRoot, number: int) -> None:
     snapshotted(root)
     entry_path(root, number).unlink()
-    found = judged(root.job)
+    found = checked(root.job)
     assert "slices" in failed(found)
     assert f"entry {number} is gone" in found["slices"].detail
 
@@ -84,7 +85,7 @@ def test_an_entry_that_is_gone_at_the_end_of_the_chain_is_named(root: ExportRoot
     """A process that reads the chain sees its end there, and would write the number again."""
     number = root.state.number - 1
     entry_path(root, number).unlink()
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found)[0] == "slices"
     assert f"entry {number} is gone" in found["slices"].detail
 
@@ -93,7 +94,7 @@ def test_a_hole_in_the_chain_is_named_with_its_offset(root: ExportRoot) -> None:
     """Entry 4 says that its slice begins at 12 instead of 10; nobody can fold that."""
 
     def edit(body: Any) -> None:
-        [piece] = body["slices"]
+        [piece] = body["entry"]["slices"]
         assert piece["start"] == 10
         piece["start"] = 12
 
@@ -101,43 +102,43 @@ def test_a_hole_in_the_chain_is_named_with_its_offset(root: ExportRoot) -> None:
     broken = read_ledger(job_of(root.job, ExportSpec))
     assert isinstance(broken, BrokenLedger)
     assert not broken.slices.ok
-    assert broken.slices.offence == at(0, 10, OffenceKind.HOLE)
+    assert broken.slices.violation == at(0, 10, ViolationKind.HOLE)
 
 
 def test_an_overlap_below_a_snapshot_is_named_with_its_offset(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["slices"][0]["start"] = 8
+        body["entry"]["slices"][0]["start"] = 8
 
     snapshotted(root)
     edit_json(entry_path(root, 4), edit)
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found) == ["slices"]
-    assert found["slices"].offence == at(0, 8, OffenceKind.OVERLAP)
+    assert found["slices"].violation == at(0, 8, ViolationKind.OVERLAP)
 
 
 def test_an_entry_whose_counts_are_off_is_named(root: ExportRoot) -> None:
     def edit(body: Any) -> None:
-        body["slices"][0]["written"]["order"]["rows"] = 7
+        body["entry"]["slices"][0]["written"]["order"]["rows"] = 7
 
     snapshotted(root)
     edit_json(entry_path(root, 4), edit)
-    found = judged(root.job)
+    found = checked(root.job)
     assert failed(found) == ["slices"]
-    assert found["slices"].offence == at(0, 10, OffenceKind.NOT_COUNTED, end=20)
+    assert found["slices"].violation == at(0, 10, ViolationKind.NOT_COUNTED, end=20)
 
 
 def test_a_ledger_that_was_made_again_from_its_files_is_proved(root: ExportRoot) -> None:
     shutil.rmtree(root.lake / "_penstock" / root.job.name)
     report = rebuild(root.open(), {ZERO: Bounds(0, 34), ONE: Bounds(0, 34)})
     assert report.ok
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert checks["slices"].facts["whole_history"] == 0
     again = ExportRoot(root.job_path)
     again.write(ZERO, 34, 36, {("order", TUESDAY): [34, 35]})
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
-    assert failed(judged(root.job)) == ["rows", "offsets"]
+    assert failed(checked(root.job)) == ["rows", "offsets"]
 
 
 def test_records_that_were_bad_before_the_ledger_was_lost_are_no_alarm(tmp_path: Path) -> None:
@@ -145,6 +146,6 @@ def test_records_that_were_bad_before_the_ledger_was_lost_are_no_alarm(tmp_path:
     append_bad(root)
     shutil.rmtree(root.lake / "_penstock" / root.job.name)
     assert rebuild(root.open(), {ZERO: Bounds(0, 10)}).ok
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == []
     assert len(checks["rows"].warnings) == 1

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from penstock.job.spec import ExportSpec, job_of
+from penstock.job.spec import job_of
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Bounds
 from penstock.logs.memory import MemoryLog
-from penstock.proof.findings import OffenceKind, Verdict
+from penstock.proof.findings import Verdict, ViolationKind
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
 from penstock.tables.export.ledger.state import LedgerState
@@ -22,16 +22,17 @@ from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
 from penstock.tables.export.proof.proved import encode_proved, read_proved
 from penstock.tables.export.proof.verification import keep_for_next
 from penstock.tables.export.rebuild.rebuild import rebuild
+from penstock.tables.export.spec import ExportSpec
 from penstock.verify import VerifyReport, verify
 from tests.export_root import MONDAY, ONE, WEDNESDAY, ZERO, ExportRoot
-from tests.unit.verify.damaged import append_bad, at, bad_root, entry_path, facts_of, failed, first_offence, judged
+from tests.unit.verify.damaged import append_bad, at, bad_root, checked, entry_path, facts_of, failed, first_violation
 from tests.watched_storage import WatchedStorage
 
 
 def verified(root: ExportRoot) -> LedgerFacts:
     """A verification that proves everything and keeps that."""
     facts = facts_of(root.job)
-    checks = judged(root.job, facts)
+    checks = checked(root.job, facts)
     assert failed(checks) == []
     keep_for_next(facts, checks.values())
     return facts
@@ -64,7 +65,7 @@ def test_what_is_proved_comes_back_as_it_was_and_leads_to_the_same_verdict(root:
     whole = read_ledger(job_of(root.job, ExportSpec), from_first=True)
     assert isinstance(whole, LedgerFacts)
     assert newer.chain == whole.chain
-    seen, again = judged(root.job, newer), judged(root.job, whole)
+    seen, again = checked(root.job, newer), checked(root.job, whole)
     slices = seen.pop("slices")
     assert (slices.verdict, slices.partitions) == (again["slices"].verdict, again.pop("slices").partitions)
     assert f"entries up to {kept.number} were proved on {kept.until} and not read again" in slices.detail
@@ -80,7 +81,7 @@ def test_proved_entries_are_not_read_again(root: ExportRoot) -> None:
     for entry in (root.lake / "_penstock/shop/ledger").glob("*.json"):
         if int(entry.stem) < known:
             entry.write_bytes(b"gone")
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
     whole = read_ledger(job_of(root.job, ExportSpec), from_first=True)
     assert isinstance(whole, LedgerFacts)
     assert not whole.slices.ok, "with --all they are"
@@ -89,16 +90,16 @@ def test_proved_entries_are_not_read_again(root: ExportRoot) -> None:
 def test_damage_to_files_that_were_proved_is_still_found(root: ExportRoot) -> None:
     verified(root)
     (root.lake / "click" / f"day={MONDAY}" / "shop.0.19.parquet").unlink()
-    checks = judged(root.job)
+    checks = checked(root.job)
     assert failed(checks) == ["rows", "offsets"]
-    assert first_offence(checks) == at(0, 16, OffenceKind.MISSING)
+    assert first_violation(checks) == at(0, 16, ViolationKind.MISSING)
     keep_for_next(facts_of(root.job), checks.values())
-    assert failed(judged(root.job)) == ["rows", "offsets"]
+    assert failed(checked(root.job)) == ["rows", "offsets"]
 
 
-def test_what_could_not_be_judged_says_nothing_against_the_entries(root: ExportRoot) -> None:
+def test_what_could_not_be_checked_says_nothing_against_the_entries(root: ExportRoot) -> None:
     facts = facts_of(root.job)
-    checks = judged(root.job, facts)
+    checks = checked(root.job, facts)
     keep_for_next(facts, [*checks.values(), replace(checks["rows"], verdict=Verdict.VIOLATED)])
     assert not (root.lake / "_penstock/shop/proved.json").exists()
     keep_for_next(facts, [*checks.values(), replace(checks["rows"], verdict=Verdict.NOT_PROVEN)])
@@ -108,7 +109,7 @@ def test_what_could_not_be_judged_says_nothing_against_the_entries(root: ExportR
 def test_bad_records_that_wait_to_be_appended_are_not_passed_over(tmp_path: Path) -> None:
     root = bad_root(tmp_path)
     facts = facts_of(root.job)
-    keep_for_next(facts, judged(root.job, facts).values())
+    keep_for_next(facts, checked(root.job, facts).values())
     assert not (root.lake / "_penstock/shop/proved.json").exists()
     append_bad(root)
     verified(root)
@@ -123,7 +124,7 @@ def test_a_day_that_is_deleted_later_is_learnt_once(root: ExportRoot) -> None:
     root.write(ONE, 40, 50, {("order", WEDNESDAY): range(40, 50)})
     assert facts_of(root.job).chain.deleted_rows == {("order", MONDAY): 36}
     assert proved_number(root) == root.state.number - 1
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_what_was_proved_of_another_chain_or_is_damaged_is_passed_over(root: ExportRoot) -> None:
@@ -139,7 +140,7 @@ def test_what_was_proved_of_another_chain_or_is_damaged_is_passed_over(root: Exp
         path.write_bytes(data)
         facts = facts_of(root.job)
         assert facts.known is None and facts.slices.facts["entries_read"] == root.state.number
-        assert failed(judged(root.job, facts)) == []
+        assert failed(checked(root.job, facts)) == []
 
 
 def test_a_ledger_that_was_put_back_or_made_again_is_read_from_its_first_entry(
@@ -154,7 +155,7 @@ def test_a_ledger_that_was_put_back_or_made_again_is_read_from_its_first_entry(
     shutil.copytree(older, home)
     (home / "proved.json").write_bytes(kept)
     assert facts_of(root.job).known is None
-    assert failed(judged(root.job)) == ["rows", "offsets"], "the copy lacks an entry whose file is there"
+    assert failed(checked(root.job)) == ["rows", "offsets"], "the copy lacks an entry whose file is there"
 
     # It went on in its own way, past the number that was proved.
     (root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.49.parquet").unlink()
@@ -166,7 +167,7 @@ def test_a_ledger_that_was_put_back_or_made_again_is_read_from_its_first_entry(
     shutil.rmtree(home / "ledger")
     rebuild(root.open(), {ZERO: Bounds(0, 40), ONE: Bounds(0, 34)})
     assert facts_of(root.job).known is None
-    assert failed(judged(root.job)) == []
+    assert failed(checked(root.job)) == []
 
 
 def test_what_a_verification_reads_of_the_ledger_does_not_grow_with_its_age(

@@ -12,15 +12,17 @@ import pytest
 from penstock.errors import TransientError
 from penstock.flow.write.names import compacted_name, staged_name
 from penstock.job.expressions import KafkaField, parse
-from penstock.job.spec import DecodeSpec, DeltaTableSpec, JobSpec, KafkaLogSpec, SqlSpec
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, SqlSpec
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
 from penstock.lake.delta.transactions import app_transactions
 from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
-from penstock.logs.log import Partition
+from penstock.logs.log import Partition, Slice
 from penstock.proof.invariants import CommittedSlice
 from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
+from penstock.tables.delta.spec import DeltaSpec
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)
@@ -54,15 +56,14 @@ def test_a_retired_life_whose_topic_history_forgot_has_no_name() -> None:
 
 
 def test_history_gives_the_slices_oldest_first() -> None:
-    place = {"topic": "orders", "topic_id": "new", "partition": 0}
+    read = CommitSlice.of(Slice(NOW, 4, 9, 4), 1, Totals(read=5, written=5))
+    passed = CommitSlice.of(Slice(NOW, 0, 4, 0), 1, Totals(holes=4))
+    start = CommitStart("orders", "new", 1, 0)
     records = [
-        {
-            "version": 3,
-            "penstock": {"job": "shop", "slices": [{**place, "start": 4, "end": 9, "read": 5, "written": 5}]},
-        },
-        {"version": 2, "penstock": {"job": "shop", "slices": [{**place, "start": 0, "end": 4, "holes": 4}]}},
-        {"version": 1, "penstock": {"job": "shop", "starts": [{**place, "partition": 1, "offset": 0}]}},
-        {"version": 4, "penstock": {"job": "audit", "slices": [{**place, "start": 0, "end": 9}]}},
+        {"version": 3, **Provenance(kind="batch", job="shop", slices=(read,)).metadata},
+        {"version": 2, **Provenance(kind="batch", job="shop", slices=(passed,)).metadata},
+        {"version": 1, **Provenance(kind="start", job="shop", starts=(start,)).metadata},
+        {"version": 4, **Provenance(kind="batch", job="audit", slices=(read,)).metadata},
         {"version": 0, "operation": "CREATE TABLE"},
     ]
     committed = read_history(records, "shop")
@@ -102,7 +103,7 @@ def job(select: tuple[str, ...] | None) -> JobSpec:
         decode=DecodeSpec("json"),
         schema=pa.schema([("id", pa.int64())]),
         columns={"p": KafkaField("partition"), "o": KafkaField("offset"), "t": parse("lower(id)")},
-        table=DeltaTableSpec("/t"),
+        table=DeltaSpec("/t"),
         sql=None if select is None else SqlSpec(select),
     )
 

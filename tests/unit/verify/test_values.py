@@ -14,9 +14,9 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.environment import Environment, new_batch_id
+from penstock.flow.table_flow import flow_of
 from penstock.flow.task import fused_stage
-from penstock.flow.write.manifest import decode_report
-from penstock.job.loader import load_job
+from penstock.flow.write.report import UNROUTED, decode_report
 from penstock.job.spec import JobSpec, MixedTypesPolicy, NewColumnPolicy, SqlSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_or_create
@@ -24,9 +24,9 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Batch, Bounds, Partition, Slice
 from penstock.logs.memory import MemoryLog
 from penstock.proof.values.compare import sampled
-from penstock.tables.delta.writer import decoded_schema, flow_of
 from penstock.tables.quarantine.table import Quarantine
-from penstock.verify import Offence, OffenceKind, Sample, Verdict, VerifyReport, verify
+from penstock.tables.registry import load_job
+from penstock.verify import Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
 from tests.small_table import Load, SmallTable
 from tests.unit.verify.lakes import Kind, made
 
@@ -76,17 +76,11 @@ class Lake:
         """Commit a slice of these records."""
         self.records.update(values)
         piece = Slice(ONLY, min(values), max(values) + 1, min(values))
-        target = self.table.schema
-        flow = flow_of(
-            self.job,
-            Batch(new_batch_id(), (piece,)),
-            decoded_schema(self.job, target),
-            target,
-            self.table.spec.partition_by,
-        )
+        batch = Batch(new_batch_id(), (piece,))
+        flow = flow_of(self.job, batch, self.table.schema, self.table.spec.partition_by)
         [done] = fused_stage(flow)(self.log().records(ONLY, piece.start, piece.end))
-        report = decode_report(done.column(0)[0].as_py())
-        part = SlicePart(piece, 1, report.counts["orders", 0], report.files, report.quarantine_files)
+        share = decode_report(done.column(0)[0].as_py()).shares["orders", 0][UNROUTED]
+        part = SlicePart(piece, 1, share.counts, share.files, share.quarantine_files)
         outcome = self.table.commit(Proposal(self.job.name, flow.batch_id, (part,)))
         self.quarantine.append(outcome.accepted)
 
@@ -138,14 +132,14 @@ def test_a_column_that_was_written_as_null_is_found(lake: Lake) -> None:
     found = lake.verify()
     assert verdicts(found) == {"values": Verdict.VIOLATED} | ({} if lake.job.columns.get("offset") else OPEN)
     if lake.job.columns.get("offset"):
-        assert found.first_offence == Offence("orders", 0, 4, OffenceKind.ALTERED)
+        assert found.first_violation == Violation("orders", 0, 4, ViolationKind.ALTERED)
 
 
 def test_a_row_in_the_wrong_partition_of_the_table_is_found(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.write({each: record(each) for each in range(6)})
     DeltaTable(lake.job.table.path).update({"day": "DATE '2026-05-05'"}, predicate='"offset" = 3')
-    assert lake.verify().first_offence == Offence("orders", 0, 3, OffenceKind.ALTERED)
+    assert lake.verify().first_violation == Violation("orders", 0, 3, ViolationKind.ALTERED)
 
 
 def test_what_retention_took_is_proved_by_counts_and_its_values_are_not_proven(lake: Lake) -> None:
@@ -202,4 +196,4 @@ def test_rows_without_a_place_are_not_proven_only_where_offsets_are_missing(tmp_
     grown = replace(lake.log, values={**lake.log.values, zero: {**lake.log.values[zero], 12: b'{"id": 12}'}})
     assert grown.bounds([zero]) == {zero: Bounds(0, 13)}
     found = verify(lake.job, open_log=lambda _: grown)
-    assert found.first_offence == Offence("orders", 0, 4, OffenceKind.MISSING)
+    assert found.first_violation == Violation("orders", 0, 4, ViolationKind.MISSING)

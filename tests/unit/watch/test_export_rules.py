@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.job.spec import AlertLimits
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.kafka.retention import Retention
 from penstock.logs.log import Partition
-from penstock.tables.export.alerts import (
+from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
+from penstock.tables.export.spec import AlertLimits
+from penstock.tables.export.status.alerts import (
     Breach,
     Measured,
     Rule,
@@ -21,7 +22,6 @@ from penstock.tables.export.alerts import (
     measure,
     rule_fields,
 )
-from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 
 ZERO = Partition("events", "life-1", 0)
 ONE = Partition("events", "life-1", 1)

@@ -27,7 +27,7 @@ def test_people_hear_when_an_alert_begins_and_when_it_ends_but_not_every_measure
     ear = Ear()
     spoken = AlertChanges(ear)
     for texts in ([], ["events/0 is far"], ["events/0 is further"], [], []):
-        spoken.event("export rules", alerts={"lag": texts}, lag_records={"events/0": 1})
+        spoken.event("rules measured", alerts={"lag": texts}, lag_records={"events/0": 1})
     spoken.event("batch committed", written=1)
     assert ear.heard == [
         ("alert raised", {"rule": "lag", "reason": "events/0 is far"}),

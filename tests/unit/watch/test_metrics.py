@@ -10,9 +10,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import UserError
-from penstock.watch.metrics import OF_ALL_JOBS, OF_EXPORTS, page
+from penstock.status.metrics import Add, Meter, Metric, PutAll, numbers
+from penstock.tables.delta.kind import DeltaKind
+from penstock.tables.registry import KINDS
+from penstock.watch.metrics import OF_ALL_JOBS, page
 from penstock.watch.prometheus import JobMetrics, Metrics
 
+EVERY = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 
@@ -23,7 +27,7 @@ def metrics() -> Metrics:
 
 @pytest.fixture
 def ear(metrics: Metrics) -> JobMetrics:
-    return metrics.listener("fan", export=True)
+    return metrics.listener("fan", KINDS["export"])
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -48,10 +52,10 @@ def test_the_page_says_what_the_names_say() -> None:
 
 
 def test_every_name_is_told_once_and_ends_as_its_kind_does() -> None:
-    names = [each.name for each in (*OF_ALL_JOBS, *OF_EXPORTS)]
+    names = [each.name for each in EVERY]
     assert len(names) == len(set(names))
-    assert all(each.name.startswith("penstock_") for each in (*OF_ALL_JOBS, *OF_EXPORTS))
-    assert all((each.kind == "counter") == each.name.endswith("_total") for each in (*OF_ALL_JOBS, *OF_EXPORTS))
+    assert all(each.name.startswith("penstock_") for each in EVERY)
+    assert all((each.kind == "counter") == each.name.endswith("_total") for each in EVERY)
 
 
 def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
@@ -85,7 +89,7 @@ def test_a_job_runs_until_it_stops_or_fails(metrics: Metrics, ear: JobMetrics) -
 
 
 def test_jobs_are_told_apart(metrics: Metrics, ear: JobMetrics) -> None:
-    metrics.listener("other").event("retrying")
+    metrics.listener("other", KINDS["delta"]).event("retrying")
     assert value(metrics, "penstock_retries_total") == 0
     assert value(metrics, "penstock_retries_total", job="other") == 1
     assert value(metrics, "penstock_day_marker_failures_total", job="other") is None
@@ -110,7 +114,7 @@ def test_a_day_counts_each_time_it_changes_and_not_when_it_is_told_again(metrics
 
 def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetrics) -> None:
     ear.event(
-        "export rules",
+        "rules measured",
         failed_writes_percent=25.0,
         failed_writes_percent_by_type={"a": 50.0, "b": 0.0},
         lag_records={"events/0": 30},
@@ -132,21 +136,21 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetr
 
 
 def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("export rules", alerts={"lag": ["too far"]})
-    ear.event("export rules", alerts={"lag": []})
+    ear.event("rules measured", alerts={"lag": ["too far"]})
+    ear.event("rules measured", alerts={"lag": []})
     assert value(metrics, "penstock_alert", rule="lag") == 0
 
 
 def test_a_watermark_never_falls(metrics: Metrics, ear: JobMetrics) -> None:
     for mark in ({"a": 100.0}, {"a": 50.0}, {}):
-        ear.event("export rules", watermark=mark)
+        ear.event("rules measured", watermark=mark)
         assert value(metrics, "penstock_type_watermark_timestamp_seconds", type="a") == 100.0
 
 
 def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("export rules", **rules("events/0", "events/1"))
+    ear.event("rules measured", **rules("events/0", "events/1"))
     assert partitions(metrics) == {"events/0", "events/1"}
-    ear.event("export rules", **rules("events/1"))
+    ear.event("rules measured", **rules("events/1"))
     assert partitions(metrics) == {"events/1"}
 
 
@@ -156,11 +160,11 @@ def test_a_claim_that_goes_takes_every_metric_of_its_partition_with_it(
 ) -> None:
     for partition in ("events/0", "events/1"):
         ear.event("claim won", partition=partition, token=3)
-    ear.event("export rules", **rules("events/0", "events/1"))
+    ear.event("rules measured", **rules("events/0", "events/1"))
     ear.event(name, partition="events/0", reason="")
     assert partitions(metrics) == {"events/1"}
     assert value(metrics, "penstock_claims_held") == 1
-    ear.event("export rules", **rules("events/1"))
+    ear.event("rules measured", **rules("events/1"))
     assert partitions(metrics) == {"events/1"}
 
 
@@ -186,4 +190,31 @@ def test_what_is_served_is_prometheus_text(metrics: Metrics, ear: JobMetrics) ->
             pass
     families = {family.name: family for family in text_string_to_metric_families(text)}
     assert families["penstock_retries"].samples[0].value == 1
-    assert set(families) >= {each.name.removesuffix("_total") for each in (*OF_ALL_JOBS, *OF_EXPORTS)}
+    assert set(families) >= {each.name.removesuffix("_total") for each in EVERY}
+
+
+LEVEL = Metric("penstock_level_litres", "gauge", "What a tank holds.", ("job", "tank"))
+SPILLS = Metric("penstock_spills_total", "counter", "Times that a tank ran over.")
+
+
+class TankKind(DeltaKind):
+    """A kind of table with metrics of its own, as a test makes it up."""
+
+    name = "tank"
+    metrics = (LEVEL, SPILLS)
+
+    def meter(self) -> Meter:
+        return lambda name, fields: [PutAll(LEVEL, numbers(fields["litres"])), Add(SPILLS)] if name == "spill" else []
+
+
+def test_a_kind_of_table_brings_its_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "tank", TankKind())
+    metrics = Metrics()
+    ear = metrics.listener("fan", KINDS["tank"])
+    assert value(metrics, "penstock_spills_total") == 0
+    ear.event("spill", litres={"north": 12, "south": 3})
+    ear.event("spill", litres={"north": 11})
+    assert value(metrics, "penstock_spills_total") == 2
+    assert value(metrics, "penstock_level_litres", tank="north") == 11
+    assert value(metrics, "penstock_level_litres", tank="south") is None
+    assert "## Of jobs with `table.tank`" in page()

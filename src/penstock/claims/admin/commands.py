@@ -12,7 +12,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
 from penstock.claims.admin.history import History, HistoryReader
 from penstock.claims.admin.listing import ClaimsListing, ListedClaim, listing_of
@@ -21,7 +20,7 @@ from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX
 from penstock.claims.protocol.group_view import Freshness, coordination_partition
 from penstock.claims.protocol.records import ClaimingPartition, ReleaseGroup, ReleasingPartition, ResumingGroup, Seeking
 from penstock.claims.protocol.state import Claim
-from penstock.errors import FencedError, TransientError, UserError
+from penstock.errors import FencedError, TransientError, UserError, near_words
 from penstock.logs.log import Partition
 
 HISTORY_LINES = 50
@@ -297,7 +296,7 @@ def _unknown_partition(of: CoordinatedGroup, text: str, known: list[str]) -> Use
 
 def _named(what: str, names: list[str], wanted: str) -> str:
     """The names nearest to the wanted one first."""
-    near = get_close_matches(wanted, names, NAMES_SHOWN_MAX)
+    near = near_words(wanted, names, NAMES_SHOWN_MAX)
     ordered = [*near, *(each for each in names if each not in near)]
     more = f" and {len(ordered) - NAMES_SHOWN_MAX} more" if len(ordered) > NAMES_SHOWN_MAX else ""
     return f"{what}: {', '.join(ordered[:NAMES_SHOWN_MAX]) or 'none'}{more}"

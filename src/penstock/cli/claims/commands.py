@@ -35,9 +35,9 @@ from penstock.cli.claims.text import (
     print_listing,
 )
 from penstock.errors import TransientError, UserError
-from penstock.job.loader import load_job
-from penstock.job.quantities import QuantityError, parse_duration
+from penstock.job.sections.quantities import QuantityError, parse_duration
 from penstock.job.spec import ClaimsSpec, JobSpec, KafkaLogSpec
+from penstock.tables.registry import load_job
 
 app = typer.Typer(
     help="Show who holds which partition and how ownership changed; pause a group, release a claim.",

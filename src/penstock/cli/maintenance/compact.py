@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json as json_text
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.cli.maintenance.opening import environment
-from penstock.job.loader import load_job
-from penstock.job.quantities import QuantityError, parse_size
-from penstock.lake.delta.compact import CompactReport, Progress
+from penstock.cli.maintenance.opening import environment, tell
+from penstock.job.sections.quantities import QuantityError, parse_size
+from penstock.lake.maintenance.compaction import Progress
 from penstock.tables.kind import CompactWish
-from penstock.tables.registry import kind_of
+from penstock.tables.registry import kind_of, load_job
 
 
 def compact(
@@ -38,7 +35,7 @@ def compact(
     spec = load_job(job)
     wish = CompactWish(None if target_size is None else _size(target_size), all_days)
     report = kind_of(spec).compact(spec, wish, environment(), _progress(json))
-    typer.echo(json_text.dumps({"job": spec.name, **asdict(report)}) if json else _sentence(report))
+    tell(spec.name, report, json)
 
 
 def _size(text: str) -> int:
@@ -55,17 +52,3 @@ def _progress(json: bool) -> Progress | None:
     if json or not sys.stderr.isatty():
         return None
     return lambda done, total: typer.echo(f"{done} of {total} groups", err=True)
-
-
-def _sentence(report: CompactReport) -> str:
-    if not report.files_removed:
-        told = "nothing to compact"
-    else:
-        told = (
-            f"{report.files_removed} files became {report.files_added}, {report.rows} rows, "
-            f"{report.size_bytes_before} bytes became {report.size_bytes_after}"
-        )
-    if report.dropped:
-        told += f"; {report.dropped} groups left to another writer"
-    told += "".join(f"; {remark}" for remark in report.remarks)
-    return told

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json as json_text
 from contextlib import closing
 
-import typer
-
-from penstock.cli.maintenance.opening import environment
+from penstock.cli.maintenance.opening import environment, tell
 from penstock.job.spec import JobSpec
 from penstock.logs.registry import open_log
 from penstock.tables.registry import kind_of
@@ -17,9 +14,5 @@ def rebuild(job: JobSpec, json: bool) -> bool:
     """Rebuild, and tell what came of it; whether there is a commit log now."""
     with closing(open_log(job)) as log:
         report = kind_of(job).rebuild(job, log, environment())
-    if json:
-        typer.echo(json_text.dumps({"job": job.name, **report.as_json()}))
-    else:
-        for line in report.lines():
-            typer.echo(line)
+    tell(job.name, report, json)
     return report.ok

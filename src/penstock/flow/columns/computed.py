@@ -6,7 +6,7 @@ A row for which an expression has no answer (`day` of a text that is no time) is
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -22,11 +22,6 @@ from penstock.job.expressions import Call, Constant, Expression, Field, Function
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.schema import job_type_name
 
-_MICROS_PER_UNIT: dict[FunctionName, int] = {
-    "timestamp_seconds": 1_000_000,
-    "timestamp_millis": 1_000,
-    "timestamp_micros": 1,
-}
 _SHOWN_CHARACTERS_MAX = 60
 
 Faults = dict[int, str]
@@ -79,7 +74,7 @@ def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Ar
         case Call(function="coalesce", args=args):
             return _coalesced(args, output_type(expression, rows.columns.schema), rows, faults)
         case Call(function=function, args=args):
-            return _applied(function, [evaluate(arg, rows, faults) for arg in args], args, faults)
+            return _FUNCTIONS[function].apply([evaluate(arg, rows, faults) for arg in args], args, faults)
         case _:
             assert_never(expression)
 
@@ -108,11 +103,14 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Call(function="coalesce", args=args):
             return _common_type(expression, args, schema)
         case Call(function=function, args=args):
+            known = _FUNCTIONS[function]
             # The bounds of substr are constants, which the parser has seen to.
-            valued = args[:1] if function == "substr" else args
-            for arg in valued:
-                _check_argument(expression, _type(arg, schema))
-            return _result_type(function)
+            for kind in (_type(arg, schema) for arg in (args[:1] if function == "substr" else args)):
+                if not known.takes(kind):
+                    raise UserError(
+                        f"{to_text(expression)}: {function} takes {known.wanted}, not {job_type_name(kind)}"
+                    )
+            return known.gives
         case _:
             assert_never(expression)
 
@@ -125,27 +123,6 @@ def _field_type(path: tuple[str, ...], schema: pa.Schema) -> pa.DataType:
             raise UserError(f"the schema has no field {to_text(Field(path[: depth + 1]))}")
         kind = kind.field(index).type
     return kind
-
-
-def _check_argument(call: Call, kind: pa.DataType) -> None:
-    text, whole = pa.types.is_string(kind), pa.types.is_integer(kind)
-    match call.function:
-        case "day" | "hour":
-            fits, wanted = is_time(kind), "a time, a date or text"
-        case "timestamp_seconds" | "timestamp_millis" | "timestamp_micros":
-            fits, wanted = whole, "whole numbers"
-        case "concat":
-            fits, wanted = text or whole or pa.types.is_null(kind), "text and whole numbers"
-        case _:
-            fits, wanted = text, "text"
-    if not fits:
-        raise UserError(f"{to_text(call)}: {call.function} takes {wanted}, not {job_type_name(kind)}")
-
-
-def _result_type(function: FunctionName) -> pa.DataType:
-    if function == "day":
-        return pa.date32()
-    return UTC_MICROS if function == "hour" or function in _MICROS_PER_UNIT else pa.string()
 
 
 def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> pa.DataType:
@@ -175,31 +152,6 @@ def _coalesced(args: Sequence[Expression], kind: pa.DataType, rows: DecodedRows,
     return values
 
 
-def _applied(
-    function: FunctionName, values: Sequence[pa.Array], args: Sequence[Expression], faults: Faults
-) -> pa.Array:
-    first = values[0]
-    match function:
-        case "day":
-            return first if pa.types.is_date32(first.type) else days(_times(first, faults))
-        case "hour":
-            return hours(_times(first, faults))
-        case "timestamp_seconds" | "timestamp_millis" | "timestamp_micros":
-            return _times_of_numbers(first, _MICROS_PER_UNIT[function], faults)
-        case "substr":
-            return _cut(first, args[1], args[2])
-        case "lower":
-            return pc.utf8_lower(first)
-        case "upper":
-            return pc.utf8_upper(first)
-        case "concat":
-            return pc.binary_join_element_wise(*(each.cast(pa.string()) for each in values), "")
-        case "coalesce":
-            raise AssertionError("coalesce looks at one argument after the other")
-        case _:
-            assert_never(function)
-
-
 def _times(values: pa.Array, faults: Faults) -> pa.Array:
     if not pa.types.is_string(values.type):
         return values.cast(UTC_MICROS)
@@ -220,6 +172,10 @@ def _times_of_numbers(numbers: pa.Array, micros: int, faults: Faults) -> pa.Arra
     return pc.multiply(inside, micros).cast(UTC_MICROS)
 
 
+def _day(values: pa.Array, faults: Faults) -> pa.Array:
+    return values if pa.types.is_date32(values.type) else days(_times(values, faults))
+
+
 def _cut(texts: pa.Array, start: Expression, length: Expression) -> pa.Array:
     first = _whole_number(start) - 1
     return pc.utf8_slice_codeunits(texts, first, first + _whole_number(length))
@@ -233,3 +189,34 @@ def _whole_number(expression: Expression) -> int:
 def _shown(scalar: Any) -> str:
     value = scalar.as_py()
     return clipped(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """What a function takes and gives, and its kernel over the values of its arguments."""
+
+    takes: Callable[[pa.DataType], bool]
+    wanted: str
+    gives: pa.DataType
+    apply: Callable[[Sequence[pa.Array], Sequence[Expression], Faults], pa.Array]
+
+
+_TEXT = (pa.types.is_string, "text", pa.string())
+_NUMBER = (pa.types.is_integer, "whole numbers", UTC_MICROS)
+_FUNCTIONS: dict[FunctionName, _Function] = {
+    "day": _Function(is_time, "a time, a date or text", pa.date32(), lambda v, _, faults: _day(v[0], faults)),
+    "hour": _Function(is_time, "a time, a date or text", UTC_MICROS, lambda v, _, faults: hours(_times(v[0], faults))),
+    "timestamp_seconds": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1_000_000, faults)),
+    "timestamp_millis": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1_000, faults)),
+    "timestamp_micros": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1, faults)),
+    "substr": _Function(*_TEXT, lambda v, args, _: _cut(v[0], args[1], args[2])),
+    "lower": _Function(*_TEXT, lambda v, *_: pc.utf8_lower(v[0])),
+    "upper": _Function(*_TEXT, lambda v, *_: pc.utf8_upper(v[0])),
+    "concat": _Function(
+        lambda kind: any(test(kind) for test in (pa.types.is_string, pa.types.is_integer, pa.types.is_null)),
+        "text and whole numbers",
+        pa.string(),
+        lambda v, *_: pc.binary_join_element_wise(*(each.cast(pa.string()) for each in v), ""),
+    ),
+}
+"""All but `coalesce`, which has the type of its arguments and looks at one after the other."""

@@ -7,6 +7,7 @@ most records show wins, and the other records will not fit the column. Null, `[]
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -113,12 +114,20 @@ def column_types(fields: Mapping[str, SeenTypes], mixed: MixedTypesPolicy) -> di
     return types
 
 
-def to_json(fields: Mapping[str, SeenTypes]) -> dict[str, Any]:
-    """Without zeros: task reports are small."""
+def to_json(fields: Mapping[str, SeenTypes]) -> str:
+    """In ASCII, because names of fields may hold what is no character; without zeros, and empty if there are none."""
+    return json.dumps(_fields_json(fields)) if fields else ""
+
+
+def from_json(text: str) -> NewFields:
+    return _fields(json.loads(text)) if text else {}
+
+
+def _fields_json(fields: Mapping[str, SeenTypes]) -> dict[str, Any]:
     return {name: _seen_json(each) for name, each in fields.items()}
 
 
-def from_json(body: Mapping[str, Any]) -> NewFields:
+def _fields(body: Mapping[str, Any]) -> NewFields:
     return {name: _seen(each) for name, each in body.items()}
 
 
@@ -127,7 +136,7 @@ def _seen_json(seen: SeenTypes) -> dict[str, Any]:
     if seen.items is not None:
         body["items"] = _seen_json(seen.items)
     if seen.members:
-        body["members"] = to_json(seen.members)
+        body["members"] = _fields_json(seen.members)
     return body
 
 
@@ -136,5 +145,5 @@ def _seen(body: Mapping[str, Any]) -> SeenTypes:
     return SeenTypes(
         **{name: count for name, count in body.items() if name in _COUNTS},
         items=None if items is None else _seen(items),
-        members=from_json(body.get("members", {})),
+        members=_fields(body.get("members", {})),
     )

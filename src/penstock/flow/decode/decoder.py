@@ -19,7 +19,7 @@ from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policie
 
 class Decoder(Protocol):
     def decode(self, batch: pa.RecordBatch) -> Decoded:
-        """Decode the rows of one batch of Spark's Kafka source; bad rows are returned, whatever the policy for them."""
+        """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
         ...
 
 

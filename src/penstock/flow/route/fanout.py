@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.decode.outcome import TOMBSTONE
-from penstock.flow.route.fanout_write import Owner
+from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.route.field import FieldRouter
 from penstock.flow.route.filing import Filer, merged
-from penstock.flow.route.routes import UNKNOWN, Routed, Router, Rows, Way, as_in_log, groups, plain_router, rows_of
-from penstock.flow.route.tally import lengths_of
-from penstock.flow.route.type_counts import UNROUTED, FanoutFlow, FanoutReport, encode_fanout
+from penstock.flow.route.routes import (
+    UNKNOWN,
+    WRAPPED,
+    Routed,
+    Router,
+    Rows,
+    Way,
+    as_in_log,
+    groups,
+    plain_router,
+    rows_of,
+)
 from penstock.flow.route.type_reader import TypeReader, looked_at, raw_rows
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
-from penstock.flow.task import REPORT_SCHEMA, Batches, Stage, by_partition
-from penstock.flow.write.manifest import Marks, PartitionKey, gathered_marks
+from penstock.flow.stage import Batches, Stage, as_one, log_parts, run_task, without_poison
+from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.report import UNROUTED, TaskReport
+from penstock.flow.write.tally import Owner
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
-from penstock.logs.batches import mark_of
+from penstock.logs.log import EpochMark
 
 ROWS_PER_TYPE = 4_096
 """A call of a decoder has its price: measured, 900 records at a time cost 1.6 times as much as 3,000."""
-PART_BYTES_MAX = 32 * 1024 * 1024
-"""Of batches that are put together for that."""
 NO_TYPE = f"{TOMBSTONE}, so nothing tells its type"
 _SHOWN_CHARACTERS_MAX = 60
 
@@ -40,47 +49,10 @@ def fanout_stage(flow: FanoutFlow) -> Stage:
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
         fanout = Fanout(flow)
-        marks: list[Marks] = []
-        try:
-            for key, part in in_large_parts(_unmarked(batches, marks), ROWS_PER_TYPE * len(flow.types)):
-                fanout.take(key, part)
-                if flow.failpoint is not None:
-                    flow.failpoint.reach("writing")
-            text = encode_fanout(replace(fanout.finish(), marks=gathered_marks(marks)))
-            yield pa.RecordBatch.from_arrays([pa.array([text])], schema=REPORT_SCHEMA)
-        except BaseException:
-            fanout.abandon()
-            raise
+        parts = log_parts(batches, fanout.note_mark, ROWS_PER_TYPE * len(flow.types))
+        return run_task(fanout, parts, flow.failpoint)
 
     return run
-
-
-def _unmarked(batches: Iterable[pa.RecordBatch], marks: list[Marks]) -> Iterator[pa.RecordBatch]:
-    """The batches of records; the marks between them are set aside."""
-    for batch in batches:
-        marked = mark_of(batch)
-        if marked is None:
-            yield batch
-        else:
-            marks.append({marked[0]: (marked[1],)})
-
-
-def in_large_parts(batches: Iterable[pa.RecordBatch], rows_min: int) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-    """Neighbouring batches of one partition as one, until they have so many rows or enough bytes."""
-    held: list[pa.RecordBatch] = []
-    held_key: PartitionKey = ("", 0)
-    for batch in batches:
-        for key, part in by_partition(batch):
-            if held and (key != held_key or sum(each.nbytes for each in held) + part.nbytes > PART_BYTES_MAX):
-                yield held_key, _as_one(held)
-                held.clear()
-            held_key = key
-            held.append(part)
-            if sum(each.num_rows for each in held) >= rows_min:
-                yield held_key, _as_one(held)
-                held.clear()
-    if held:
-        yield held_key, _as_one(held)
 
 
 def router_for(flow: FanoutFlow) -> Router:
@@ -98,10 +70,14 @@ class Fanout:
         self._router = router_for(flow)
         self._readers: dict[Way, TypeReader] = {}
         self._filer = Filer(flow)
+        self._files = self._filer.files
+        self._tallies = self._filer.tallies
 
     def take(self, key: PartitionKey, part: pa.RecordBatch) -> None:
         """Take records of one partition in offset order."""
-        self._filer.pool.begin(key, part.column("offset")[0].as_py())
+        self._files.begin(key, part.column("offset")[0].as_py())
+        part, poisoned = without_poison(part, self._flow.poison.get(key, {}))
+        self._set_aside(key, poisoned)
         waiting: pa.RecordBatch | None = self._living(key, part)
         while waiting is not None:
             routed = self._router.route(waiting)
@@ -123,11 +99,37 @@ class Fanout:
             self._filer.file(Owner(key, name), merged(parts))
         gathered.clear()
 
-    def finish(self) -> FanoutReport:
+    def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
+        self._tallies.note_mark(key, mark)
+
+    def finish(self) -> TaskReport:
         return self._filer.finish()
 
     def abandon(self) -> None:
-        self._filer.pool.abandon()
+        self._files.abandon()
+
+    def _set_aside(self, key: PartitionKey, poisoned: BadRows) -> None:
+        """Quarantine records that break the job, each for its type, which may have left it to a catch-up."""
+        for row, error in enumerate(poisoned.errors):
+            record = poisoned.kafka.slice(row, 1)
+            bad = BadRows(record, pa.array([error.as_py()], pa.string()))
+            name = self._type_of(record)
+            if name is None:
+                self._refuse(key, bad)
+            elif len(self._taken(Owner(key, name), record, np.arange(1))):
+                self._filer.quarantine(Owner(key, name), bad)
+
+    def _type_of(self, record: pa.RecordBatch) -> str | None:
+        """The type of one record; None if it belongs to none, or if that cannot be told."""
+        try:
+            routed = self._router.settle(self._router.route(record).batch)
+        except Exception:  # noqa: BLE001, that it breaks something is why the record is set aside
+            return None
+        if not len(routed.codes):
+            return None
+        if int(routed.codes[0]) != UNKNOWN:
+            return self._router.ways[int(routed.codes[0])].type
+        return self._flow.route.unknown_type if self._flow.route.unknown is UnknownTypePolicy.TABLE else None
 
     def _living(self, key: PartitionKey, part: pa.RecordBatch) -> pa.RecordBatch:
         """The records that can have a type; tombstones follow their policy."""
@@ -159,9 +161,9 @@ class Fanout:
             if proved.rows.kafka.num_rows:
                 owner = Owner(key, self._router.ways[code].type)
                 self._count(owner, proved.rows.kafka)
-                self._filer.tally(owner).note_fields(proved.new_fields)
+                self._tallies.of(owner).note_fields(proved.new_fields)
                 gathered.setdefault(owner.type, []).append(proved.rows)
-        return _as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
+        return as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
     def _prover(self, key: PartitionKey, way: Way, batch: pa.RecordBatch) -> TypeReader | None:
         """The reader that decodes and proves at once, if all these records would be written as they stand."""
@@ -181,7 +183,7 @@ class Fanout:
             return
         owner = Owner(key, way.type)
         rows = self._taken(owner, routed.batch, rows)
-        if not len(rows) or self._filer.pool.failure(owner) is not None:
+        if not len(rows) or owner in self._files.failed:
             return
         batch, kind = rows_of(routed.batch, rows), self._flow.types[way.type]
         if kind.raw:
@@ -210,7 +212,7 @@ class Fanout:
         """Of a replay: the rows without those that their type reads from the log itself."""
         ranges = self._flow.slices[owner.partition].left[owner.type]
         left = np.logical_or.reduce([(offsets >= start) & (offsets < end) for start, end in ranges])
-        self._filer.tally(owner).skipped(int(left.sum()))
+        self._tallies.of(owner).count(skipped=int(left.sum()))
         kept: Rows = rows[~left]
         return kept
 
@@ -230,9 +232,9 @@ class Fanout:
         parts = in_parts(decode, batch)
         while True:
             decoded = None
-            with self._filer.pool.isolated(owner):
+            with self._files.isolated(owner):
                 decoded = next(parts, None)
-            if decoded is None or self._filer.pool.failure(owner) is not None:
+            if decoded is None or owner in self._files.failed:
                 return
             self._keep(owner, decoded, gathered)
             if decoded.rest is not None:
@@ -240,8 +242,8 @@ class Fanout:
                 self._file(owner.partition, gathered)
 
     def _keep(self, owner: Owner, decoded: Decoded, gathered: Gathered) -> None:
-        tally = self._filer.tally(owner)
-        tally.filtered(decoded.filtered)
+        tally = self._tallies.of(owner)
+        tally.count(filtered=decoded.filtered)
         tally.note_fields(decoded.new_fields)
         self._filer.quarantine(owner, decoded.bad)
         if decoded.rows.kafka.num_rows:
@@ -249,10 +251,10 @@ class Fanout:
 
     def _reader(self, owner: Owner, way: Way) -> TypeReader | None:
         """None for a type that has failed, perhaps just now because it cannot be decoded at all."""
-        if way not in self._readers and self._filer.pool.failure(owner) is None:
-            with self._filer.pool.isolated(owner):
+        if way not in self._readers and owner not in self._files.failed:
+            with self._files.isolated(owner):
                 self._readers[way] = TypeReader(self._flow, self._flow.types[way.type], numeric=way.numeric)
-        return self._readers.get(way) if self._filer.pool.failure(owner) is None else None
+        return self._readers.get(way) if owner not in self._files.failed else None
 
     def _turn_away(self, key: PartitionKey, batch: pa.RecordBatch, values: pa.Array) -> None:
         if self._flow.route.unknown is UnknownTypePolicy.DROP:
@@ -272,18 +274,19 @@ class Fanout:
         if batch.num_rows and self._flow.slices[key].main:
             owner = Owner(key, UNROUTED)
             self._count(owner, batch)
-            self._filer.tally(owner).filtered(batch.num_rows)
+            self._tallies.of(owner).count(filtered=batch.num_rows)
 
     def _count(self, owner: Owner, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
-        offsets, lengths = batch.column("offset"), lengths_of(batch)
+        offsets, lengths = batch.column("offset"), _lengths(batch)
         if rows is not None and len(rows) < batch.num_rows:
             chosen = pa.array(rows)
             offsets, lengths = offsets.take(chosen), lengths.take(chosen)
-        self._filer.tally(owner).read(offsets, lengths)
+        self._tallies.of(owner).read(offsets, lengths)
 
 
-def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+def _lengths(batch: pa.RecordBatch) -> pa.Array:
+    """How long the values are, as they lie in the log; null for a tombstone."""
+    return pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,14 +11,12 @@ import pyarrow.compute as pc
 from penstock.flow.columns.computed import Faults, compute
 from penstock.flow.columns.days import DayBounds, DayRows, event_times, split_by_day
 from penstock.flow.columns.fitting import fit_columns, folded
-from penstock.flow.route.fanout_write import FilePool, Owner, Staged
+from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.routes import as_in_log
-from penstock.flow.route.tally import Tally
-from penstock.flow.route.type_counts import FanoutFlow, FanoutReport, Share, TypeFlow
-from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without
-from penstock.flow.write.manifest import PartitionKey, Reason
-from penstock.flow.write.quarantine import quarantine_rows
-from penstock.flow.write.reasons import merged_reasons, reasons_of
+from penstock.flow.route.type_files import TypeFiles
+from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
+from penstock.flow.write.report import TaskReport
+from penstock.flow.write.tally import Owner, Tallies
 from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.spec import OutsidePolicy
 
@@ -42,69 +39,38 @@ class Filer:
         self._flow = flow
         self._bounds = DayBounds.of(flow.days, flow.now_ms)
         self._columns = {name: _columns_of(kind, flow.columns) for name, kind in flow.types.items()}
-        self._tallies: dict[Owner, Tally] = {}
-        self._first_error = ""
-        self._reasons: tuple[Reason, ...] = ()
-        self.pool = FilePool(flow)
-
-    def tally(self, owner: Owner) -> Tally:
-        found = self._tallies.get(owner)
-        if found is None:
-            found = self._tallies[owner] = Tally()
-        return found
+        self.tallies = Tallies(flow)
+        self.files = TypeFiles(flow)
 
     def quarantine(self, owner: Owner, bad: BadRows) -> None:
-        count = len(bad.errors)
-        if not count:
-            return
-        self.tally(owner).quarantined(count)
-        self._reasons = merged_reasons([*self._reasons, *reasons_of(owner.partition, bad)])
-        kafka = as_in_log(bad.kafka)
-        offsets = kafka.column("offset")
-        if not self._first_error:
-            topic, number = owner.partition
-            self._first_error = f"{topic}/{number} offset {offsets[0].as_py()}: {bad.errors[0].as_py()}"
-        if self._flow.replay_run is not None:
-            return
-        topic_id = self._flow.slices[owner.partition].topic_id
-        rows = quarantine_rows(
-            BadRows(kafka, bad.errors), self._flow.job, topic_id, self._flow.batch_id, datetime.now(UTC)
-        )
-        span = pc.min_max(offsets)
-        self.pool.add(owner, None, rows, span["min"].as_py(), span["max"].as_py())
+        rows = self.tallies.quarantined(owner, BadRows(as_in_log(bad.kafka), bad.errors))
+        if rows is not None:
+            span = pc.min_max(rows.column("offset"))
+            self.files.add(owner, None, rows, span["min"].as_py(), span["max"].as_py())
 
     def file(self, owner: Owner, rows: DecodedRows) -> None:
         """Write decoded rows of a type in offset order."""
         filed = _Filed((), ())
-        with self.pool.isolated(owner):
+        with self.files.isolated(owner):
             start = self._flow.slices[owner.partition].takes[owner.type]
             filed = self._filed(self._flow.types[owner.type], rows, start)
         # Beyond the isolation: what waits longest may be written now, and that may be another type's.
-        tally = self.tally(owner)
-        tally.filtered(filed.filtered)
-        tally.skipped(filed.skipped)
+        tally = self.tallies.of(owner)
+        tally.count(filtered=filed.filtered, skipped=filed.skipped)
         if filed.event_ms_max is not None:
             tally.seen(filed.event_ms_max)
         for bad in filed.bad:
             self.quarantine(owner, bad)
         for each in filed.days:
-            tally.written(each.day, each.rows.num_rows)
+            tally.count(written=each.rows.num_rows)
+            tally.days[each.day] += each.rows.num_rows
             offsets = each.offsets.tolist() if self._flow.replay_run is not None else ()
-            tally.replayed(offsets)
-            self.pool.add(owner, each.day, each.rows, each.first, each.last, offsets)
+            tally.replayed.update(offsets)
+            if not self._flow.dry:
+                self.files.add(owner, each.day, each.rows, each.first, each.last, offsets)
 
-    def finish(self) -> FanoutReport:
-        staged = self.pool.finish()
-        shares: dict[PartitionKey, dict[str, Share]] = {}
-        for owner, tally in self._tallies.items():
-            reason = self.pool.failure(owner)
-            if reason is None:
-                mine = staged.get(owner, Staged())
-                share = replace(tally.share(), files=tuple(mine.files), quarantine_files=tuple(mine.quarantine_files))
-            else:
-                share = tally.failed_share(reason)
-            shares.setdefault(owner.partition, {})[owner.type] = share
-        return FanoutReport(shares, self._first_error, self._reasons)
+    def finish(self) -> TaskReport:
+        return self.tallies.report(self.files.finish(), self.files.failed)
 
     def _filed(self, kind: TypeFlow, rows: DecodedRows, start: int) -> _Filed:
         """Rows below `start` are in the type's table already; only their bad neighbours have still to be dealt with."""
@@ -116,7 +82,7 @@ class Filer:
         outside = self._bounds.outside(times, good.kafka.column("timestamp"))
         dropped = {} if self._flow.days.outside is OutsidePolicy.QUARANTINE else outside
         faults |= {row: why for row, why in outside.items() if row not in dropped}
-        body = fit_columns(_beside(good.columns, computed.columns), kind.target)
+        body = fit_columns(beside(good.columns, computed.columns), kind.target)
         offsets = good.kafka.column("offset")
         kept = rows_without(good.kafka.num_rows, {**faults, **dropped})
         if len(kept) < good.kafka.num_rows:
@@ -154,10 +120,3 @@ def _columns_of(kind: TypeFlow, columns: Mapping[str, Expression]) -> dict[str, 
         for name, each in columns.items()
         if folded(name) in wanted and not (kind.raw and next(fields(each), None) is not None)
     }
-
-
-def _beside(rows: pa.RecordBatch, computed: pa.RecordBatch) -> pa.RecordBatch:
-    if not computed.num_columns:
-        return rows
-    schema = pa.schema([*rows.schema, *computed.schema])
-    return pa.RecordBatch.from_arrays([*rows.columns, *computed.columns], schema=schema)

@@ -15,13 +15,12 @@ from penstock.flow.columns.seen_types import NewFields, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder
+from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
 from penstock.flow.route.field import field_at, leaf_type, widened
 from penstock.flow.route.routes import joined_bad
-from penstock.flow.route.type_counts import FanoutFlow, TypeFlow
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
-from penstock.job.export.columns import DAY
 from penstock.job.expressions import Field
-from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
+from penstock.job.spec import DAY_FOLDER, DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
 
 RAW_COLUMNS = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 """Of the table of unknown types."""
@@ -107,7 +106,7 @@ def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
     decoder = JsonDecoder(nothing, opened_decode(flow).wrapping, TombstonePolicy.ROW, NewColumnPolicy.ADD)
     decoded = decoder.decode(batch)
     none = DecodedRows(decoded.rows.columns.slice(0, 0), batch.slice(0, 0))
-    if len(addable(column_types(decoded.new_fields, flow.on.mixed_types), [*flow.columns, DAY])):
+    if len(addable(column_types(decoded.new_fields, flow.on.mixed_types), [*flow.columns, DAY_FOLDER])):
         # The records come again once the columns are fixed.
         return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields, decoded.rest)
     empty = decoded.rows.kafka

@@ -1,13 +1,12 @@
-"""What a Spark task tells the driver about its work: the staged files and the counts, as one JSON text per task."""
+"""What is said of staged files and of the records that were read: the words of a task's report and of a commit."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from penstock.flow.write.offset_ranges import Ranges
+import msgspec
+
 from penstock.logs.log import EpochMark
 
 PartitionKey = tuple[str, int]
@@ -40,8 +39,7 @@ class Counts:
         return self.read == self.written + self.quarantined + self.filtered + self.skipped
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
+class StagedFile(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """A Parquet file that is written and not yet committed. It belongs to one partition (RULES C4)."""
 
     topic: str
@@ -50,7 +48,7 @@ class StagedFile:
     """Relative to the root of its table."""
     rows: int
     size_bytes: int
-    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    partition_values: Mapping[str, str | None] = msgspec.field(default_factory=dict)
     stats: str = ""
     """Delta statistics as JSON text."""
     last_offset: int | None = None
@@ -68,69 +66,6 @@ class Reason:
 
     def __add__(self, other: Reason) -> Reason:
         return Reason(self.kind, self.count + other.count, self.example)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskReport:
-    """The result of one Spark task."""
-
-    counts: Mapping[PartitionKey, Counts] = field(default_factory=dict)
-    files: tuple[StagedFile, ...] = ()
-    quarantine_files: tuple[StagedFile, ...] = ()
-    new_fields: Mapping[str, Any] = field(default_factory=dict)
-    """What fields of records show that the schema lacks, as `flow.seen_types` writes it."""
-    refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
-    """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
-    first_error: str = ""
-    reasons: tuple[Reason, ...] = ()
-    """Why records were quarantined; a bounded number of kinds."""
-    replayed: Mapping[PartitionKey, Ranges] = field(default_factory=dict)
-    """Of a replay: the offsets that became rows."""
-    marks: Marks = field(default_factory=dict)
-
-
-def encode_report(report: TaskReport) -> str:
-    return json.dumps(
-        {
-            "v": 1,
-            "counts": [[topic, number, asdict(counts)] for (topic, number), counts in report.counts.items()],
-            "files": [asdict(each) for each in report.files],
-            "quarantine_files": [asdict(each) for each in report.quarantine_files],
-            "new_fields": dict(report.new_fields),
-            "refused": [[topic, number, list(bad.items())] for (topic, number), bad in report.refused.items()],
-            "first_error": report.first_error,
-            "reasons": [asdict(each) for each in report.reasons],
-            "replayed": [[topic, number, ranges] for (topic, number), ranges in report.replayed.items()],
-            "marks": encode_marks(report.marks),
-        }
-    )
-
-
-def decode_report(text: str) -> TaskReport:
-    body: dict[str, Any] = json.loads(text)
-    if body["v"] != 1:
-        raise ValueError(f"task report of version {body['v']}")
-    return TaskReport(
-        counts={(topic, number): Counts(**counts) for topic, number, counts in body["counts"]},
-        files=tuple(StagedFile(**each) for each in body["files"]),
-        quarantine_files=tuple(StagedFile(**each) for each in body["quarantine_files"]),
-        new_fields=body["new_fields"],
-        refused={(topic, number): dict(bad) for topic, number, bad in body["refused"]},
-        first_error=body["first_error"],
-        reasons=tuple(Reason(**each) for each in body["reasons"]),
-        replayed={
-            (topic, number): tuple((start, end) for start, end in ranges) for topic, number, ranges in body["replayed"]
-        },
-        marks=decode_marks(body["marks"]),
-    )
-
-
-def encode_marks(marks: Marks) -> list[list[Any]]:
-    return [[*key, each.end, each.epoch] for key, found in marks.items() for each in found]
-
-
-def decode_marks(body: Iterable[list[Any]]) -> dict[PartitionKey, tuple[EpochMark, ...]]:
-    return gathered_marks({(topic, number): (EpochMark(end, epoch),)} for topic, number, end, epoch in body)
 
 
 def gathered_marks(several: Iterable[Marks]) -> dict[PartitionKey, tuple[EpochMark, ...]]:

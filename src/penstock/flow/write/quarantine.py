@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pyarrow as pa
 
@@ -27,7 +27,7 @@ QUARANTINE_SCHEMA = pa.schema(
 )
 
 
-def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str, now: datetime) -> pa.RecordBatch:
+def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.RecordBatch:
     """Bad rows in the columns of the quarantine table, which several jobs may share."""
     count = len(bad.errors)
     known = {
@@ -35,7 +35,7 @@ def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str, now: d
         "topic_id": pa.repeat(topic_id, count),
         "error": bad.errors,
         "batch": pa.repeat(batch_id, count),
-        "quarantined_at": pa.array([now] * count, pa.timestamp("us", "UTC")),
+        "quarantined_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC")), count),
     }
     there = set(bad.kafka.schema.names)
     arrays = []

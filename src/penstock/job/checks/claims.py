@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, shown
-from penstock.job.models import JobFile
+from penstock.job.sections.models import JobFile
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, Delivery
 
 AT: KeyPath = ("claims",)

@@ -11,8 +11,8 @@ from penstock.job.checks.sql_text import SelectItem, SqlRefusedError, check_wher
 from penstock.job.expressions import Call, Constant, Expression, ExpressionError, Field, KafkaField, fields, parse
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.models import SqlSection
 from penstock.job.schema import name_fault, name_findings
+from penstock.job.sections.models import SqlSection
 from penstock.job.spec import Secret
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,10 @@ from penstock.errors import UserError
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath
 from penstock.job.messages import message_schema
-from penstock.job.models import DecodeSection, JobFile
 from penstock.job.schema import parse_schema
-from penstock.job.section import stated
+from penstock.job.sections.kind_section import AnyKindSection
+from penstock.job.sections.models import DecodeSection, JobFile
+from penstock.job.sections.section import stated
 from penstock.job.spec import DecodeSpec, MessageName, Secret
 
 AT: KeyPath = ("decode",)
@@ -41,13 +42,16 @@ _MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out
 
 
 def read_decode(
-    file: JobFile, document: Document, folder: Path, *, routed: bool
+    file: JobFile, document: Document, folder: Path, kind: AnyKindSection, kinds: Sequence[AnyKindSection]
 ) -> tuple[DecodeSpec | None, list[Finding]]:
     """The decoder as far as it can be told, with the descriptor set as bytes; empty where that cannot be read."""
     section = file.decode
     if section is None or section.format is None:
         return None, []
-    findings = [*_key_findings(section.format, document), *_routing_findings(section, document, routed=routed)]
+    findings = [*_key_findings(section.format, document)]
+    if not kind.many_types:
+        elsewhere = next((each.many_types for each in kinds if each.many_types), "")
+        findings += _one_type_findings(section, document, elsewhere)
     descriptors = b""
     if section.descriptors is not None and "descriptors" in _OWN_KEYS[section.format]:
         try:
@@ -116,13 +120,11 @@ def _key_findings(format_stated: str, document: Document) -> Iterator[Finding]:
             yield Finding((*AT, name), f"required key is missing: decode {format_stated} needs it")
 
 
-def _routing_findings(section: DecodeSection, document: Document, *, routed: bool) -> Iterator[Finding]:
-    if section.format == "garmadon" and not routed:
+def _one_type_findings(section: DecodeSection, document: Document, hint: str) -> Iterator[Finding]:
+    if section.format == "garmadon":
         place = (*AT, "format") if document.has(*AT, "format") else AT
-        yield Finding(place, "garmadon records are of many types", "write them with table.export and route")
-    if section.format == "protobuf" and routed and document.has(*AT, "message"):
-        yield Finding((*AT, "message"), "each type has its own", "move it to types", on_key=True)
-    if section.format == "protobuf" and not routed and not document.has(*AT, "message"):
+        yield Finding(place, "garmadon records are of many types", hint)
+    if section.format == "protobuf" and not document.has(*AT, "message"):
         yield Finding((*AT, "message"), "required key is missing: the table's rows are of one message")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
-from penstock.job.models import KafkaSection, SecuritySection
+from penstock.job.sections.models import KafkaSection, SecuritySection
 from penstock.job.spec import StartAt
 
 AT: KeyPath = ("log", "kafka")
@@ -38,7 +38,7 @@ CLIENT_WORDS: dict[str, tuple[str, ...]] = {
     "client.rack": (),
     "ssl.endpoint.identification.algorithm": ("https", "none"),
 }
-"""Settings that librdkafka and the Java client know under one name, with the words they allow."""
+"""Settings with words; an empty tuple allows any text."""
 
 _FORBIDDEN_CLIENT = {
     "group.id": "the consumer group is log.kafka.group",
@@ -166,7 +166,7 @@ def _client_findings(kafka: KafkaSection) -> Iterator[Finding]:
             yield Finding(at, "cannot be set here: security has its own section, log.kafka.security", on_key=True)
         else:
             hint = nearest(name, known) or f"known: {', '.join(known)}"
-            yield Finding(at, "is not a setting that both Kafka clients know", hint, on_key=True)
+            yield Finding(at, "is not a setting that can be made here", hint, on_key=True)
 
 
 def _security_findings(security: SecuritySection, document: Document) -> Iterator[Finding]:

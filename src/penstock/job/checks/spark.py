@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from penstock.errors import UserError
-from penstock.job.export.models import ExportSection
 from penstock.job.faults import Finding, KeyPath, shown
-from penstock.job.models import DeltaSection, SparkSection
+from penstock.job.sections.models import SparkSection, TableSection
 from penstock.job.spec import JobSpec, Secret, SparkSpec
 
 DEFAULT_MASTER = "local[*,4]"
@@ -53,9 +52,7 @@ def spark_findings(spark: SparkSection | None) -> Iterator[Finding]:
             yield Finding(at, f"must be {SET_BY_PENSTOCK[name]}: the flow relies on it", "leave it out")
 
 
-def unshared_findings(
-    spark: SparkSection | None, table: DeltaSection | ExportSection, at: KeyPath
-) -> Iterator[Finding]:
+def unshared_findings(spark: SparkSection | None, table: TableSection, at: KeyPath) -> Iterator[Finding]:
     """Local paths that the executors of the stated master would not share."""
     if spark is None or spark.master is None or is_local(spark.master) or table.shared:
         return

@@ -1,27 +1,20 @@
-"""What cannot be right under `table`: paths, and partition columns and properties of `table.delta`."""
+"""What cannot be right under `table`, whatever its kind: which kind it is, and the paths."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-
-from penstock.job.checks.columns import Output
 from penstock.job.document import Document
-from penstock.job.export.models import ExportSection
-from penstock.job.faults import Finding, KeyPath, nearest, shown
-from penstock.job.models import DeltaSection
+from penstock.job.faults import Finding, KeyPath, shown
+from penstock.job.sections.kind_section import AnyKindSection, own_keys
+from penstock.job.sections.models import TableSection
 from penstock.job.spec import Secret
 
-AT: KeyPath = ("table", "delta")
 SCHEMES = ("file", "s3", "s3a", "gs", "az", "abfss", "hdfs")
-DAY_SECONDS = 86400.0
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_INTERVAL = re.compile(r"(?:interval\s+)?([0-9]{1,9})\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
-_INTERVAL_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY_SECONDS, "week": 7 * DAY_SECONDS}
 _WITHOUT_BUCKET = ("file", "hdfs")
 
 
@@ -34,7 +27,7 @@ def table_path(path: str, folder: Path) -> str:
     return Secret(whole) if isinstance(path, Secret) else whole
 
 
-def quarantine_path(table: DeltaSection | ExportSection, folder: Path) -> str:
+def quarantine_path(table: TableSection, folder: Path) -> str:
     """The stated quarantine, or the table's path with `_quarantine` behind it."""
     if table.quarantine is not None:
         return table_path(table.quarantine, folder)
@@ -42,30 +35,33 @@ def quarantine_path(table: DeltaSection | ExportSection, folder: Path) -> str:
     return Secret(beside) if isinstance(table.path, Secret) else beside
 
 
-def is_routed(document: Document) -> bool:
-    """Whether the file describes an export, as far as one can tell from the keys that it states."""
-    if document.has("table", "delta") or document.has("table", "export"):
-        return document.has("table", "export")
-    return document.has("route") or document.has("types")
+def meant_kind(document: Document, kinds: Sequence[AnyKindSection]) -> AnyKindSection:
+    """The kind of table that the file describes, as far as one can tell from the keys that it states."""
+    stated = [kind for kind in kinds if document.has("table", kind.name)]
+    signed = [kind for kind in kinds if any(document.has(key) for key in kind.signs)]
+    return [kinds[0], *signed, *stated][-1]
 
 
-def table_findings(document: Document) -> Iterator[Finding]:
+def kind_findings(document: Document, kind: AnyKindSection, kinds: Sequence[AnyKindSection]) -> Iterator[Finding]:
     """Whether the table is of one kind."""
-    if document.has("table", "delta") and document.has("table", "export"):
-        yield Finding(("table", "export"), "contradicts table.delta: give one of both", on_key=True)
-    if not document.has("table", "delta") and not document.has("table", "export"):
-        kind = "export" if is_routed(document) else "delta"
-        yield Finding(("table", kind), "required key is missing", "delta is one table, export one for each event type")
+    stated = [each.name for each in kinds if document.has("table", each.name)]
+    for name in stated[1:]:
+        yield Finding(("table", name), f"contradicts table.{stated[0]}: give one of both", on_key=True)
+    if not stated:
+        first, *others = kinds
+        hint = ", ".join([f"{first.name} is {first.phrase}", *(f"{each.name} {each.phrase}" for each in others)])
+        yield Finding(("table", kind.name), "required key is missing", hint)
 
 
-def delta_findings(delta: DeltaSection, output: Output | None, folder: Path) -> Iterator[Finding]:
-    """Everything that contradicts inside the section and between it and the columns."""
-    yield from path_findings(delta, AT, folder)
-    yield from _partition_findings(delta.partition_by or [], output)
-    yield from _property_findings(delta.properties or {})
+def stray_findings(document: Document, kind: AnyKindSection, kinds: Sequence[AnyKindSection]) -> Iterator[Finding]:
+    """Sections of another kind than the table's."""
+    for other in kinds:
+        for name in own_keys(other):
+            if document.has(name) and name not in own_keys(kind):
+                yield Finding((name,), f"has no meaning without table.{other.name}", "remove it", on_key=True)
 
 
-def path_findings(section: DeltaSection | ExportSection, at: KeyPath, folder: Path) -> Iterator[Finding]:
+def path_findings(section: TableSection, at: KeyPath, folder: Path) -> Iterator[Finding]:
     """What is wrong with the path of a table and that of its quarantine."""
     faulty = False
     for name, path in (("path", section.path), ("quarantine", section.quarantine)):
@@ -105,59 +101,3 @@ def _path_fault(path: str) -> tuple[str, str] | None:
     if not key.strip("/"):
         return ("the table needs a folder of its own", "a table at the root would share it with its quarantine")
     return None
-
-
-def _partition_findings(partition_by: list[str], output: Output | None) -> Iterator[Finding]:
-    for index, name in enumerate(partition_by):
-        at: KeyPath = (*AT, "partition_by", index)
-        if name.casefold() in {other.casefold() for other in partition_by[:index]}:
-            yield Finding(at, f"{shown(name)} is named twice")
-        elif output is not None:
-            yield from _partition_column_findings(name, output, at)
-    named = {name.casefold() for name in partition_by}
-    if output is not None and output.complete and named and named >= {name.casefold() for name in output.types}:
-        yield Finding((*AT, "partition_by"), "every column is a partition column: the files would be empty")
-
-
-def _partition_column_findings(name: str, output: Output, at: KeyPath) -> Iterator[Finding]:
-    if name not in output.types:
-        if output.complete:
-            hint = "" if isinstance(name, Secret) else nearest(name, output.types)
-            hint = hint or f"columns: {', '.join(map(_open, list(output.types)[:20]))}"
-            yield Finding(at, f"the table has no column {shown(name)}", hint)
-        return
-    kind = output.types[name]
-    if kind is not None and (pa.types.is_nested(kind) or pa.types.is_binary(kind)):
-        yield Finding(at, f"{shown(name)} cannot partition a table: it is a {_word(kind)}", "use a primitive column")
-
-
-def _open(name: str) -> str:
-    return shown(name) if isinstance(name, Secret) else name
-
-
-def _word(kind: pa.DataType) -> str:
-    if pa.types.is_struct(kind):
-        return "struct"
-    if pa.types.is_map(kind):
-        return "map"
-    return "list" if pa.types.is_list(kind) else "binary"
-
-
-def _property_findings(properties: Mapping[str, str]) -> Iterator[Finding]:
-    for name, value in properties.items():
-        at: KeyPath = (*AT, "properties", name)
-        match name.casefold():
-            case "delta.settransactionretentionduration":
-                yield Finding(at, "cannot be set: it would let the table forget its positions", on_key=True)
-            case "delta.logretentionduration":
-                yield from _retention_findings(value, at)
-            case "delta.columnmapping.mode" if value.casefold() != "none":
-                yield Finding(at, "column mapping is not written by Penstock", "remove it, or set it to none")
-
-
-def _retention_findings(value: str, at: KeyPath) -> Iterator[Finding]:
-    found = _INTERVAL.fullmatch(value.strip())
-    if found is None:
-        yield Finding(at, f"{shown(value)} is no Delta interval", "write interval 30 days")
-    elif int(found[1]) * _INTERVAL_SECONDS[found[2].lower()] < DAY_SECONDS:
-        yield Finding(at, "under a day: commits could no longer be read back", "write interval 1 day or more")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.partition_values import Values, partition_value
 
 _DELETION_VECTORS = "deletionVectors"
+_STATISTICS = ("min", "max", "null_count")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +28,19 @@ class ActiveFile:
     """The texts of its partition values, in the order of the table's partition columns."""
     scalars: tuple[pa.Scalar, ...] = field(default=(), compare=False)
     """The same values as the columns have them."""
+    rows: int | None = field(default=None, compare=False)
+    """None where its statistics do not tell; so are spans and nulls."""
+    spans: Mapping[str, tuple[Any, Any] | None] = field(default_factory=dict, compare=False)
+    """The least and the greatest value of the columns that were asked for."""
+    nulls: Mapping[str, int | None] = field(default_factory=dict, compare=False)
 
 
-def active_files(handle: DeltaTable) -> tuple[ActiveFile, ...]:
-    """Every file of the loaded version."""
-    actions = pa.table(handle.get_add_actions())
-    names = handle.metadata().partition_columns
-    columns = [_partition_column(actions, name) for name in names]
+def active_files(handle: DeltaTable, spans_of: Sequence[str] = ()) -> tuple[ActiveFile, ...]:
+    """Every file of the loaded version, with what the log tells of the values in some columns."""
+    actions = pa.table(handle.get_add_actions(flatten=True))
+    columns = [actions[f"partition.{name}"] for name in handle.metadata().partition_columns]
+    rows = _told(actions, "num_records")
+    least, most, nulls = ({name: _told(actions, f"{what}.{name}") for name in spans_of} for what in _STATISTICS)
     texts: dict[pa.Scalar, str | None] = {}
     found = []
     for row, path in enumerate(raw_paths(actions)):
@@ -46,6 +55,9 @@ def active_files(handle: DeltaTable) -> tuple[ActiveFile, ...]:
                 actions["modification_time"][row].as_py(),
                 tuple(texts[each] for each in scalars),
                 scalars,
+                rows[row],
+                {name: _span(least[name][row], most[name][row]) for name in spans_of},
+                {name: nulls[name][row] for name in spans_of},
             )
         )
     return tuple(found)
@@ -62,17 +74,20 @@ def raw_paths(actions: pa.Table) -> list[str]:
 
 
 def refuse_deletion_vectors(handle: DeltaTable, path: str) -> None:
-    """Refuse to rewrite files of which only some rows count: a copy would bring the others back."""
+    """Refuse files of which only some rows count: a copy would bring the others back."""
     if _DELETION_VECTORS not in (handle.protocol().reader_features or ()):
         return
     if any(batch.num_rows for batch in handle.deletion_vectors()):
         raise UserError(
             f"the table at {path} has files with deletion vectors",
-            detail="another writer deleted single rows; Penstock does not rewrite such files",
-            hint="run `REORG TABLE ... APPLY (PURGE)` with Spark, then compact again",
+            detail="another writer deleted single rows; Penstock neither counts nor rewrites such files",
+            hint="run `REORG TABLE ... APPLY (PURGE)` with Spark, then try again",
         )
 
 
-def _partition_column(actions: pa.Table, name: str) -> pa.ChunkedArray:
-    struct = actions["partition"].combine_chunks()
-    return struct.field(struct.type.get_field_index(name))
+def _told(actions: pa.Table, name: str) -> list[Any]:
+    return actions[name].to_pylist() if name in actions.column_names else [None] * actions.num_rows
+
+
+def _span(least: Any, most: Any) -> tuple[Any, Any] | None:
+    return None if least is None or most is None else (least, most)

@@ -18,6 +18,7 @@ from penstock.lake.delta.keys import (
     topic_key,
     total_key,
 )
+from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
 from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
 from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals, given_up_totals, slice_totals
 from penstock.logs.log import Partition
@@ -103,26 +104,32 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
     """What `history` shows of the commit. The library names the operation; the streaming fields are ours."""
     slices = [part for part in accepted if isinstance(part, SlicePart)]
     given_up = [part for part in accepted if isinstance(part, GivenUpPart)]
+    files = [file for part in slices for file in part.files]
+    provenance = Provenance(
+        kind=_kind(accepted),
+        job=proposal.job,
+        batch=proposal.batch_id,
+        slices=(
+            *(CommitSlice.of(each.piece, each.token, *_added(each)) for each in slices),
+            *(CommitSlice.of(each.piece, each.token, given_up_totals(each.piece)) for each in given_up),
+        ),
+        starts=tuple(
+            CommitStart(*placed(each.partition), each.offset) for each in accepted if isinstance(each, StartPart)
+        ),
+        rows=sum(file.rows for file in files),
+        size_bytes=sum(file.size_bytes for file in files),
+    )
     return {
         # What Spark's DESCRIBE HISTORY shows of a commit that it did not make.
-        "userMetadata": f"penstock {proposal.job} {_kind(accepted)} {proposal.batch_id}",
+        "userMetadata": f"penstock {proposal.job} {provenance.kind} {proposal.batch_id}",
         "queryId": proposal.job,
         "outputMode": "Append",
-        "penstock": {
-            "v": 1,
-            "kind": _kind(accepted),
-            "job": proposal.job,
-            "batch": proposal.batch_id,
-            "slices": [*map(_slice_record, slices), *map(_given_up_record, given_up)],
-            "starts": [
-                {**_partition_record(part.partition), "offset": part.offset}
-                for part in accepted
-                if isinstance(part, StartPart)
-            ],
-            "rows": sum(file.rows for part in slices for file in part.files),
-            "size_bytes": sum(file.size_bytes for part in slices for file in part.files),
-        },
+        **provenance.metadata,
     }
+
+
+def _added(part: SlicePart) -> tuple[Totals, tuple[StagedFile, ...]]:
+    return slice_totals(part.piece, part.counts), part.quarantine_files
 
 
 def _kind(accepted: tuple[Part, ...]) -> str:
@@ -130,38 +137,3 @@ def _kind(accepted: tuple[Part, ...]) -> str:
     kinds = {type(part) for part in accepted}
     names = {SlicePart: "batch", GivenUpPart: "given_up", StartPart: "start", FencePart: "fence"}
     return next(name for kind, name in names.items() if kind in kinds)
-
-
-def _partition_record(partition: Partition) -> dict[str, Any]:
-    return {"topic": partition.topic, "topic_id": partition.topic_id, "partition": partition.number}
-
-
-def _slice_record(part: SlicePart) -> dict[str, Any]:
-    added = slice_totals(part.piece, part.counts)
-    return {
-        **_partition_record(part.partition),
-        "start": part.piece.start,
-        "end": part.piece.end,
-        "token": part.token,
-        **{name: getattr(added, name) for name in TOTAL_NAMES if getattr(added, name)},
-        "quarantine": [
-            {"path": file.path, "rows": file.rows, "size_bytes": file.size_bytes, "stats": file.stats}
-            for file in part.quarantine_files
-        ],
-    }
-
-
-def _given_up_record(part: GivenUpPart) -> dict[str, Any]:
-    return {
-        **_partition_record(part.partition),
-        "start": part.piece.start,
-        "end": part.piece.end,
-        "token": part.token,
-        "given_up": part.piece.offsets,
-        "quarantine": [],
-    }
-
-
-def totals_of_record(record: Mapping[str, Any]) -> Totals:
-    """Read the counts of a slice back from commit metadata."""
-    return Totals(**{name: int(record.get(name, 0)) for name in TOTAL_NAMES})

@@ -48,13 +48,13 @@ def translated(error: Exception, path: str) -> PenstockError:
         return UserError(
             f"no permission on the table at {path}",
             detail=text,
-            hint="give the process read and write access to the path, or change `table.delta.path`",
+            hint="give the process read and write access to the path, or change the path in the job file",
         )
     if any(mark in text for mark in _NO_PLACE):
         return UserError(
             f"no table can be at {path}",
             detail=text,
-            hint="check `table.delta.path`: its bucket must exist, and no part of it may be a file",
+            hint="check the path in the job file: its bucket must exist, and no part of it may be a file",
         )
     if any(mark in text for mark in _FULL):
         return TransientError(f"no space left for the table at {path}", detail=text, hint="free space; the job goes on")

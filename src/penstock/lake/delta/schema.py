@@ -11,7 +11,8 @@ from deltalake import DeltaTable, Schema
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import by_folded_name, conflict, folded, grown, new_paths
 from penstock.job.schema import job_type_name
-from penstock.job.spec import DeltaTableSpec, NewColumnPolicy
+from penstock.job.spec import NewColumnPolicy
+from penstock.lake.delta.place import TablePlace
 
 _DAY_SECONDS = 86_400
 _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY_SECONDS, "week": 7 * _DAY_SECONDS}
@@ -65,7 +66,7 @@ def missing_columns(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
     return pa.schema([field for field in grown(table, wanted) if there.get(field.name) != field.type])
 
 
-def refuse_foreign_demands(handle: DeltaTable, spec: DeltaTableSpec) -> None:
+def refuse_foreign_demands(handle: DeltaTable, spec: TablePlace) -> None:
     """Refuse a table that asks of its writers what Penstock does not do (RULES C8)."""
     reasons = [*_partition_demands(handle, spec), *_property_demands(handle), *_column_demands(handle)]
     if reasons:
@@ -76,7 +77,7 @@ def refuse_foreign_demands(handle: DeltaTable, spec: DeltaTableSpec) -> None:
         )
 
 
-def _partition_demands(handle: DeltaTable, spec: DeltaTableSpec) -> list[str]:
+def _partition_demands(handle: DeltaTable, spec: TablePlace) -> list[str]:
     there = tuple(handle.metadata().partition_columns)
     if [*map(folded, there)] == [*map(folded, spec.partition_by)]:
         return []

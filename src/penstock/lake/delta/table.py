@@ -13,9 +13,11 @@ from deltalake.transaction import AddAction, RemoveAction
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
-from penstock.job.spec import DeltaTableSpec, NewColumnPolicy, TableSpec
+from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
+from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.provenance import Provenance, provenance_of
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.delta.transactions import app_transactions
@@ -48,7 +50,7 @@ class Change:
 class Table:
     """One Delta table under one job. Every commit compares and swaps on the version that was checked (RULES C3)."""
 
-    def __init__(self, spec: DeltaTableSpec, job: str, handle: DeltaTable, environment: Environment) -> None:
+    def __init__(self, spec: TablePlace, job: str, handle: DeltaTable, environment: Environment) -> None:
         self.spec = spec
         self.job = job
         self.environment = environment
@@ -190,7 +192,7 @@ class Table:
                     self._handle.alter.add_columns(
                         delta_schema(missing).fields,
                         commit_properties=CommitProperties(
-                            custom_metadata={"penstock": {"v": 1, "kind": "columns", "job": self.job}},
+                            custom_metadata=Provenance(kind="columns", job=self.job).metadata,
                             max_commit_retries=0,
                         ),
                     )
@@ -237,8 +239,8 @@ class Table:
 
     @staticmethod
     def _is_batch(record: Mapping[str, Any], batch_id: str) -> bool:
-        ours = record.get("penstock")
-        return isinstance(ours, dict) and ours.get("batch") == batch_id
+        ours = provenance_of(record)
+        return ours is not None and ours.batch == batch_id
 
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
@@ -272,7 +274,7 @@ def open_table(place: TableSpec, job: str, environment: Environment | None = Non
     """Open an existing table; `MissingTableError` if there is none."""
     with library_errors(place.path):
         handle = DeltaTable(place.path, storage_options=dict(place.storage_options))
-    spec = _delta_spec(place)
+    spec = _delta_place(place)
     refuse_foreign_demands(handle, spec)
     # Everything that is written from here on has the table's own spelling.
     spec = replace(spec, partition_by=tuple(handle.metadata().partition_columns))
@@ -283,7 +285,7 @@ def open_or_create(
     place: TableSpec, job: str, schema: pa.Schema, policy: NewColumnPolicy, environment: Environment | None = None
 ) -> Table:
     """Open the table, create it from the job if it is missing, and add the job's columns that it lacks."""
-    spec = _delta_spec(place)
+    spec = _delta_place(place)
     try:
         table = open_table(spec, job, environment)
     except MissingTableError:
@@ -296,13 +298,13 @@ def open_or_create(
     return table
 
 
-def _delta_spec(place: TableSpec) -> DeltaTableSpec:
-    if isinstance(place, DeltaTableSpec):
+def _delta_place(place: TableSpec) -> TablePlace:
+    if isinstance(place, TablePlace):
         return place
-    return DeltaTableSpec(place.path, place.quarantine_path, place.storage_options, place.shared)
+    return TablePlace(place.path, place.quarantine_path, place.storage_options, place.shared)
 
 
-def _create(spec: DeltaTableSpec, job: str, schema: pa.Schema) -> None:
+def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
     """Create the table; a rival that creates it first is as good."""
     try:
         with library_errors(spec.path):
@@ -314,7 +316,7 @@ def _create(spec: DeltaTableSpec, job: str, schema: pa.Schema) -> None:
                 configuration=dict(spec.properties),
                 storage_options=dict(spec.storage_options),
                 commit_properties=CommitProperties(
-                    custom_metadata={"penstock": {"v": 1, "kind": "create", "job": job}}, max_commit_retries=0
+                    custom_metadata=Provenance(kind="create", job=job).metadata, max_commit_retries=0
                 ),
             )
     except ConflictError:

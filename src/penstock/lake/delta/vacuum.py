@@ -1,9 +1,8 @@
-"""Vacuum: delete the files that no commit names and none can name any more (RULES C7).
+"""Which files in the folder of a Delta table no commit names and none can name any more (RULES C7).
 
-The proof is in the loaded version and in the name. Up to that version a commit that named a file left it active or
-removed. After it none can: a staged file is committed only while the position of its partition is its start, a
-compaction's output only up to a table version, a replay's only while its run is not committed. Names that are not ours
-stay, whatever they are.
+Up to the loaded version a commit that named a file left it active or removed. After it none can: a staged file is
+committed only while the position of its partition is its start, a compaction's output only up to a table version, a
+replay's only while its run is not committed. Names that are not ours stay, whatever they are.
 
 Never the library's full vacuum, which takes staged files. Of its light one only the list of removed files is used, and
 the deletes are ours: the library would commit twice for its own report, and could not be stopped between two files.
@@ -12,40 +11,27 @@ the deletes are ours: the library would commit twice for its own report, and cou
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from functools import cache
-from typing import Protocol
 
 from deltalake import DeltaTable
 
-from penstock.failpoints import Reach
 from penstock.flow.columns.partition_values import partition_folder
-from penstock.flow.write.names import (
-    ReplayedName,
-    StagedName,
-    owner_tag,
-    parse_compacted_name,
-    parse_replayed_name,
-    parse_staged_name,
-)
+from penstock.flow.write.names import CompactedName, ReplayedName, StagedName
 from penstock.lake.delta.active_files import active_paths
-from penstock.lake.delta.keys import jobs_with_positions, position_key, quarantine_key, replay_key
+from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.recent_removals import recently_removed
 from penstock.lake.delta.table import Table
-from penstock.lake.delta.transactions import app_transactions
-from penstock.lake.storage import Entry, Storage
+from penstock.lake.maintenance.leftovers import CanGo, Classified, NameRules, Stays, Verdict, classify_all
+from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.life import appended_up_to, life_of
 
 LOG_FOLDER = "_delta_log/"
 _HOUR_SECONDS = 3600
 
 
-class Dead(StrEnum):
+class Dead(CanGo):
     """Why a file can go."""
 
     REMOVED = "removed from the table, retention is over"
@@ -54,7 +40,7 @@ class Dead(StrEnum):
     REPLAYED = "never committed, its replay run is over"
 
 
-class Kept(StrEnum):
+class Kept(Stays):
     """Why a file stays."""
 
     ACTIVE = "active"
@@ -66,108 +52,99 @@ class Kept(StrEnum):
     UNKNOWN = "not a name of Penstock"
 
 
-SliceRule = Callable[[StagedName], Dead | Kept]
-"""What becomes of a staged file that the table neither holds nor held."""
-ReplayRule = Callable[[ReplayedName], Dead | Kept]
-"""The same for a file of a replay."""
-
-
 @dataclass(frozen=True, slots=True)
-class Deleted:
-    """A file that went, or would go in a dry run."""
-
-    table_url: str
-    path: str
-    size_bytes: int
-    reason: str
-
-
-class Dropped(Protocol):
-    """A file that was given up: it was to be moved to its place, and is gone."""
-
-    @property
-    def type(self) -> str: ...
-
-    @property
-    def target(self) -> str: ...
-
-    @property
-    def rows(self) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class VacuumReport:
-    """What a vacuum deleted, and how many files stay by the reason."""
-
-    deleted: tuple[Deleted, ...]
-    kept: Mapping[str, int]
-    dry_run: bool = False
-    dropped: tuple[Dropped, ...] = ()
-
-    def with_dropped(self, dropped: Iterable[Dropped]) -> VacuumReport:
-        return replace(self, dropped=tuple(dropped))
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
+class LoadedFiles:
     """What the loaded version of a table says about files in its folder."""
 
-    version: int
     partition_by: tuple[str, ...]
     active: frozenset[str]
     removed: frozenset[str]
     expired: frozenset[str]
     """Of the removed, those that nobody's time travel needs."""
-    of_slice: SliceRule
-    of_replay: ReplayRule
+    rules: NameRules
+
+    def classify(self, entry: Entry) -> Verdict:
+        if entry.path in self.active:
+            return Kept.ACTIVE
+        if entry.path in self.removed:
+            return Dead.REMOVED if entry.path in self.expired else Kept.RETAINED
+        verdict = self.rules.classify(entry.path) if _is_our_folder(entry.path, self.partition_by) else None
+        return Kept.UNKNOWN if verdict is None else verdict
 
 
-def vacuum(
-    table: Table, quarantine: Table | None = None, *, dry_run: bool = False, retention_seconds: float | None = None
-) -> VacuumReport:
-    """Delete dead files of a job's table and of its quarantine.
+@dataclass(frozen=True, slots=True)
+class ListedTable:
+    """A table and the files that lie in its folder; what is read of the table afterwards decides about them.
 
     `retention_seconds` takes the place of the table's `delta.deletedFileRetentionDuration`, in whole hours rounded up.
     """
-    tables = (table,) if quarantine is None else (table, quarantine)
-    folders = [_list(each.storage()) for each in tables]
-    table.environment.reach("vacuum_listed")
-    for each in tables:
-        each.refresh()
-    jobs = jobs_with_positions(app_transactions(table.storage(), table.version)) | {table.job}
-    rules: list[tuple[SliceRule, ReplayRule]] = [(_data_slices(table, jobs), _data_replays(table, jobs))]
-    if quarantine is not None:
-        rules.append((_quarantine_slices(table, quarantine, jobs), own_replays(quarantine)))
-    deleted: list[Deleted] = []
-    kept: Counter[str] = Counter()
-    for each, entries, (of_slice, of_replay) in zip(tables, folders, rules, strict=True):
-        dead, stay = judge_all(each, entries, facts_of(each, of_slice, of_replay, retention_seconds))
-        deleted += dead
-        kept += stay
-    if not dry_run:
-        _delete(tables, deleted, table.environment.reach)
-    return VacuumReport(tuple(deleted), dict(kept), dry_run)
+
+    table: Table
+    entries: tuple[Entry, ...]
+    retention_seconds: float | None = None
+
+    @classmethod
+    def of(cls, table: Table, retention_seconds: float | None = None) -> ListedTable:
+        found = (entry for entry in table.storage().list() if not entry.path.startswith(LOG_FOLDER))
+        return cls(table, tuple(found), retention_seconds)
+
+    def classify(self, rules: Callable[[Table], NameRules]) -> Classified:
+        """Load the newest version and go by it; what else the rules go by was read after the listing, too."""
+        self.table.refresh()
+        storage, url = self.table.storage(), self.table.spec.path
+        with library_errors(url):
+            files = LoadedFiles(
+                self.table.spec.partition_by,
+                active=active_paths(self.table.handle),
+                removed=_removed(self.table.handle, 0.0),
+                expired=_removed(self.table.handle, self.retention_seconds),
+                rules=rules(self.table),
+            )
+        found = classify_all(url, storage, self.entries, files.classify)
+        # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
+        unsure = {entry.path for entry, reason in found.dead if reason is not Dead.REMOVED}
+        fresh = recently_removed(storage, LOG_FOLDER, unsure)
+        if not fresh:
+            return found
+        return classify_all(url, storage, self.entries, replace(files, removed=files.removed | fresh).classify)
 
 
-def judge(path: str, facts: Facts) -> Dead | Kept:
-    """Whether a file that was listed before the facts were loaded can go."""
-    if path in facts.active:
-        return Kept.ACTIVE
-    if path in facts.removed:
-        return Dead.REMOVED if path in facts.expired else Kept.RETAINED
-    if not _is_our_folder(path, facts.partition_by):
-        return Kept.UNKNOWN
-    if (staged := parse_staged_name(path)) is not None:
-        return facts.of_slice(staged)
-    if (compacted := parse_compacted_name(path)) is not None:
-        return Dead.EXPIRED if facts.version >= compacted.version_max else Kept.COMMITTABLE
-    if (replayed := parse_replayed_name(path)) is not None and replayed.run.isdecimal():
-        return facts.of_replay(replayed)
-    return Kept.UNKNOWN
+def data_rules(table: Table) -> NameRules:
+    """The rules for the files of a table into which several jobs may write: a name does not say whose it is.
+
+    A slice is committed only where its start is the position, and positions never fall: every job that reads the
+    partition must have passed it. In the same way every job must have passed a replay run of that number.
+    """
+    jobs = writing_jobs(table)
+    run_over = min(table.transaction(replay_key(job)) or 0 for job in jobs)
+
+    def of_slice(name: StagedName) -> Verdict:
+        # The keys of app transactions hold the topic id and no topic.
+        partition = Partition("", name.topic_id, name.partition)
+        found = (table.transaction(position_key(job, partition)) for job in jobs)
+        return by_position(name, min((each for each in found if each is not None), default=None))
+
+    return NameRules(of_slice, by_version(table), lambda name: by_run(name, run_over))
 
 
-def _list(storage: Storage) -> list[Entry]:
-    return [entry for entry in storage.list() if not entry.path.startswith(LOG_FOLDER)]
+def writing_jobs(table: Table) -> frozenset[str]:
+    """All jobs that have positions in the table, and the one that it is open for."""
+    return jobs_with_positions(table.transactions()) | {table.job}
+
+
+def by_position(name: StagedName, position: int | None) -> Verdict:
+    if position is None:
+        return Kept.UNPLACED
+    return Dead.PASSED if position > name.start else Kept.COMMITTABLE
+
+
+def by_version(table: Table) -> Callable[[CompactedName], Verdict]:
+    version = table.version
+    return lambda name: Dead.EXPIRED if version >= name.version_max else Kept.COMMITTABLE
+
+
+def by_run(name: ReplayedName, run_over: int) -> Verdict:
+    return Dead.REPLAYED if int(name.run) <= run_over else Kept.COMMITTABLE
 
 
 def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
@@ -179,112 +156,9 @@ def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
     return len(folders) == len(heads) and all(map(str.startswith, folders, heads))
 
 
-def _data_slices(table: Table, jobs: frozenset[str]) -> SliceRule:
-    """A slice is committed only where its start is the position, and positions never fall.
-
-    A name does not say whose it is: every job that reads the partition into this table must have passed it.
-    """
-
-    @cache
-    def lowest_position(partition: Partition) -> int | None:
-        found = (table.transaction(position_key(job, partition)) for job in jobs)
-        return min((each for each in found if each is not None), default=None)
-
-    def of_slice(name: StagedName) -> Dead | Kept:
-        reached = lowest_position(_partition(name))
-        if reached is None:
-            return Kept.UNPLACED
-        return Dead.PASSED if reached > name.start else Kept.COMMITTABLE
-
-    return of_slice
-
-
-def _data_replays(table: Table, jobs: frozenset[str]) -> ReplayRule:
-    """Every job that writes to this table must have passed a run of that number: the name does not say whose it is."""
-    over = min(table.transaction(replay_key(job)) or 0 for job in jobs)
-    return lambda name: Dead.REPLAYED if int(name.run) <= over else Kept.COMMITTABLE
-
-
-def own_replays(quarantine: Table) -> ReplayRule:
-    """A run of the job whose removal is committed; runs of others are theirs."""
-    tag, over = owner_tag(quarantine.job), quarantine.transaction(replay_key(quarantine.job)) or 0
-
-    def of_replay(name: ReplayedName) -> Dead | Kept:
-        if name.owner != tag:
-            return Kept.OTHERS
-        return Dead.REPLAYED if int(name.run) <= over else Kept.COMMITTABLE
-
-    return of_replay
-
-
-def _quarantine_slices(table: Table, quarantine: Table, jobs: frozenset[str]) -> SliceRule:
-    """As for the data, but files that a data commit listed belong to the table before they are appended (RULES Q1).
-
-    Other tables may share the quarantine: a file is judged by the positions of the job that its name tells.
-    """
-    owners = {owner_tag(job): (job, _data_slices(table, frozenset({job}))) for job in jobs}
-    life = life_of(table)
-
-    def of_slice(name: StagedName) -> Dead | Kept:
-        if name.owner not in owners:
-            return Kept.OTHERS
-        job, of_data = owners[name.owner]
-        partition = _partition(name)
-        mark = table.transaction(quarantine_key(job, partition))
-        if mark is not None and appended_up_to(quarantine, job, life, partition) < mark:
-            return Kept.PENDING
-        return of_data(name)
-
-    return of_slice
-
-
-def _partition(name: StagedName) -> Partition:
-    # The keys of app transactions hold the topic id and no topic.
-    return Partition("", name.topic_id, name.partition)
-
-
-def facts_of(table: Table, of_slice: SliceRule, of_replay: ReplayRule, retention_seconds: float | None = None) -> Facts:
-    with library_errors(table.spec.path):
-        return Facts(
-            version=table.version,
-            partition_by=table.spec.partition_by,
-            active=active_paths(table.handle),
-            removed=_removed(table.handle, 0.0),
-            expired=_removed(table.handle, retention_seconds),
-            of_slice=of_slice,
-            of_replay=of_replay,
-        )
-
-
 def _removed(handle: DeltaTable, retention_seconds: float | None) -> frozenset[str]:
     """Names of files that were removed at least that long ago; None: as long as the table's own retention."""
     if retention_seconds is None:
         return frozenset(handle.vacuum(dry_run=True, full=False))
     hours = math.ceil(retention_seconds / _HOUR_SECONDS)
     return frozenset(handle.vacuum(retention_hours=hours, dry_run=True, full=False, enforce_retention_duration=False))
-
-
-def judge_all(table: Table, entries: Iterable[Entry], facts: Facts) -> tuple[list[Deleted], Counter[str]]:
-    """The files of a table's folder that can go, and how many stay by the reason."""
-    dead: list[tuple[Entry, Dead]] = []
-    kept: Counter[str] = Counter()
-    for entry in entries:
-        match judge(entry.path, facts):
-            case Dead() as reason:
-                dead.append((entry, reason))
-            case Kept() as reason:
-                kept[str(reason)] += 1
-    # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
-    unsure = {entry.path for entry, reason in dead if reason is not Dead.REMOVED}
-    fresh = recently_removed(table.storage(), LOG_FOLDER, unsure)
-    kept[str(Kept.RETAINED)] += len(fresh)
-    url = table.spec.path
-    gone = [(entry, str(why)) for entry, why in dead if entry.path not in fresh]
-    return [Deleted(url, entry.path, entry.size_bytes, why) for entry, why in gone], +kept
-
-
-def _delete(tables: Iterable[Table], deleted: Iterable[Deleted], reach: Reach) -> None:
-    storages = {each.spec.path: each.storage() for each in tables}
-    for each in deleted:
-        reach("vacuum_deleting")
-        storages[each.table_url].delete(each.path)

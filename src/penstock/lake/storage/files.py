@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
@@ -24,7 +26,7 @@ class _Ranges(Protocol):
     def read_range(self, path: str, start: int, length: int) -> bytes: ...
 
 
-class _Sink(Protocol):
+class Sink(Protocol):
     def write(self, data: Any, /) -> int: ...
 
     def flush(self) -> None: ...
@@ -35,9 +37,11 @@ class _Sink(Protocol):
 class ObjectWriter:
     """Counts what it passes on to a sink, and can be given up half way."""
 
-    def __init__(self, sink: _Sink, path: str) -> None:
-        self._sink: _Sink | None = sink
+    def __init__(self, sink: Sink, path: str, told: Callable[[str], AbstractContextManager[None]]) -> None:
+        """`told` turns what the sink raises into an error of the tree."""
+        self._sink: Sink | None = sink
         self._path = path
+        self._told = told
         self._written_bytes = 0
         self._closed = False
 
@@ -57,12 +61,12 @@ class ObjectWriter:
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
         if self._sink is not None:
-            with told_as_ours(self._path):
+            with self._told(self._path):
                 self._pass_on(self._sink, data)
         self._written_bytes += size
         return size
 
-    def _pass_on(self, sink: _Sink, data: Any) -> None:
+    def _pass_on(self, sink: Sink, data: Any) -> None:
         sink.write(data)
 
     def flush(self) -> None:
@@ -76,7 +80,7 @@ class ObjectWriter:
             return
         self._closed = True
         if self._sink is not None:
-            with told_as_ours(self._path):
+            with self._told(self._path):
                 self._sink.close()
 
     def abandon(self) -> None:
@@ -92,7 +96,7 @@ class ObjectWriter:
 class LocalWriter(ObjectWriter):
     """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
 
-    def _pass_on(self, sink: _Sink, data: Any) -> None:
+    def _pass_on(self, sink: Sink, data: Any) -> None:
         """All of it: a disk that is almost full takes a part without an error, which comes with the next attempt."""
         left = memoryview(data).cast("B")
         while len(left):
@@ -142,14 +146,14 @@ def open_local_writer(path: str) -> LocalWriter:
         folder = os.path.dirname(path)
         if not os.path.isdir(folder):
             os.makedirs(folder, exist_ok=True)
-        return LocalWriter(open(path, "wb", buffering=0), path)
+        return LocalWriter(open(path, "wb", buffering=0), path, told_as_ours)
 
 
 def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:
     """Upload in parts; the object appears when the writer closes, and not at all if it is abandoned."""
     with told_as_ours(path):
         sink = obstore.open_writer(store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT_MAX)
-    return ObjectWriter(sink, path)
+    return ObjectWriter(sink, path, told_as_ours)
 
 
 class RangeReader(io.RawIOBase):

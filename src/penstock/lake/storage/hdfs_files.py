@@ -7,6 +7,7 @@ from typing import Any
 
 from hdfs_native import FileReader, FileWriter
 
+from penstock.lake.storage.files import ObjectWriter, Sink
 from penstock.lake.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours
 
 
@@ -29,58 +30,29 @@ class HdfsRanges:
             return self._reader.read_range(start, available)
 
 
-class HdfsWriter:
+class HdfsWriter(ObjectWriter):
     """A file being written; a file that is given up is taken away."""
 
     def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
-        self._sink: FileWriter | None = sink
-        self._shown = shown
+        super().__init__(sink, shown, hdfs_told_as_ours)
         self._remove = remove
-        self._written_bytes = 0
-        self._closed = False
         self._failure: Exception | None = None
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-    def write(self, data: Any, /) -> int:
-        size = memoryview(data).nbytes
-        if self._sink is not None:
-            try:
-                self._sink.write(data)
-            except LIBRARY_ERRORS as error:
-                self._failure = error
-                raise hdfs_failure(error, self._shown) from error
-        self._written_bytes += size
-        return size
-
-    def flush(self) -> None:
-        """Nothing: readers look at whole files only."""
-
-    def tell(self) -> int:
-        return self._written_bytes
+    def _pass_on(self, sink: Sink, data: Any) -> None:
+        try:
+            sink.write(data)
+        except LIBRARY_ERRORS as error:
+            self._failure = error
+            raise
 
     def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        if self._sink is None:
-            return
-        if self._failure is not None:
+        if self._sink is not None and self._failure is not None:
+            self._closed = True
             # The library would close what it could write of the file, without a word.
-            raise hdfs_failure(self._failure, self._shown)
-        with hdfs_told_as_ours(self._shown):
-            self._sink.close()
+            raise hdfs_failure(self._failure, self._path)
+        super().close()
         self._sink = None
 
     def abandon(self) -> None:

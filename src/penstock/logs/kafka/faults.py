@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from penstock.errors import PenstockError, TransientError, UserError
+from penstock.errors import PenstockError, TransientError, UserError, did_you_mean
 
 _PASSING_WORDS = ("transport failure", "disconnected", "timed out", "connection closed", "connection reset")
 
@@ -55,8 +54,7 @@ def error_of(fault: Fault, bootstrap: str, subject: str, connection: Fault | Non
 
 def unknown_topic(topic: str, bootstrap: str, existing: Iterable[str]) -> UserError:
     """The error for a topic that is not there, with the name that was probably meant."""
-    nearest = difflib.get_close_matches(topic, sorted(existing), n=1, cutoff=0.6)
-    hint = f"did you mean {nearest[0]}?" if nearest else "create the topic, or correct its name in the job file"
+    hint = did_you_mean(topic, sorted(existing)) or "create the topic, or correct its name in the job file"
     return UserError(f"topic {topic} does not exist on {bootstrap}", hint=hint)
 
 

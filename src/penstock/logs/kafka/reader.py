@@ -243,7 +243,7 @@ def _offset(message: Message) -> int:
 
 
 def arrow_batches(piece: Piece, messages: list[Message], bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Records of one partition in the columns of Spark's Kafka source, their values in batches of so many bytes."""
+    """Records of one partition in the columns of `SCHEMA`, their values in batches of so many bytes."""
     count = len(messages)
     values = pa.array(list(map(_VALUE, messages)), pa.binary())
     if values.nbytes > bytes_max and count > 1:
@@ -271,7 +271,7 @@ def _offset_array(messages: list[Message]) -> pa.Array:
 
 
 def _timestamp_array(messages: list[Message]) -> pa.Array:
-    """The times in the unit of Spark's source; null where a record has none, the nearest where the unit is too fine."""
+    """The times in microseconds; null where a record has none, the nearest where the unit is too fine."""
     kinds, millis = zip(*map(_TIMESTAMP, messages), strict=True)
     known = millis if all(kinds) else [at if kind else None for kind, at in zip(kinds, millis, strict=True)]
     times = pa.array(known, pa.int64())

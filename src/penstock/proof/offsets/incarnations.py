@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.lake.delta.effect import totals_of_record
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.provenance import commits_of
 from penstock.logs.log import Partition
 from penstock.proof.invariants import CommittedSlice
 
@@ -54,14 +54,11 @@ def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Committed:
     """Take the job's slices and starts out of commit metadata."""
     slices: dict[Partition, list[CommittedSlice]] = {}
     partitions: set[Partition] = set()
-    for record in sorted(records, key=lambda each: int(each["version"])):
-        ours = record.get("penstock")
-        if not isinstance(ours, dict) or ours.get("job") != job:
-            continue
-        partitions.update(_partition(each) for each in ours.get("starts", ()))
-        for piece in ours.get("slices", ()):
-            found = CommittedSlice(piece["start"], piece["end"], totals_of_record(piece), int(record["version"]))
-            slices.setdefault(_partition(piece), []).append(found)
+    for version, ours in commits_of(sorted(records, key=lambda each: int(each["version"])), job):
+        partitions.update(each.place for each in ours.starts)
+        for piece in ours.slices:
+            found = CommittedSlice(piece.start, piece.end, piece.totals, version)
+            slices.setdefault(piece.place, []).append(found)
     return Committed({each: tuple(found) for each, found in slices.items()}, frozenset({*partitions, *slices}))
 
 
@@ -99,7 +96,3 @@ def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable
         others={name: frozenset(ids) for name, ids in others.items()},
         rows_written=sums["written"] + sums["replayed"],
     )
-
-
-def _partition(record: Mapping[str, Any]) -> Partition:
-    return Partition(record["topic"], record["topic_id"], int(record["partition"]))

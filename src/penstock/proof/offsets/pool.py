@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from penstock.logs.log import Partition
-from penstock.proof.findings import Offence, OffenceKind, offence_at
+from penstock.proof.findings import Violation, ViolationKind, violation_at
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.scan_passes import Window
+from penstock.proof.offsets.scan_passes import Part
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """What is known of one partition of a pool in a window: what it must hold, and the rows that are surely its own."""
+    """What is known of one partition of a pool in a part: what it must hold, and the rows that are surely its own."""
 
     spans: Sequence[Span]
     offsets: pl.Series
@@ -27,42 +27,40 @@ class Placed:
 
 
 def reconcile_pool(
-    window: Window, members: Mapping[Partition, Placed], pooled: pl.Series, with_others: bool
-) -> tuple[Offence, ...]:
+    part: Part, members: Mapping[Partition, Placed], pooled: pl.Series, with_others: bool
+) -> tuple[Violation, ...]:
     """Compare how often offsets are in the pooled rows with how often the partitions lack them.
 
     `with_others` tells that rows of other jobs are among the pooled ones: then only what is missing can be seen.
     """
-    lacking = {each: _lacking(window, placed) for each, placed in members.items()}
+    lacking = {each: _lacking(part, placed) for each, placed in members.items()}
     wanted = pl.concat(list(lacking.values())) if lacking else pooled.clear()
-    there = pooled.filter((pooled >= window.lo) & (pooled < window.hi))
+    there = pooled.filter((pooled >= part.lo) & (pooled < part.hi))
     counts = (
         _times(wanted, "wanted").join(_times(there, "there"), on="offset", how="full", coalesce=True).fill_null(0)
     ).sort("offset")
-    offences: list[Offence] = []
+    violations: list[Violation] = []
     missing = counts.filter(pl.col("there") < pl.col("wanted"))["offset"]
     if len(missing):
         offset = int(missing[0])
         owner = next(each for each, offsets in lacking.items() if offset in offsets)
-        offences.append(offence_at(owner, offset, OffenceKind.MISSING))
+        violations.append(violation_at(owner, offset, ViolationKind.MISSING))
     if not with_others:
         surplus = counts.filter(pl.col("there") > pl.col("wanted"))
         slack = sum((_may_hold(surplus["offset"], each.spans) for each in members.values()), pl.Series([0]))
         doubled = surplus.filter(surplus["there"].cast(pl.Int64) - surplus["wanted"].cast(pl.Int64) > slack)["offset"]
-        outside = pooled.filter((pooled < window.lo) | (pooled >= window.hi))
+        outside = pooled.filter((pooled < part.lo) | (pooled >= part.hi))
         for offset in [*doubled[:1], *outside[:1]]:
-            kind = OffenceKind.TWICE if window.lo <= offset < window.hi else OffenceKind.BEYOND_POSITION
-            offences.append(offence_at(next(iter(members)), int(offset), kind))
-    return tuple(offences)
+            kind = ViolationKind.TWICE if part.lo <= offset < part.hi else ViolationKind.BEYOND_POSITION
+            violations.append(violation_at(next(iter(members)), int(offset), kind))
+    return tuple(violations)
 
 
-def _lacking(window: Window, placed: Placed) -> pl.Series:
+def _lacking(part: Part, placed: Placed) -> pl.Series:
     """The offsets that a partition surely must hold and none of its own rows has."""
     full = [span for span in placed.spans if span.full]
     parts = [
-        pl.int_range(
-            max(span.read_from, window.lo), max(span.read_from, window.lo, min(span.hi, window.hi)), eager=True
-        )
+        pl.int_range(max(span.read_from, part.lo), max(span.read_from, part.lo, min(span.hi, part.hi)), eager=True)
         for span in full
     ]
     wanted = pl.concat(parts) if parts else pl.Series(dtype=pl.Int64)

@@ -1,4 +1,4 @@
-"""The sweep over all offsets: table, quarantine and log are read window by window and judged together."""
+"""The reconciliation of all offsets: table, quarantine and log are read part by part and checked together."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.proof import unproven
-from penstock.proof.findings import Check, Offence, OffenceKind, Unproven, conclude, earliest
+from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
 from penstock.proof.offsets.pool import Placed, reconcile_pool
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
@@ -21,25 +21,25 @@ from penstock.proof.offsets.verdicts import (
     Leave,
     LogCounts,
     LogOffsets,
-    held_offences,
-    judge,
-    quarantine_offences,
-    record_offences,
+    held_violations,
+    quarantine_violations,
+    reconcile,
+    record_violations,
 )
-from penstock.proof.sources import Progress, Sources, Subject
+from penstock.proof.sources import Depth, Progress, Sources, Subject
 
 _OF_QUARANTINE = frozenset(
     {
-        OffenceKind.TWICE_IN_QUARANTINE,
-        OffenceKind.BEFORE_ORIGIN,
-        OffenceKind.BEYOND_POSITION,
+        ViolationKind.TWICE_IN_QUARANTINE,
+        ViolationKind.BEFORE_ORIGIN,
+        ViolationKind.BEYOND_POSITION,
     }
 )
 """What can be wrong with the rows of the quarantine alone."""
 
 
-class Sweep:
-    """Reads every window once and keeps only what its judgement left."""
+class Reconciliation:
+    """Reads every part once and keeps only what its comparison left."""
 
     def __init__(self, job: JobSpec, subject: Subject, sources: Sources, progress: Progress | None) -> None:
         self._job = job
@@ -49,15 +49,21 @@ class Sweep:
         self._tallies = {each: Tally(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
         self._types, self._quarantine = self._open_scans()
-        self._strangers: list[Offence] = []
+        self._strangers: list[Violation] = []
         self._pooled: dict[PoolKey, int] = {}
         """Rows whose life of their topic is not known."""
-        self._pool_offences: list[Offence] = []
+        self._pool_violations: list[Violation] = []
         self._exact: dict[str, bool] = {}
         self._records_read = 0
 
-    def run(self, offsets_max: int) -> None:
-        """Read and judge all windows."""
+    @staticmethod
+    def of(job: JobSpec, subject: Subject, sources: Sources, depth: Depth) -> Reconciliation:
+        """Read and compare all offsets."""
+        found = Reconciliation(job, subject, sources, depth.progress)
+        found._run(depth.offsets_per_pass_max)
+        return found
+
+    def _run(self, offsets_max: int) -> None:
         ranges = {each: (tally.spans[0].lo, tally.spans[-1].hi) for each, tally in self._tallies.items() if tally.spans}
         for wanted in passes(self._pools.ranges(ranges), offsets_max):
             table = [self._scan(each, wanted) for each in self._types]
@@ -65,21 +71,21 @@ class Sweep:
             pooled = _by_pool([*table, quarantine])
             records = self._log_offsets(wanted)
             placed: dict[PoolKey, dict[Partition, Placed]] = {}
-            for partition, window in wanted.items():
+            for partition, part in wanted.items():
                 tally, key = self._tallies[partition], self._pools.key_of(partition)
                 by_type = [found.offsets[partition] for found in table if partition in found.offsets]
                 bad = quarantine.offsets.get(partition, NO_OFFSETS)
                 held = Held(_all(by_type), bad, by_type, pooled.get(key, NO_OFFSETS))
                 log = records.get(partition)
                 leave = self._subject.leaves.get(partition, Leave())
-                tally.add(judge(partition, window, tally.spans, held, log, leave))
+                tally.add(reconcile(partition, part, tally.spans, held, log, leave))
                 tally.log_first = max(tally.log_first, log.first if log else 0)
                 if key in pooled:
                     placed.setdefault(key, {})[partition] = Placed(tally.spans, _all([held.table, bad]))
             for key, members in placed.items():
-                window = wanted[next(iter(members))]
+                part = wanted[next(iter(members))]
                 with_others = bool(self._subject.incarnations.others)
-                self._pool_offences += reconcile_pool(window, members, pooled[key], with_others)
+                self._pool_violations += reconcile_pool(part, members, pooled[key], with_others)
                 self._pooled[key] = self._pooled.get(key, 0) + len(pooled[key])
 
     def check_offsets(self, proved_by_values: bool = False) -> Check:
@@ -87,64 +93,64 @@ class Sweep:
 
         `proved_by_values` tells that the rows were found to be those of the log's records, all of them.
         """
-        offences = [*self._strangers, *self._pool_offences]
+        violations = [*self._strangers, *self._pool_violations]
         for scan in (*self._types, self._quarantine):
-            offences += scan.lost_places
+            violations += scan.lost_places
         count = 0
         for partition, tally in self._placed():
             replayed = partition in self._subject.replayed
-            offences += quarantine_offences(partition, tally.spans, tally.quarantine_counts, replayed)
+            violations += quarantine_violations(partition, tally.spans, tally.quarantine_counts, replayed)
             if not self._types:
-                offences += [each for each in tally.offences if each.kind in _OF_QUARANTINE]
+                violations += [each for each in tally.violations if each.kind in _OF_QUARANTINE]
                 continue
-            counted = held_offences(partition, tally.spans, tally.held_counts)
-            offences += [each for each in (*tally.offences, *counted) if self._can_tell(partition, each)]
+            counted = held_violations(partition, tally.spans, tally.held_counts)
+            violations += [each for each in (*tally.violations, *counted) if self._can_tell(partition, each)]
             count += sum(tally.held_counts)
         count += sum(self._pooled.values())
         unreadable = sorted(path for scan in (*self._types, self._quarantine) for path in scan.unreadable)
-        detail = self._offsets_detail(offences, unreadable, count, proved_by_values)
+        detail = self._offsets_detail(violations, unreadable, count, proved_by_values)
         return conclude(
             "offsets",
             detail,
-            bool(offences or unreadable),
-            offences=offences,
+            bool(violations or unreadable),
+            violations=violations,
             unproven=[] if proved_by_values else self._unproven(),
             facts={"offsets": count},
             partitions=self._tallies,
         )
 
     def _offsets_detail(
-        self, offences: Sequence[Offence], unreadable: Sequence[str], count: int, by_values: bool
+        self, violations: Sequence[Violation], unreadable: Sequence[str], count: int, by_values: bool
     ) -> str:
         if unreadable:
             return f"{len(unreadable)} files cannot be read to their end: {', '.join(unreadable[:5])}"
-        first = earliest(offences)
+        first = earliest(violations)
         if first is not None:
             return str(first)
         if by_values:
             return "every row is that of a record of the log, each once: proved by their values"
         if not self._types:
             return "the rows do not tell their offsets; those of the quarantine are each there once"
-        unjudged = sum(self._pooled.values())
-        judged = f"{count - unjudged} offsets in table and quarantine, each once"
-        return f"{judged}; {unjudged} more add up" if unjudged else judged
+        unchecked = sum(self._pooled.values())
+        checked = f"{count - unchecked} offsets in table and quarantine, each once"
+        return f"{checked}; {unchecked} more add up" if unchecked else checked
 
     def check_records(self) -> Check:
         """Whether what the log still has is what the table read, and holds."""
         read = self._sources.log_bounds.keys() & self._tallies.keys()
-        offences: list[Offence] = []
+        violations: list[Violation] = []
         for partition in sorted(read):
             tally = self._tallies[partition]
             counts = LogCounts(tuple(tally.log_counts), tally.log_first, self._exact.get(partition.topic, False))
-            offences += record_offences(partition, tally.spans, counts)
+            violations += record_violations(partition, tally.spans, counts)
         for partition, tally in self._placed():
-            offences += [
+            violations += [
                 each
-                for each in tally.log_offences
-                if (self._types or each.kind is OffenceKind.NOT_IN_LOG) and self._can_tell(partition, each)
+                for each in tally.log_violations
+                if (self._types or each.kind is ViolationKind.NOT_IN_LOG) and self._can_tell(partition, each)
             ]
         count = sum(sum(self._tallies[each].log_counts) for each in read)
-        first = earliest(offences)
+        first = earliest(violations)
         gone = self._gone()
         by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
         detail = f"{count} records of the log, each accounted for{by_totals}" if first is None else str(first)
@@ -155,12 +161,12 @@ class Sweep:
         ]
         facts = {"records": count, "offsets_gone": gone}
         return conclude(
-            "records", detail, first is not None, offences=offences, warnings=warnings, facts=facts, partitions=read
+            "records", detail, first is not None, violations=violations, warnings=warnings, facts=facts, partitions=read
         )
 
     @property
     def ahead(self) -> Sequence[int]:
-        """Rows of each type that are beyond what is judged, once the sweep has run."""
+        """Rows of each type that are beyond what is checked, once it has run."""
         return [scan.ahead for scan in self._types] if self._types else [0] * len(self._sources.types)
 
     def _open_scans(self) -> tuple[list[OffsetScan], OffsetScan]:
@@ -188,13 +194,13 @@ class Sweep:
         shared = self._subject.incarnations.shared_topic_ids
         return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
 
-    def _can_tell(self, partition: Partition, offence: Offence) -> bool:
+    def _can_tell(self, partition: Partition, violation: Violation) -> bool:
         """An offset may be missing only because its row has no place, or is one of those of an unknown life."""
-        if offence.kind is not OffenceKind.MISSING:
+        if violation.kind is not ViolationKind.MISSING:
             return True
         if self._pools.key_of(partition) in self._pooled:
             # What is in none of the rows at all is missing in any case; counts of spans say less.
-            return offence.end is None
+            return violation.end is None
         without = self._without_place(partition)
         return not without or self._tallies[partition].lacking > without
 
@@ -224,16 +230,16 @@ class Sweep:
         )
 
     def _log_offsets(self, wanted: Pass) -> dict[Partition, LogOffsets]:
-        """The offsets of the records that the log has in the windows of one pass."""
+        """The offsets of the records that the log has in the parts of one pass."""
         bounds = self._sources.log_bounds
-        read = {each: window for each, window in wanted.items() if each in bounds}
+        read = {each: part for each, part in wanted.items() if each in bounds}
         log = self._sources.log
         if not read or log is None:
             return {}
         found: dict[Partition, pl.Series] = {}
-        for each, window in read.items():
+        for each, part in read.items():
             spans = self._tallies[each].spans
-            lo, hi = max(window.lo, spans[0].lo), min(window.hi, spans[-1].hi)
+            lo, hi = max(part.lo, spans[0].lo), min(part.hi, spans[-1].hi)
             start, end = max(lo, bounds[each].first), min(hi, bounds[each].end)
             found[each] = pl.Series(log.offsets(each, start, end, self._tell))
         # Retention may have moved while the records were read.

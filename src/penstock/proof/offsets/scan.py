@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
-from penstock.proof.findings import Offence, OffenceKind
+from penstock.proof.findings import Violation, ViolationKind
 from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC
 from penstock.proof.offsets.owners import OriginColumns, Owners
-from penstock.proof.offsets.scan_passes import Pass, Window
+from penstock.proof.offsets.scan_passes import Part, Pass
 from penstock.proof.offsets.table import DataFile, origin_frames
 
 PoolKey = tuple[str | None, int]
@@ -58,7 +58,7 @@ class Scanned:
 
     offsets: Mapping[Partition, pl.Series]
     pooled: Mapping[PoolKey, pl.Series] = field(default_factory=dict)
-    stranger: Offence | None = None
+    stranger: Violation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Group:
 class OffsetScan:
     """Reads offsets of files, pass by pass; counts the rows that have no place, each file once.
 
-    `ends` are the offsets up to which the files are judged: rows beyond are left out and counted.
+    `ends` are the offsets up to which the files are checked: rows beyond are left out and counted.
     """
 
     def __init__(
@@ -105,18 +105,18 @@ class OffsetScan:
         self._seen: set[str] = set()
         self.without_place: Counter[tuple[str | None, int | None]] = Counter()
         """Rows without partition or offset, by the topic id and the partition that their file or they tell."""
-        self.lost_places: list[Offence] = []
+        self.lost_places: list[Violation] = []
         """Files of one slice in which only some rows have a place: their writer gave one to each."""
         self.unreadable: set[str] = set()
         self.ahead = 0
 
     def read(self, wanted: Pass, ignored_ids: frozenset[str]) -> Scanned:
-        """The offsets in the windows of one pass; rows of `ignored_ids` are left out."""
-        windows = {(each.topic_id, each.number): (each, window) for each, window in wanted.items()}
-        pool_windows = {self._pools.key_of(each): window for each, window in wanted.items()}
+        """The offsets in the parts of one pass; rows of `ignored_ids` are left out."""
+        parts = {(each.topic_id, each.number): (each, part) for each, part in wanted.items()}
+        pool_parts = {self._pools.key_of(each): part for each, part in wanted.items()}
         found: dict[Partition, list[pl.Series]] = {}
         pooled: dict[PoolKey, list[pl.Series]] = {}
-        strangers: list[Offence] = []
+        strangers: list[Violation] = []
         for file in self._files:
             if file.path in self._seen and not _may_hold(file, wanted):
                 continue
@@ -124,13 +124,13 @@ class OffsetScan:
                 key = self._pools.key(group.topic or "", group.number)
                 if group.topic_id in ignored_ids:
                     continue
-                if (place := windows.get((group.topic_id or "", group.number))) is not None:
+                if (place := parts.get((group.topic_id or "", group.number))) is not None:
                     found.setdefault(place[0], []).append(self._up_to_end(place[0], _within(group.offsets, place[1])))
-                elif group.topic_id is None and key in pool_windows:
-                    pooled.setdefault(key, []).append(_within(group.offsets, pool_windows[key]))
+                elif group.topic_id is None and key in pool_parts:
+                    pooled.setdefault(key, []).append(_within(group.offsets, pool_parts[key]))
                 elif group.topic_id is not None or not self._owners.other_ids:
                     name = group.topic or group.topic_id or UNKNOWN_TOPIC
-                    strangers.append(Offence(name, group.number, group.lowest, OffenceKind.UNKNOWN_PARTITION))
+                    strangers.append(Violation(name, group.number, group.lowest, ViolationKind.UNKNOWN_PARTITION))
             self._seen.add(file.path)
         return Scanned(
             {each: pl.concat(parts) for each, parts in found.items()},
@@ -147,13 +147,13 @@ class OffsetScan:
         )
 
     def _up_to_end(self, partition: Partition, offsets: pl.Series) -> pl.Series:
-        """The windows of all passes are apart, so each row is met once."""
+        """The parts of all passes are apart, so each row is met once."""
         end = self._ends.get(partition)
         if end is None:
             return offsets
-        judged = offsets.filter(offsets < end)
-        self.ahead += len(offsets) - len(judged)
-        return judged
+        checked = offsets.filter(offsets < end)
+        self.ahead += len(offsets) - len(checked)
+        return checked
 
     def _groups(self, file: DataFile) -> Iterator[_Group]:
         """The rows of a file that have a place, by topic and partition; the others are counted."""
@@ -181,7 +181,9 @@ class OffsetScan:
         if placed is not None and without and file.number is not None:
             topic = next((each.topic for each in self._pools.partitions if each.topic_id == placed.topic_id), None)
             name = topic or placed.topic or UNKNOWN_TOPIC
-            self.lost_places.append(Offence(name, file.number, placed.lowest, OffenceKind.NO_PLACE, placed.highest + 1))
+            self.lost_places.append(
+                Violation(name, file.number, placed.lowest, ViolationKind.NO_PLACE, placed.highest + 1)
+            )
 
 
 def _may_hold(file: DataFile, wanted: Pass) -> bool:
@@ -189,14 +191,14 @@ def _may_hold(file: DataFile, wanted: Pass) -> bool:
         return True
     lowest, highest = file.offsets
     return any(
-        window.takes(lowest, highest) and (file.numbers is None or file.numbers[0] <= each.number <= file.numbers[1])
-        for each, window in wanted.items()
+        part.takes(lowest, highest) and (file.numbers is None or file.numbers[0] <= each.number <= file.numbers[1])
+        for each, part in wanted.items()
     )
 
 
-def _within(offsets: pl.Series, window: Window) -> pl.Series:
-    if not window.takes_lower:
-        offsets = offsets.filter(offsets >= window.lo)
-    if not window.takes_higher:
-        offsets = offsets.filter(offsets < window.hi)
+def _within(offsets: pl.Series, part: Part) -> pl.Series:
+    if not part.takes_lower:
+        offsets = offsets.filter(offsets >= part.lo)
+    if not part.takes_higher:
+        offsets = offsets.filter(offsets < part.hi)
     return offsets

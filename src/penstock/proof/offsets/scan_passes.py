@@ -1,6 +1,6 @@
 """Offsets in bounded memory: the whole range is cut into passes that each hold a part of every partition. Pure.
 
-Judging a pass of 8 million offsets took 29 to 43 bytes per offset, measured: 8 for the offset in the table or in
+Comparing a pass of 8 million offsets took 29 to 43 bytes per offset, measured: 8 for the offset in the table or in
 quarantine, 8 in the log, the rest for sorting and comparing. So a pass of `OFFSETS_PER_PASS_MAX` needs about 350 MB
 above the process itself, and smaller tables less. Rows that are in the table more than once come on top.
 """
@@ -16,7 +16,7 @@ OFFSETS_PER_PASS_MAX = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Part:
     """The part `[lo, hi)` of a partition that one pass looks at; the outermost ones also take what lies outside."""
 
     lo: int
@@ -25,20 +25,20 @@ class Window:
     takes_higher: bool = True
 
     def takes(self, lowest: int, highest: int) -> bool:
-        """Whether offsets between `lowest` and `highest`, both included, may fall into this window."""
+        """Whether offsets between `lowest` and `highest`, both included, may fall into this part."""
         return (self.takes_lower or highest >= self.lo) and (self.takes_higher or lowest < self.hi)
 
 
-Pass = Mapping[Partition, Window]
+Pass = Mapping[Partition, Part]
 
 
 def passes(ranges: Mapping[Partition, tuple[int, int]], offsets_max: int = OFFSETS_PER_PASS_MAX) -> list[Pass]:
-    """Cut every partition into equally many windows, so that files which mix partitions are read about once."""
+    """Cut every partition into equally many parts, so that files which mix partitions are read about once."""
     total = sum(hi - lo for lo, hi in ranges.values())
     count = max(1, -(-total // offsets_max))
     return [
         {
-            partition: Window(
+            partition: Part(
                 lo + (hi - lo) * number // count,
                 lo + (hi - lo) * (number + 1) // count,
                 takes_lower=number == 0,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.errors import TransientError, UserError
+from penstock.errors import TransientError
 from penstock.flow.write.names import parse_staged_name
+from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError, Storage
@@ -44,35 +44,22 @@ class DataFile:
     """Where a staged file will be found once it is moved, which may happen at any time."""
 
 
-def active_files(table: Table) -> list[DataFile]:
+def data_files(table: Table) -> list[DataFile]:
     """The files of the version that the table has loaded, as its log describes them."""
     with library_errors(table.spec.path):
-        _refuse_deletion_vectors(table)
-        actions = pa.table(table.handle.get_add_actions(flatten=True)).to_pylist()
-    return [_file(each) for each in actions]
+        # Of a file with a deletion vector only some rows are there.
+        refuse_deletion_vectors(table.handle, table.spec.path)
+        names = table.handle.metadata().partition_columns
+        return [_file(each, names) for each in active_files(table.handle)]
 
 
-def _refuse_deletion_vectors(table: Table) -> None:
-    """Refuse to count rows of which only some are there."""
-    if "deletionVectors" not in (table.handle.protocol().reader_features or ()):
-        return
-    if any(batch.num_rows for batch in table.handle.deletion_vectors()):
-        raise UserError(
-            f"the table at {table.spec.path} has files with deletion vectors, which verify does not read",
-            detail="another writer deleted single rows",
-            hint="run `REORG TABLE ... APPLY (PURGE)` with Spark, then verify again",
-        )
-
-
-def _file(action: Mapping[str, Any]) -> DataFile:
-    prefix = "partition."
-    staged = parse_staged_name(action["path"])
+def _file(file: ActiveFile, names: Sequence[str]) -> DataFile:
+    staged = parse_staged_name(file.path)
     return DataFile(
-        # The library gives the name on disk percent-encoded.
-        path=unquote(action["path"]),
-        rows=action["num_records"],
-        size_bytes=action["size_bytes"],
-        partition_values={key[len(prefix) :]: value for key, value in action.items() if key.startswith(prefix)},
+        path=file.path,
+        rows=file.rows,
+        size_bytes=file.size_bytes,
+        partition_values={name: each.as_py() for name, each in zip(names, file.scalars, strict=True)},
         number=staged.partition if staged else None,
     )
 

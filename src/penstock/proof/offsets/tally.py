@@ -1,22 +1,22 @@
-"""What the windows of one partition add up to. Pure."""
+"""What the parts of one partition add up to. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.proof.findings import Offence
+from penstock.proof.findings import Violation
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.verdicts import Judged
+from penstock.proof.offsets.verdicts import Reconciled
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the windows of one partition have shown so far."""
+    """What the parts of one partition have shown so far."""
 
     spans: tuple[Span, ...]
-    offences: list[Offence] = field(default_factory=list)
-    log_offences: list[Offence] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    log_violations: list[Violation] = field(default_factory=list)
     held_counts: list[int] = field(default_factory=list)
     log_counts: list[int] = field(default_factory=list)
     quarantine_counts: list[int] = field(default_factory=list)
@@ -27,9 +27,9 @@ class Tally:
         self.log_counts = [0] * len(self.spans)
         self.quarantine_counts = [0] * len(self.spans)
 
-    def add(self, found: Judged) -> None:
-        self.offences += found.offences
-        self.log_offences += found.log_offences
+    def add(self, found: Reconciled) -> None:
+        self.violations += found.violations
+        self.log_violations += found.log_violations
         self.held_counts = _sums(self.held_counts, found.held_counts)
         self.log_counts = _sums(self.log_counts, found.log_counts)
         self.quarantine_counts = _sums(self.quarantine_counts, found.quarantine_counts)

@@ -1,4 +1,4 @@
-"""The law of single offsets: each once, none missing, none in two places, none that the log does not have. Pure."""
+"""Single offsets: each is there once, none is missing, in two places, or not in the log. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import polars as pl
 
 from penstock.flow.write.offset_ranges import Ranges, offsets_of
 from penstock.logs.log import Partition
-from penstock.proof.findings import Offence, OffenceKind, offence_at
+from penstock.proof.findings import Violation, ViolationKind, violation_at
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.scan_passes import Window
+from penstock.proof.offsets.scan_passes import Part
 
 NO_OFFSETS = pl.Series(dtype=pl.Int64)
 
 
 @dataclass(frozen=True, slots=True)
 class LogOffsets:
-    """The offsets of records that the log has in a window, ascending, from `first` on.
+    """The offsets of records that the log has in a part, ascending, from `first` on.
 
     `exact` is False for a compacted topic: its log may have lost records since they were read.
     """
@@ -30,22 +30,22 @@ class LogOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The offsets that table and quarantine hold in a window, in any order."""
+    """The offsets that table and quarantine hold in a part, in any order."""
 
     table: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     quarantine: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     by_type: Sequence[pl.Series] = ()
-    """Those of the table by type, of a routed job."""
+    """Those of the table by type, of an export."""
     pooled: pl.Series = field(default_factory=lambda: NO_OFFSETS)
     """Of rows that may be of this partition or of another life of its topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """What a window showed: what the table's own word condemns, what the log's does, and counts per span."""
+class Reconciled:
+    """What a part showed: what the table's own word condemns, what the log's does, and counts per span."""
 
-    offences: tuple[Offence, ...]
-    log_offences: tuple[Offence, ...]
+    violations: tuple[Violation, ...]
+    log_violations: tuple[Violation, ...]
     held_counts: tuple[int, ...]
     log_counts: tuple[int, ...]
     quarantine_counts: tuple[int, ...]
@@ -73,69 +73,71 @@ class Leave:
     """Offsets that an unfinished replay has still to take out of quarantine: there they do not count."""
 
 
-def judge(
-    partition: Partition, window: Window, spans: Sequence[Span], held: Held, log: LogOffsets | None, leave: Leave
-) -> Judged:
-    """Judge one window."""
+def reconcile(
+    partition: Partition, part: Part, spans: Sequence[Span], held: Held, log: LogOffsets | None, leave: Leave
+) -> Reconciled:
+    """Compare what is held with what must be, in one part."""
     table, quarantine = held.table.sort(), _without(held.quarantine, leave.owed).sort()
     there = _merged(table, quarantine)
     once_table, once_quarantine = (_from(each, leave.twice_below) for each in (table, quarantine))
     # What is in neither is missing, whoever the pooled rows belong to.
     perhaps = _merged(there, held.pooled.sort()) if len(held.pooled) else there
-    origin, position = (spans[0].lo, spans[-1].hi) if spans else (window.lo, window.hi)
+    origin, position = (spans[0].lo, spans[-1].hi) if spans else (part.lo, part.hi)
     firsts = {
-        OffenceKind.TWICE: _first_twice(once_table, held.by_type if leave.twice_below is not None else ()),
-        OffenceKind.TWICE_IN_QUARANTINE: _first_repeated(once_quarantine),
-        OffenceKind.BOTH: None if leave.in_both else _first_common(once_table, once_quarantine),
-        OffenceKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
-        OffenceKind.BEYOND_POSITION: _first_from(there, position),
-        OffenceKind.MISSING: _first_missing(perhaps, window, spans),
+        ViolationKind.TWICE: _first_twice(once_table, held.by_type if leave.twice_below is not None else ()),
+        ViolationKind.TWICE_IN_QUARANTINE: _first_repeated(once_quarantine),
+        ViolationKind.BOTH: None if leave.in_both else _first_common(once_table, once_quarantine),
+        ViolationKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
+        ViolationKind.BEYOND_POSITION: _first_from(there, position),
+        ViolationKind.MISSING: _first_missing(perhaps, part, spans),
     }
     log_firsts = {
-        OffenceKind.NOT_IN_LOG: _first_unknown(there, log, window),
-        OffenceKind.MISSING: _first_unheld(perhaps, log, spans),
+        ViolationKind.NOT_IN_LOG: _first_unknown(there, log, part),
+        ViolationKind.MISSING: _first_unheld(perhaps, log, spans),
     }
-    return Judged(
-        offences=tuple(offence_at(partition, at, kind) for kind, at in firsts.items() if at is not None),
-        log_offences=tuple(offence_at(partition, at, kind) for kind, at in log_firsts.items() if at is not None),
+    return Reconciled(
+        violations=tuple(violation_at(partition, at, kind) for kind, at in firsts.items() if at is not None),
+        log_violations=tuple(violation_at(partition, at, kind) for kind, at in log_firsts.items() if at is not None),
         held_counts=counts_in(there if leave.twice_below is None else _both(table, quarantine), spans),
         log_counts=counts_in(log.offsets if log else NO_OFFSETS, spans),
         quarantine_counts=counts_in(quarantine, spans),
     )
 
 
-def held_offences(partition: Partition, spans: Sequence[Span], counts: Sequence[int]) -> tuple[Offence, ...]:
-    """Compare the offsets that whole spans hold with their counts, once every window was seen."""
+def held_violations(partition: Partition, spans: Sequence[Span], counts: Sequence[int]) -> tuple[Violation, ...]:
+    """Compare the offsets that whole spans hold with their counts, once every part was seen."""
     return tuple(
-        offence_at(partition, span.lo, OffenceKind.MISSING if count < span.held else OffenceKind.TOO_MANY, span.hi)
+        violation_at(
+            partition, span.lo, ViolationKind.MISSING if count < span.held else ViolationKind.TOO_MANY, span.hi
+        )
         for span, count in zip(spans, counts, strict=True)
         if not span.held <= count <= span.held_max
     )
 
 
-def quarantine_offences(
+def quarantine_violations(
     partition: Partition, spans: Sequence[Span], counts: Sequence[int], replayed: bool
-) -> tuple[Offence, ...]:
+) -> tuple[Violation, ...]:
     """Compare the quarantined records of whole spans with their counts; a replay takes some of them out."""
-    found: list[Offence] = []
+    found: list[Violation] = []
     for span, count in zip(spans, counts, strict=True):
         if span.rough:
             continue
         if count > span.totals.quarantined:
-            found.append(offence_at(partition, span.lo, OffenceKind.TOO_MANY_QUARANTINED, span.hi))
+            found.append(violation_at(partition, span.lo, ViolationKind.TOO_MANY_QUARANTINED, span.hi))
         elif count < span.totals.quarantined and not replayed:
-            found.append(offence_at(partition, span.lo, OffenceKind.MISSING_IN_QUARANTINE, span.hi))
+            found.append(violation_at(partition, span.lo, ViolationKind.MISSING_IN_QUARANTINE, span.hi))
     return tuple(found)
 
 
-def record_offences(partition: Partition, spans: Sequence[Span], log: LogCounts) -> tuple[Offence, ...]:
+def record_violations(partition: Partition, spans: Sequence[Span], log: LogCounts) -> tuple[Violation, ...]:
     """Compare the records that the log still has in whole spans with those that were read."""
-    found: list[Offence] = []
+    found: list[Violation] = []
     for span, records in zip(spans, log.counts, strict=True):
         if span.read_from < log.first:
             continue
         if records > span.records_max or (log.exact and records < span.totals.read):
-            found.append(offence_at(partition, span.lo, OffenceKind.NOT_COUNTED, span.hi))
+            found.append(violation_at(partition, span.lo, ViolationKind.NOT_COUNTED, span.hi))
     return tuple(found)
 
 
@@ -192,9 +194,9 @@ def _first_absent(ascending: pl.Series, lo: int, hi: int) -> int | None:
     return int(astray[0]) if len(astray) else lo + len(inside)
 
 
-def _first_missing(there: pl.Series, window: Window, spans: Sequence[Span]) -> int | None:
+def _first_missing(there: pl.Series, part: Part, spans: Sequence[Span]) -> int | None:
     for span in spans:
-        lo, hi = max(span.read_from, window.lo), min(span.hi, window.hi)
+        lo, hi = max(span.read_from, part.lo), min(span.hi, part.hi)
         if span.full and lo < hi:
             absent = _first_absent(there, lo, hi)
             if absent is not None:
@@ -217,11 +219,11 @@ def _first_unheld(there: pl.Series, log: LogOffsets | None, spans: Sequence[Span
     return int(sure[0]) if len(sure) else None
 
 
-def _first_unknown(there: pl.Series, log: LogOffsets | None, window: Window) -> int | None:
+def _first_unknown(there: pl.Series, log: LogOffsets | None, part: Part) -> int | None:
     """The first offset that somebody holds and the log, which still reaches there, does not have."""
     if log is None or not log.exact or there.equals(log.offsets):
         return None
-    within = there.filter((there >= max(log.first, window.lo)) & (there < window.hi))
+    within = there.filter((there >= max(log.first, part.lo)) & (there < part.hi))
     unknown = within.filter(~within.is_in(log.offsets.implode())) if len(log.offsets) else within
     return int(unknown[0]) if len(unknown) else None
 

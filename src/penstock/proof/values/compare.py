@@ -12,15 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof import unproven
 from penstock.proof.findings import Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import passes
-from penstock.proof.offsets.table import DataFile
-from penstock.proof.sources import Sample, ValueQuestion
+from penstock.proof.sources import Sample, Sources, ValueQuestion
 from penstock.proof.values.files import Ranges, ValueFile
 from penstock.proof.values.log import RAW_NAMES
 from penstock.proof.values.places import PlacedValues
@@ -35,18 +33,23 @@ BLOCK_RECORDS = 250
 
 
 @dataclass(frozen=True, slots=True)
+class RowValues:
+    """The rows of a table, and the way to write them once more."""
+
+    files: Sequence[ValueFile]
+    rewriter: Rewriter
+    strict: bool = True
+    """Whether every record that is not in quarantine must have its row; else that is a matter of offsets alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class ValueSources:
     """What values are compared of."""
 
     job: str
     asked: ValueQuestion
-    files: Sequence[ValueFile]
-    quarantine_storage: Storage
-    quarantine_files: Sequence[DataFile]
-    columns: OriginColumns | None
-    rewriter: Rewriter
-    strict: bool = True
-    unproven: tuple[Unproven, ...] = ()
+    held: Sources
+    rows: RowValues
 
 
 def check_values(sources: ValueSources) -> Check:
@@ -58,13 +61,12 @@ def check_values(sources: ValueSources) -> Check:
         open_questions += _compared(sources, ranges, sample, compared)
     except (pa.ArrowException, OSError) as error:
         return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
-    open_questions += sources.unproven
     if compared.unplaced:
         open_questions.append(unproven.values_without_place(compared.unplaced))
     if compared.gone:
         open_questions.append(unproven.values_gone_meanwhile(compared.gone))
     total = sum(hi - lo for lo, hi in ranges.values())
-    first = earliest(compared.offences)
+    first = earliest(compared.violations)
     share = "all" if sample.records is None else f"a sample of {compared.records} (seed {sample.seed}) out of"
     equal = f"{share} {total} offsets of the log: {compared.rows} rows are what their records give"
     detail = equal if first is None else f"{first}; {compared.altered} in all"
@@ -74,7 +76,7 @@ def check_values(sources: ValueSources) -> Check:
         "values",
         detail,
         first is not None,
-        offences=compared.offences,
+        violations=compared.violations,
         unproven=left,
         warnings=[] if left else [f"not compared: {each.what}" for each in open_questions],
         facts={"compared": compared.records, "of_offsets": total, "seed": sample.seed},
@@ -85,9 +87,9 @@ def check_values(sources: ValueSources) -> Check:
 def _compared(
     sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
 ) -> list[Unproven]:
-    if sources.columns is None:
+    if sources.held.columns is None:
         return _compare_slices(sources, ranges, sample, compared)
-    _compare_places(sources, sources.columns, ranges, sample, compared)
+    _compare_places(sources, sources.held.columns, ranges, sample, compared)
     return []
 
 
@@ -121,18 +123,18 @@ def _compare_places(
 ) -> None:
     owners = Owners.of(sources.asked.subject.incarnations, sources.job)
     values = PlacedValues(
-        ValueSide(sources.files, columns, owners),
+        ValueSide(sources.rows.files, columns, owners),
         _quarantine_side(sources),
         sources.asked.log,
-        sources.rewriter,
+        sources.rows.rewriter,
         _exact(sources, ranges),
-        sources.strict,
+        sources.rows.strict,
     )
     if sample.records is not None:
         values.compare(sampled(ranges, sample), compared)
         return
     for wanted in passes(ranges, OFFSETS_PER_PASS_MAX):
-        values.compare({each: Ranges(((window.lo, window.hi),)) for each, window in wanted.items()}, compared)
+        values.compare({each: Ranges(((part.lo, part.hi),)) for each, part in wanted.items()}, compared)
 
 
 def _exact(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> dict[str, bool]:
@@ -158,10 +160,10 @@ def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict
 def _compare_slices(
     sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
 ) -> list[Unproven]:
-    cut = cut_by_slice(sources.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
+    cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
     quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
-    values = SummedValues(sources.asked.log, sources.rewriter, quarantined, _exact(sources, ranges))
+    values = SummedValues(sources.asked.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
     for unit in _chosen(cut.slices, sample):
         values.compare(unit, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):
@@ -205,4 +207,4 @@ def _quarantine_side(sources: ValueSources) -> ValueSide:
 
 def _quarantine_values(sources: ValueSources) -> list[ValueFile]:
     schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
-    return [ValueFile(sources.quarantine_storage, each, schema) for each in sources.quarantine_files]
+    return [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.logs.log import Log, Partition, SliceShrankError
-from penstock.proof.findings import OffenceKind
+from penstock.proof.findings import ViolationKind
 from penstock.proof.values.digests import Digests
 from penstock.proof.values.files import Offsets
 from penstock.proof.values.log import RAW_NAMES, RawRecords, Rewritten, joined, joined_digests
@@ -54,12 +54,12 @@ class PlacedValues:
                 continue
             so_far.records += written.records
             mine = collected.rows.get(partition, PlacedRows())
-            self._judge(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
+            self._compare_rows(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
             exact = self.exact.get(partition.topic, False)
-            so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), OffenceKind.ALTERED)
+            so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), ViolationKind.ALTERED)
             so_far.rows += len(joined(raw.offsets))
 
-    def _judge(
+    def _compare_rows(
         self, partition: Partition, table: PlacedRows, offsets: Offsets, digests: Sequence[Digests], so_far: Compared
     ) -> None:
         """Compare the rows of one partition with those that the log gives."""
@@ -74,7 +74,7 @@ class PlacedValues:
             should[mine] = each[at[mine]]
         exact = self.exact.get(partition.topic, False)
         wrong = (known & (should != have)) | (~known & exact)
-        so_far.note(partition, rows[wrong], OffenceKind.ALTERED)
+        so_far.note(partition, rows[wrong], ViolationKind.ALTERED)
         so_far.rows += int(np.count_nonzero(known))
         if self.strict and not so_far.unplaced:
-            so_far.note(partition, offsets[~np.isin(offsets, rows)], OffenceKind.MISSING)
+            so_far.note(partition, offsets[~np.isin(offsets, rows)], ViolationKind.MISSING)

@@ -6,20 +6,15 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.flow.task import fused_stage
-from penstock.flow.write.manifest import StagedFile, decode_report
-from penstock.job.spec import JobSpec
-from penstock.lake.storage import open_storage
-from penstock.logs.log import Batch, Partition, Slice
+from penstock.flow.write.manifest import StagedFile
+from penstock.logs.log import Partition, Slice
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.values.files import ValueFile
-from penstock.tables.delta.writer import decoded_schema, flow_of
 
 BATCH_ID = "verify"
 
@@ -31,38 +26,8 @@ class Rewriter(Protocol):
         """The files of `records`, which are of this slice, below an empty folder."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRewriter:
-    """The flow of a job with one table, without `sql:`, which needs Spark."""
-
-    job: JobSpec
-    target: pa.Schema
-    partition_by: tuple[str, ...]
-
-    def written(self, piece: Slice, records: Iterable[pa.RecordBatch], folder: Path) -> Iterator[ValueFile]:
-        decoded = decoded_schema(self.job, self.target)
-        flow = flow_of(self.job, Batch(BATCH_ID, (piece,)), decoded, self.target, self.partition_by)
-        table, bad = folder / "table", folder / "quarantine"
-        flow = replace(
-            flow,
-            table=replace(flow.table, table_url=str(table), storage_options={}),
-            quarantine=replace(flow.quarantine, table_url=str(bad), storage_options={}),
-        )
-        storage = open_storage(str(table), {})
-        schema = body_schema(self.target, self.partition_by)
-        for report in fused_stage(flow)(records):
-            for file in decode_report(report.column(0)[0].as_py()).files:
-                yield ValueFile(storage, data_file(file), schema, file.partition_values)
-
-
 def data_file(file: StagedFile) -> DataFile:
     return DataFile(file.path, file.rows, file.size_bytes)
-
-
-def body_schema(schema: pa.Schema, partition_by: Iterable[str]) -> pa.Schema:
-    """The columns of the files themselves."""
-    apart = set(partition_by)
-    return pa.schema([each for each in schema if each.name not in apart])
 
 
 def slice_of(partition: Partition, lo: int, hi: int) -> Slice:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.logs.log import Partition
-from penstock.proof.findings import Offence, OffenceKind, offence_at
+from penstock.proof.findings import Violation, ViolationKind, violation_at
 from penstock.proof.offsets.owners import OriginColumns, Owners
 from penstock.proof.values.digests import Digests
 from penstock.proof.values.files import Offsets, Ranges, ValueFile, columns_of, read_values
@@ -30,7 +30,7 @@ class ValueSide:
 class Compared:
     """What a comparison has shown so far."""
 
-    offences: list[Offence] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
     records: int = 0
     """Of the log."""
     rows: int = 0
@@ -40,10 +40,10 @@ class Compared:
     unplaced: int = 0
     """Rows that no record can be found for: they tell no place of one life of a topic."""
 
-    def note(self, partition: Partition, offsets: Offsets, kind: OffenceKind) -> None:
+    def note(self, partition: Partition, offsets: Offsets, kind: ViolationKind) -> None:
         if len(offsets):
             self.altered += len(offsets)
-            self.offences.append(offence_at(partition, int(offsets.min()), kind))
+            self.violations.append(violation_at(partition, int(offsets.min()), kind))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.flow.write.names import parse_staged_name
 from penstock.logs.log import Log, Partition, SliceShrankError
-from penstock.proof.findings import OffenceKind, offence_at
+from penstock.proof.findings import ViolationKind, violation_at
 from penstock.proof.invariants import Span
 from penstock.proof.values.digests import Digests
 from penstock.proof.values.files import Ranges, ValueFile, columns_of, read_values
@@ -110,12 +110,12 @@ class SummedValues:
                 return
             so_far.records += written.records
             exact = self.exact.get(partition.topic, False)
-            so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), OffenceKind.ALTERED)
+            so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), ViolationKind.ALTERED)
         so_far.rows += rows
         if (rows, total) != (wanted_rows, wanted):
             so_far.altered += 1
-            so_far.offences += [
-                offence_at(partition, lo, OffenceKind.ALTERED, hi) for partition, lo, hi in unit.places if hi > lo
+            so_far.violations += [
+                violation_at(partition, lo, ViolationKind.ALTERED, hi) for partition, lo, hi in unit.places if hi > lo
             ][:1]
 
 

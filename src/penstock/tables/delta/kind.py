@@ -10,23 +10,28 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
-from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
-from penstock.lake.delta.compact import CompactReport, Progress, compact
+from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.delta.compact import compact
 from penstock.lake.delta.keys import is_position_of
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.table import Table, open_or_create, open_table
-from penstock.lake.delta.vacuum import VacuumReport, vacuum
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.failures import spark_errors
 from penstock.staging.reports import Written
+from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.delta.proof import prove_table
+from penstock.tables.delta.proof.verification import prove_table
 from penstock.tables.delta.replay_target import TableTarget
+from penstock.tables.delta.section import DeltaSection
+from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.delta.status import table_status
 from penstock.tables.delta.table import SingleTable
+from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.delta.writer import BatchWriter
 from penstock.tables.kind import CompactWish, RebuildReport, SchemaChanged, VacuumWish
 from penstock.tables.quarantine.discard import Listings, listed_marks
@@ -53,8 +58,13 @@ class DeltaWriter:
 class DeltaKind:
     """One Delta table for all records of a job."""
 
-    name = DeltaTableSpec.kind
+    name = DeltaSpec.kind
+    section = DeltaSection()
     steps = ()
+    metrics: tuple[Metric, ...] = ()
+
+    def meter(self) -> Meter:
+        return lambda name, fields: ()
 
     def summary(self, job: JobSpec) -> str:
         return self.name
@@ -69,7 +79,7 @@ class DeltaKind:
         return table_status(job, open_log, now)
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
-        raise UserError(f"{job.name} has no days: it is no export", hint="--day is for jobs with `table.export`")
+        raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
 
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
@@ -86,7 +96,7 @@ class DeltaKind:
         return vacuum(table, open_quarantine(job, environment), dry_run=wish.dry_run)
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for jobs with table.export")
+        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         try:

@@ -8,6 +8,7 @@ from penstock.environment import Environment
 from penstock.errors import InvariantError
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart
 from penstock.lake.state import DeltaState
@@ -44,10 +45,10 @@ class SingleTable:
             SlicePart(
                 piece,
                 tokens[piece.partition],
-                staged.counts_of(piece),
-                staged.files_of(piece),
-                staged.quarantine_files_of(piece),
-                staged.mark_of(piece),
+                (share := staged.share_of(piece)).counts,
+                share.files,
+                share.quarantine_files,
+                staged.found.mark_of(piece.partition),
             )
             for piece in batch.slices
         )
@@ -83,7 +84,7 @@ class SingleTable:
 
     def record_bytes(self) -> float | None:
         for record in self.data.handle.history(COMMITS_SEARCHED):
-            ours = record.get("penstock")
-            if isinstance(ours, dict) and ours.get("rows"):
-                return float(ours["size_bytes"] / ours["rows"])
+            ours = provenance_of(record)
+            if ours is not None and ours.rows:
+                return ours.size_bytes / ours.rows
         return None

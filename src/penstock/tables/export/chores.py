@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.environment import new_batch_id
-from penstock.job.spec import DaysSpec, FlushPolicy, GapPolicy, TypeSpec
+from penstock.job.spec import DaysSpec, FlushPolicy, GapPolicy
 from penstock.logs.log import Batch, Partition
 from penstock.plan import records_per_batch_max
 from penstock.tables.export.catching_up.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.days.days import next_boundary_ms
 from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.spec import TypeSpec
 from penstock.tables.kind import View
 
 

@@ -1,4 +1,4 @@
-"""Compaction of a routed job: the small files of a closed day become large ones, across Kafka partitions (RULES L7).
+"""Compaction of an export: the small files of a closed day become large ones, across Kafka partitions (RULES L7).
 
 An entry removes the old files first and then gives the staged output its final name: a plain reader may miss rows for a
 moment and never sees one twice. Whoever comes next finishes an entry that its writer did not live to finish.
@@ -6,23 +6,27 @@ moment and never sees one twice. Whoever comes next finishes an entry that its w
 A file is compacted only when its staged source is gone. Otherwise a process that slept over its rename would find the
 source there and the target free again, and would bring the removed file back. A source is there before its file: so the
 files are listed first, and a source that is not there afterwards is gone for good. Where a store has no rename the
-source stays after every commit: `vacuum.judge` says when it may go. The copy itself has to be as old, because a second
-one that began before the source went may still be under way.
+source stays after every commit: `vacuum.StagedFiles` says when it may go. The copy itself has to be as old, because a
+second one that began before the source went may still be under way.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.errors import InvariantError
 from penstock.flow.write.names import StagedName, compacted_name, parse_staged_name
-from penstock.lake.delta.compact import CompactReport as TableCompactReport
+from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, group, portions, swap
+from penstock.lake.maintenance.leftovers import classify_all
+from penstock.lake.maintenance.merge import OneFile, Source, merge_files, unified
+from penstock.lake.maintenance.reports import CompactReport as TableCompactReport
 from penstock.lake.storage import Entry, NotFoundError
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.export.files.data_files import (
+    DAMAGED_FILE,
     DataFile,
     Footer,
     compacted_facts,
@@ -30,12 +34,11 @@ from penstock.tables.export.files.data_files import (
     read_footers,
     replaced_facts,
 )
-from penstock.tables.export.files.merge import MergeOptions, Output, merge_files, unified
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.names import compacted_final_name, day_folder
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.export.vacuum import facts_of, judge_staged
+from penstock.tables.export.vacuum import StagedFiles
 
 ENTRIES_TO_LAND_MAX = 1000
 """How many entries of others an output outlives unnamed; vacuum may take it after them, or once it retires it."""
@@ -44,9 +47,6 @@ FILES_PER_OUTPUT_MAX = 1000
 FILES_PER_ENTRY_MAX = 1000
 BYTES_PER_ENTRY_MAX = 1024**3
 """Both bound how long readers may miss rows; an entry passes them by one group at most."""
-
-Progress = Callable[[int, int], None]
-"""Hears how many days of types are done, of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,10 @@ class Input:
     originals: list[dict[str, Any]] = field(compare=False)
 
     @property
+    def size_bytes(self) -> int:
+        return self.file.size_bytes
+
+    @property
     def order(self) -> tuple[str, int, int, int, str]:
         """Partition by partition, in the order of offsets; of a compacted file its first original decides."""
         first = self.originals[0]
@@ -81,22 +85,17 @@ class Input:
         return first.get("topic", ""), first.get("partition", 0), life, first.get("first", 0), self.file.path
 
 
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """A group of inputs and the file that holds their rows, staged and not yet named by an entry."""
-
-    inputs: tuple[Input, ...]
-    output: Output
+InputGroup = Group[Input]
+MergedGroup = Merged[Input]
 
 
 def compact(
-    table: ExportTable,
-    target_bytes: int | None = None,
-    *,
-    all_days: bool = False,
-    progress: Progress | None = None,
+    table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, progress: Progress | None = None
 ) -> CompactReport:
-    """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest."""
+    """Merge files below `target_bytes` of every complete day; `all_days`: of all days but a type's newest.
+
+    `progress` hears how many days of types are done.
+    """
     limit = table.export.compact_bytes if target_bytes is None else target_bytes
     table.refuse_older_ledger()
     table.complete()
@@ -118,9 +117,9 @@ class _Staged:
     def __init__(self, table: ExportTable) -> None:
         self._table = table
         entries = {each.path: each for each in table.storage.list(table.places.staged)}
-        self._facts = facts_of(table, table.state())
-        dead, _ = judge_staged(entries.values(), self._facts)
-        for entry, _ in dead:
+        self._files = StagedFiles.of(table, table.state())
+        found = classify_all(table.job.table.path, table.storage, entries.values(), self._files.classify)
+        for entry, _ in found.dead:
             table.storage.delete(entry.path)
             del entries[entry.path]
         self._entries: dict[str, Entry] = entries
@@ -132,8 +131,7 @@ class _Staged:
     def may_bring_back(self, file: DataFile) -> bool:
         """Whether a copy of it may be under way or still begin: a source in whose slice its last offset lies."""
         final = file.name
-        age_seconds = self._facts.now - file.modified_at.timestamp()
-        if self._facts.keeps_sources and age_seconds < self._facts.stage_age_seconds:
+        if self._files.may_be_copied(file.modified_at):
             return True
         return final is not None and any(
             each.partition == final.partition and each.start <= final.last_offset < each.end
@@ -145,7 +143,7 @@ class _Staged:
         entry = self._entries.get(source)
         if entry is None:
             return False
-        if source in self._facts.ordered or (self._facts.keeps_sources and self._facts.is_young(entry)):
+        if source in self._files.ordered or self._files.may_be_copied(entry.modified_at):
             return True
         # Its output lies under the final name, so its entry is complete, and nobody has to find it any more.
         self._table.storage.delete(source)
@@ -177,7 +175,7 @@ def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, stag
     groups = list(group_inputs(ready, limit))
     if groups and table.probe(free[0].type, [free[0].day]) is not None:
         return report + CompactReport(dropped=len(groups))
-    for portion in _portions(groups):
+    for portion in portions(groups, BYTES_PER_ENTRY_MAX, Limit(lambda each: len(each.files), FILES_PER_ENTRY_MAX)):
         report += _compact_groups(table, portion)
     return report
 
@@ -192,83 +190,48 @@ def _inputs(table: ExportTable, files: Sequence[DataFile]) -> Iterator[Input]:
             yield Input(file, footer, replaced_facts(file.path, file.size_bytes, footer))
 
 
-def group_inputs(inputs: Iterable[Input], limit: int) -> Iterator[tuple[Input, ...]]:
+def group_inputs(inputs: Iterable[Input], limit: int) -> Iterator[InputGroup]:
     """Inputs in the order of their rows, together until they reach the size that is aimed at."""
-    pending: list[Input] = []
-    for each in sorted(inputs, key=lambda one: one.order):
-        originals = sum(len(one.originals) for one in pending) + len(each.originals)
-        if pending and (sum(one.file.size_bytes for one in pending) >= limit or originals > FILES_PER_OUTPUT_MAX):
-            if len(pending) > 1:
-                yield tuple(pending)
-            pending = []
-        pending.append(each)
-    if len(pending) > 1:
-        yield tuple(pending)
+    in_order = sorted(inputs, key=lambda each: each.order)
+    return group(in_order, limit, Limit(lambda each: len(each.originals), FILES_PER_OUTPUT_MAX, firm=True))
 
 
-def _portions(groups: Iterable[tuple[Input, ...]]) -> Iterator[list[tuple[Input, ...]]]:
-    """The groups of a day that share an entry."""
-    pending: list[tuple[Input, ...]] = []
-    for group in groups:
-        pending.append(group)
-        files = [each.file for one in pending for each in one]
-        if len(files) >= FILES_PER_ENTRY_MAX or sum(each.size_bytes for each in files) >= BYTES_PER_ENTRY_MAX:
-            yield pending
-            pending = []
-    if pending:
-        yield pending
-
-
-def _compact_groups(table: ExportTable, groups: Sequence[tuple[Input, ...]]) -> CompactReport:
+def _compact_groups(table: ExportTable, groups: Sequence[InputGroup]) -> CompactReport:
     entry_max = table.version + ENTRIES_TO_LAND_MAX
-    merged = [done for each in groups if (done := _merge(table, each, entry_max)) is not None]
-    table.environment.reach("compact_staged")
-    landed = _land(table, merged, entry_max)
-    name = groups[0][0].file.type
-    return CompactReport(
-        files_removed=sum(len(each.inputs) for each in landed),
-        files_added=len(landed),
-        rows=sum(each.output.rows for each in landed),
-        size_bytes_before=sum(one.file.size_bytes for each in landed for one in each.inputs),
-        size_bytes_after=sum(each.output.size_bytes for each in landed),
-        commits=1 if landed else 0,
-        dropped=len(groups) - len(landed),
-        unfinished=len(landed) if landed and name in table.failing_types() else 0,
+    landed = swap(
+        groups,
+        lambda each: _merge(table, each, entry_max),
+        lambda merged: _land(table, merged, entry_max),
+        table.environment.reach,
     )
+    held_back = groups[0].files[0].file.type in table.failing_types()
+    return replace(CompactReport.of(len(groups), landed), unfinished=len(landed) if held_back else 0)
 
 
-def _merge(table: ExportTable, inputs: tuple[Input, ...], entry_max: int) -> Merged | None:
+def _merge(table: ExportTable, inputs: InputGroup, entry_max: int) -> MergedGroup | None:
     """Write the rows of a group to a staged file; None if another process took a file away meanwhile."""
-    file = inputs[0].file
+    file = inputs.files[0].file
     target = f"{table.places.staged}/{file.type}/{compacted_name(entry_max, uuid.uuid4().hex)}"
-    originals = [original for each in inputs for original in each.originals]
+    originals = [original for each in inputs.files for original in each.originals]
+    schema = unified(each.footer.schema for each in inputs.files)
+    words = compacted_facts(file.type, file.day, target, originals)
+    sink = OneFile(table.storage, target, schema, table.export.compression, table.job.limits.row_group_bytes_max, words)
     try:
-        output = merge_files(
-            table.storage,
-            [each.file.path for each in inputs],
-            target,
-            unified(each.footer.schema for each in inputs),
-            compacted_facts(file.type, file.day, target, originals),
-            MergeOptions(table.export.compression, table.job.limits.row_group_bytes_max),
-        )
+        sources = [Source(each.file.path) for each in inputs.files]
+        return Merged(inputs, merge_files(table.storage, sources, schema, sink, DAMAGED_FILE))
     except NotFoundError:
         return None
-    rows = sum(each.footer.rows for each in inputs)
-    if rows != output.rows:
-        raise InvariantError(f"a compaction of {file.type}, day {file.day}, read {rows} rows and wrote {output.rows}")
-    return Merged(inputs, output)
 
 
-def _land(table: ExportTable, merged: Sequence[Merged], entry_max: int) -> list[Merged]:
+def _land(table: ExportTable, merged: Sequence[MergedGroup], entry_max: int) -> Sequence[MergedGroup]:
     """Swap groups for their outputs, as far as their files are still there; those that landed come back."""
-    alive: list[Merged] = []
+    alive: list[MergedGroup] = []
+    first = merged[0].group.files[0].file
+    folder = day_folder(first.type, first.day)
 
     def decide(state: LedgerState) -> Draft | None:
-        if not merged or state.number >= entry_max or state.retired >= entry_max:
-            alive.clear()
+        if state.number >= entry_max or state.retired >= entry_max:
             return None
-        first = merged[0].inputs[0].file
-        folder = day_folder(first.type, first.day)
         there = {each.path: each.size_bytes for each in table.storage.list(folder)}
         # A rival may have ordered a file to be removed and not have been able to: it is no longer the table's.
         going = frozenset(state.unfinished.removes)
@@ -276,33 +239,23 @@ def _land(table: ExportTable, merged: Sequence[Merged], entry_max: int) -> list[
         if not alive:
             return None
         table.environment.reach("compact_checked")
+        outputs = [file for each in alive for file in each.outputs]
         names = _free_names(table.job.name, state.number + 1, folder, there)
         return Draft(
             EntryKind.COMPACTION,
-            removes=tuple(one.file.path for each in alive for one in each.inputs),
+            removes=tuple(one.file.path for each in alive for one in each.group.files),
             renames=tuple(
-                Rename(
-                    each.output.path,
-                    target,
-                    first.type,
-                    waits=True,
-                    rows=each.output.rows,
-                    size_bytes=each.output.size_bytes,
-                )
-                for each, target in zip(alive, names, strict=False)
+                Rename(each.path, target, first.type, waits=True, rows=each.rows, size_bytes=each.size_bytes)
+                for each, target in zip(outputs, names, strict=False)
             ),
         )
 
-    if table.append(decide) is None:
-        return []
-    table.environment.reach("compact_committed")
-    return alive
+    return alive if table.append(decide) is not None else ()
 
 
-def _is_alive(merged: Merged, there: dict[str, int], going: Collection[str]) -> bool:
-    return all(
-        there.get(each.file.path) == each.file.size_bytes and each.file.path not in going for each in merged.inputs
-    )
+def _is_alive(merged: MergedGroup, there: Mapping[str, int], going: Collection[str]) -> bool:
+    files = (each.file for each in merged.group.files)
+    return all(there.get(each.path) == each.size_bytes and each.path not in going for each in files)
 
 
 def _free_names(job: str, entry: int, folder: str, there: Collection[str]) -> Iterator[str]:

@@ -18,11 +18,12 @@ from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
-from penstock.flow.route.type_counts import Share
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.job.spec import DeltaTableSpec, ExportSpec, JobSpec, NewColumnPolicy, TableSpec
+from penstock.flow.write.report import Share
+from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.schema import missing_columns
 from penstock.lake.delta.table import SchemaMovedError, Table, open_or_create, open_table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
@@ -31,32 +32,20 @@ from penstock.logs.log import Partition, Slice
 from penstock.tables.export.files.operations import FailedRename, gone_reason
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.taking import take_run
 from penstock.tables.quarantine.replayed import run_number
 
-DAY = "day"
 
-
-def type_table_spec(place: TableSpec, name: str) -> DeltaTableSpec:
+def type_table_spec(place: TableSpec, name: str) -> TablePlace:
     """Where the table of one type lies."""
-    return DeltaTableSpec(
+    return TablePlace(
         path=f"{place.path.rstrip('/')}/{name}",
-        partition_by=(DAY,),
+        partition_by=(DAY_FOLDER,),
         quarantine_path=place.quarantine_path,
         storage_options=place.storage_options,
     )
-
-
-def type_tables(job: JobSpec[ExportSpec], environment: Environment) -> list[Table]:
-    """The tables of those types that have had rows."""
-    found = []
-    for name in job.table.all_types:
-        try:
-            found.append(open_table(type_table_spec(job.table, name), job.name, environment))
-        except MissingTableError:
-            continue
-    return found
 
 
 class DeltaTypes(ExportTable):
@@ -128,7 +117,7 @@ class DeltaTypes(ExportTable):
             return error.primary
         if (known := self._run_of(name)) >= run:
             return f"its table knows replay run {known} already"
-        return self.probe_folder(name, f"{name}/_delta_log")
+        return self.probe_folder(name, self.probed(name))
 
     def runs_taken(self) -> int:
         return max(self._run_of(name) for name in self.export.all_types)
@@ -155,6 +144,12 @@ class DeltaTypes(ExportTable):
                 hint="run the job once with the job file as it was then, and change it afterwards",
             )
         return own
+
+    def type_tables(self) -> list[Table]:
+        return [table for name in self.export.all_types if (table := self._table(name)) is not None]
+
+    def probed(self, name: str) -> str:
+        return f"{name}/_delta_log"
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Delta says itself whether it takes a commit, before anything else moves."""
@@ -247,7 +242,7 @@ class DeltaTypes(ExportTable):
 
     def _opened(self, name: str) -> Table:
         """The table with all columns of the type; it is created with the first file."""
-        wanted = pa.schema([*(self.columns_of(name) or ()), (DAY, pa.date32())])
+        wanted = pa.schema([*(self.columns_of(name) or ()), (DAY_FOLDER, pa.date32())])
         table = self._table(name)
         if table is None or len(missing_columns(table.schema, wanted)):
             spec = type_table_spec(self.job.table, name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
@@ -20,8 +20,9 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.telling import Telling
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.export.telling import Telling
 from penstock.tables.export.writer import Roles, WrittenShares
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Listed, QuarantineTable
@@ -52,7 +53,7 @@ class Export:
         self._catch_up = CatchUpPlan(self.spec.types, job.flush, job.on.gap)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
-        table.finishing.sweep_markers()
+        table.finishing.remove_stale_markers()
         self.telling.days()
 
     def state(self, partitions: Iterable[Partition]) -> LedgerState:
@@ -210,7 +211,7 @@ class Export:
         return Landed(result, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
-        shares = staged.of(piece.partition)
+        shares = staged.found.of(piece.partition)
         roles = staged.roles[piece.partition]
         seen = [share.event_ms_max for share in shares.values() if share.event_ms_max is not None]
         # A clock that runs ahead must not close days: nothing is later than now.
@@ -225,7 +226,7 @@ class Export:
             min(max(seen), now_ms) if seen else None,
             roles.taken_from,
             self.files.routing.id,
-            staged.mark_of(piece.partition),
+            staged.found.mark_of(piece.partition),
         )
         for name, share in shares.items():
             if share.failed:

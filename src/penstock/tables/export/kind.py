@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, JobSpec, job_of
-from penstock.lake.delta.compact import CompactReport, Progress
-from penstock.lake.delta.keys import position_key
-from penstock.lake.delta.vacuum import VacuumReport
+from penstock.job.spec import JobSpec, job_of
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
@@ -23,7 +22,11 @@ from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.verification import prove_export
 from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.replay_target import ExportTarget
-from penstock.tables.export.status.status import day_answers, export_status
+from penstock.tables.export.section.section import ExportSection
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.day_answers import day_answers
+from penstock.tables.export.status.metrics import METRICS, ExportMeter
+from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import ExportWriter, WrittenShares
 from penstock.tables.kind import CompactWish, SchemaChanged, VacuumWish
@@ -55,6 +58,7 @@ class ExportKind:
     """Mixed event types of one log, by type and day."""
 
     name = ExportSpec.kind
+    section = ExportSection()
     steps = (
         "entry_written",
         "removing",
@@ -65,6 +69,10 @@ class ExportKind:
         "type_landed",
         "marked",
     )
+    metrics = METRICS
+
+    def meter(self) -> ExportMeter:
+        return ExportMeter()
 
     def summary(self, job: JobSpec) -> str:
         export = job_of(job, ExportSpec).table
@@ -81,7 +89,7 @@ class ExportKind:
         return prove_export(job_of(job, ExportSpec), depth, open_log)
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-        return export_status(job_of(job, ExportSpec), open_log, now)
+        return export_status(job_of(job, ExportSpec), open_log, now).whole()
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         return day_answers(job_of(job, ExportSpec), day, types)
@@ -99,7 +107,4 @@ class ExportKind:
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         files = open_export(job_of(job, ExportSpec), environment)
-        state = files.state()
-        listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
-        marks = {position_key(job.name, each): number for each, number in listed.items()}
-        return Listings(files.life, marks, state.replay_run)
+        return files.listings(files.state())

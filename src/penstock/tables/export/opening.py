@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from penstock.environment import Environment
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.tables.export.delta_types import DeltaTypes
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 
 

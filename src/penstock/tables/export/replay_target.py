@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from penstock.flow.compile import Source
-from penstock.flow.route.type_counts import RoutedSlice, Share
+from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, offsets_of
+from penstock.flow.write.report import Share
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Slice
 from penstock.tables.export.export import Export
@@ -18,7 +18,7 @@ from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.replays import LedgerRuns, Shares, land_replay, left_to_log, raise_run
 from penstock.tables.export.writer import ExportWriter
 from penstock.tables.quarantine.chunks import Choice, Chunk
-from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, offsets_by_partition
+from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
 from penstock.tables.quarantine.replayed import ReplayRun, run_number
 from penstock.tables.quarantine.rows import repeated_rows, without_places
 
@@ -52,10 +52,9 @@ class ExportTarget(Target[Shares]):
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Shares] | None:
         """Route, decode and file the records."""
-        frame = self._spark.createDataFrame(chunk.rows)
         state = self._table.state()
         slices = {_key(each): self._slice(each, state) for each in chunk.slices}
-        found = self._batches.replay(batch, slices, number, Source(frame))
+        found = self._batches.replay(batch, slices, number, chunk_records(self._spark, chunk))
         return None if found is None else self._writable(chunk, ReplayRun(number, batch.id, {}), found)
 
     def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:

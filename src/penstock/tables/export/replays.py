@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from penstock.flow.route.type_counts import Share
 from penstock.flow.write.offset_ranges import Ranges
+from penstock.flow.write.report import Share
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, WrittenRecord
@@ -57,7 +57,7 @@ def last_run(table: ExportTable, state: LedgerState) -> ReplayRun | None:
     entry = table.ledger.read(state.replay_entry)
     if entry is None or entry.replay is None:
         return None
-    return ReplayRun(entry.replay.run, entry.batch_id, entry.replay.offsets)
+    return ReplayRun(entry.replay.run, entry.batch_id, dict(entry.replay.offsets))
 
 
 def left_to_log(state: LedgerState, partition: Partition, name: str) -> Ranges:
@@ -85,7 +85,7 @@ def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
         check_staged(
             table.storage, [file for named in shares.values() for each in named.values() for file in each.files]
         )
-        record = ReplayRecord(run.number, run.offsets, _written(shares))
+        record = ReplayRecord(run.number, tuple(run.offsets.items()), _written(shares))
         renames = tuple(_renames(table, state.number + 1, run.number, shares))
         return Draft(EntryKind.REPLAY, run.batch_id, renames=renames, replay=record)
 
@@ -125,7 +125,7 @@ def raise_run(table: ExportTable, known: int) -> None:
     """
 
     def decide(state: LedgerState) -> Draft | None:
-        return Draft(EntryKind.REPLAY, replay=ReplayRecord(known, {})) if state.replay_run < known else None
+        return Draft(EntryKind.REPLAY, replay=ReplayRecord(known)) if state.replay_run < known else None
 
     table.append(decide)
 

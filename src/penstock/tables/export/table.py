@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pyarrow as pa
+from msgspec import structs
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, TransientError, UserError
@@ -13,8 +14,9 @@ from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import grown, respelled
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
-from penstock.job.spec import DaysSpec, ExportSpec, JobSpec, TypeSpec, TypeStart
-from penstock.lake.delta.keys import fingerprint
+from penstock.job.spec import DaysSpec, JobSpec
+from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.table import Table
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
@@ -42,8 +44,12 @@ from penstock.tables.export.ledger.proposal import (
 from penstock.tables.export.ledger.routing import Routing
 from penstock.tables.export.ledger.schemas import extended, schema_of, schema_text
 from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
+from penstock.tables.quarantine.discard import Listings
 
 COMMIT_ATTEMPTS_MAX = 50
+PROBE = "_probe."
+"""How the names of probes begin."""
 _BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 1.0
 
@@ -90,8 +96,7 @@ class ExportTable:
     @property
     def life(self) -> int | None:
         """The fingerprint of this ledger, which another one of the same job and root does not have; None: no ledger."""
-        first_batch = self.ledger.refresh().first_batch
-        return fingerprint(first_batch) if first_batch else None
+        return self.ledger.refresh().life
 
     @property
     def version(self) -> int:
@@ -100,6 +105,12 @@ class ExportTable:
     def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
         """The ledger's word as of its newest entry, whatever partitions are asked for."""
         return self.ledger.refresh()
+
+    def listings(self, state: LedgerState) -> Listings:
+        """What entries list for the quarantine."""
+        listed = {each: here.listing.number for each, here in state.partitions.items() if here.listing is not None}
+        marks = {position_key(self.job.name, each): number for each, number in listed.items()}
+        return Listings(state.life, marks, state.replay_run)
 
     # commit
 
@@ -193,7 +204,7 @@ class ExportTable:
             fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
             slices=slices,
             types=draft.types,
-            idle=draft.idle,
+            idle=tuple(draft.idle.items()),
             renames=draft.renames,
             removes=draft.removes,
             pending=tuple(each.rename for each in leftover.renames if each.rename not in draft.dropped),
@@ -205,8 +216,9 @@ class ExportTable:
             routings=draft.routings,
             replay=draft.replay,
         )
-        entry = replace(entry, reopened=reopened_by(entry.writers, state, after, now_ms))
-        return replace(entry, closed=closable(apply(state, entry), after, now_ms))
+        reopened = reopened_by(entry.writers, state, after, now_ms)
+        entry = structs.replace(entry, reopened=tuple(reopened.items()))
+        return structs.replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""
@@ -349,9 +361,17 @@ class ExportTable:
             self._probed.add(folder)
         return None
 
+    def probed(self, name: str) -> str:
+        """The folder below which probes of a type are put."""
+        return name
+
+    def type_tables(self) -> list[Table]:
+        """The tables of those types that have one of their own, and have had rows."""
+        return []
+
     def probe_folder(self, name: str, folder: str) -> str | None:
         """Why nothing can be put into a folder of a type; None if it can."""
-        path = f"{folder}/_probe.{new_batch_id()}"
+        path = f"{folder}/{PROBE}{new_batch_id()}"
         try:
             self.storage.put(path, b"")
             self.storage.delete(path)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import replay_key, total_key
+from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
@@ -33,16 +34,13 @@ def take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:
         return Change(
             actions=[table.add_action(each) for each in files],
             transactions={replay_key(table.job): run, **_totals(table, renames)},
-            metadata={
-                "penstock": {
-                    "v": 1,
-                    "kind": "replay",
-                    "job": table.job,
-                    "run": run,
-                    "rows": sum(each.rows for each in renames),
-                    "size_bytes": sum(each.size_bytes for each in renames),
-                }
-            },
+            metadata=Provenance(
+                kind="replay",
+                job=table.job,
+                run=run,
+                rows=sum(each.rows for each in renames),
+                size_bytes=sum(each.size_bytes for each in renames),
+            ).metadata,
         )
 
     table.swap(decide)

@@ -1,11 +1,10 @@
-"""Vacuum of a routed job: delete what lies below the root and no ledger entry can name any more (RULES C7, L7).
+"""Vacuum of an export: delete what lies below the root and no ledger entry can name any more (RULES C7, L7).
 
-The proof is in the name and in a state that was read after the listing. An entry takes a staged file of a type only
-while the type's position is the start in its name, and positions never fall; a compaction's output only up to the entry
-number in its name, a replay's only while its run is not over. An output that was staged long ago, by a compaction that
-was killed, is retired first: an entry says that nobody may name it any more. What entries have already taken is left
-alone while it is still to be moved. Names that are not ours stay, whatever they are, and so do files of a topic's life
-that the ledger does not know.
+An entry takes a staged file of a type only while the type's position is the start in its name, and positions never
+fall; a compaction's output only up to the entry number in its name, a replay's only while its run is not over. An
+output that was staged long ago, by a compaction that was killed, is retired first: an entry says that nobody may name
+it any more. What entries have already taken is left alone while it is still to be moved. Names that are not ours stay,
+whatever they are, and so do files of a topic's life that the ledger does not know.
 
 Where a store has no rename, a file is copied to its final name and the staged one stays. A process that slept over its
 copy may bring a removed file back as long as it finds the staged one. So the staged file is kept for
@@ -14,27 +13,29 @@ copy may bring a removed file back as long as it finds the staged one. So the st
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
+from datetime import datetime
 from urllib.parse import urlsplit
 
-from penstock.flow.write.names import StagedName, parse_compacted_name, parse_replayed_name, parse_staged_name
-from penstock.lake.delta.vacuum import Deleted, VacuumReport
-from penstock.lake.storage import Entry, Storage
+from penstock.flow.write.names import CompactedName, ReplayedName, StagedName, parse_compacted_name
+from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.table import Table
+from penstock.lake.delta.vacuum import ListedTable, data_rules
+from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, Verdict, classify_all, delete_dead
+from penstock.lake.maintenance.reports import VacuumReport
+from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
-from penstock.tables.export.files.quarantine_leftovers import judge_quarantine
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.table import Draft, ExportTable
+from penstock.tables.export.table import PROBE, Draft, ExportTable
+from penstock.tables.quarantine.leftovers import quarantine_rules
 from penstock.tables.quarantine.table import open_quarantine
 
-_PROBE = "_probe."
 _MOVING_SCHEMES = frozenset({"", "file", "memory", "hdfs"})
 
 
-class Dead(StrEnum):
+class Dead(CanGo):
     """Why a file can go."""
 
     PASSED = "staged, the position of its type is beyond its start"
@@ -43,7 +44,7 @@ class Dead(StrEnum):
     PROBE = "left by a probe of the folder"
 
 
-class Kept(StrEnum):
+class Kept(Stays):
     """Why a file stays."""
 
     ORDERED = "an entry orders it to be moved"
@@ -54,8 +55,8 @@ class Kept(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What the ledger says about staged files, and what time it is."""
+class StagedFiles:
+    """What the ledger says about staged files, and what time it is; read after the files were listed."""
 
     state: LedgerState
     staged: str
@@ -63,63 +64,88 @@ class Facts:
     now: float
     stage_age_seconds: float
     keeps_sources: bool
-    ordered: frozenset[str] = field(init=False)
-    lives: Mapping[tuple[str, int], Partition] = field(init=False)
-
-    def __post_init__(self) -> None:
-        orders = (*self.state.unfinished.renames, *self.state.pending)
-        object.__setattr__(self, "ordered", frozenset(each.source for each in orders))
-        object.__setattr__(self, "lives", {(each.topic_id, each.number): each for each in self.state.partitions})
-
-    def is_young(self, entry: Entry) -> bool:
-        return self.now - entry.modified_at.timestamp() < self.stage_age_seconds
-
-
-def keeps_sources(storage: Storage) -> bool:
     """Whether a rename of this store is a copy that leaves its source (`Storage.rename_if_absent`)."""
-    return urlsplit(storage.url).scheme.lower() not in _MOVING_SCHEMES
+    ordered: frozenset[str]
+    """Those that an entry has taken."""
+    lives: Mapping[tuple[str, int], Partition]
+    """The partitions by what names tell of them."""
 
+    @classmethod
+    def of(cls, table: ExportTable, state: LedgerState) -> StagedFiles:
+        return cls(
+            state,
+            table.places.staged,
+            table.environment.now(),
+            table.job.limits.stage_age_seconds_max,
+            urlsplit(table.storage.url).scheme.lower() not in _MOVING_SCHEMES,
+            frozenset(each.source for each in (*state.unfinished.renames, *state.pending)),
+            {(each.topic_id, each.number): each for each in state.partitions},
+        )
 
-def facts_of(table: ExportTable, state: LedgerState) -> Facts:
-    """The state must have been read after the files were listed."""
-    return Facts(
-        state,
-        table.places.staged,
-        table.environment.now(),
-        table.job.limits.stage_age_seconds_max,
-        keeps_sources(table.storage),
-    )
+    def is_young(self, modified_at: datetime) -> bool:
+        return self.now - modified_at.timestamp() < self.stage_age_seconds
+
+    def may_be_copied(self, modified_at: datetime) -> bool:
+        """Whether a copy of this file, or to it, may still be under way (RULES L7)."""
+        return self.keeps_sources and self.is_young(modified_at)
+
+    def classify(self, entry: Entry) -> Verdict:
+        """Whether a file in the staged folder can go."""
+        kind, _, name = entry.path.removeprefix(f"{self.staged}/").partition("/")
+        if "/" in name:
+            return Kept.UNKNOWN
+        if entry.path in self.ordered:
+            return Kept.ORDERED
+        rules = NameRules(lambda staged: self._of_slice(kind, staged), self._of_output, self._of_replay)
+        verdict = rules.classify(name)
+        if verdict is None:
+            return Kept.UNKNOWN
+        return Kept.YOUNG if isinstance(verdict, Dead) and self.may_be_copied(entry.modified_at) else verdict
+
+    def classify_probe(self, entry: Entry) -> Verdict:
+        """A probe is put and deleted at once: one that is old was left by a process that died in between."""
+        return Kept.YOUNG if self.is_young(entry.modified_at) else Dead.PROBE
+
+    def _of_slice(self, kind: str, name: StagedName) -> Verdict:
+        partition = self.lives.get((name.topic_id, name.partition))
+        position = None if partition is None else self.state.position_of(partition, kind)
+        if position is None or kind not in self.state.types:
+            return Kept.UNPLACED
+        return Dead.PASSED if position > name.start else Kept.COMMITTABLE
+
+    def _of_output(self, name: CompactedName) -> Verdict:
+        passed = max(self.state.number, self.state.retired) >= name.version_max
+        return Dead.EXPIRED if passed else Kept.COMMITTABLE
+
+    def _of_replay(self, name: ReplayedName) -> Verdict:
+        return Dead.REPLAYED if self.state.replay_run >= int(name.run) else Kept.COMMITTABLE
 
 
 def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
-    """Delete the dead files of a routed job and of its quarantine; the job may run meanwhile."""
-    staged = list(table.storage.list(table.places.staged))
-    quarantine = open_quarantine(table.job, table.environment)
-    quarantined = [] if quarantine is None else list(quarantine.storage().list())
-    table.environment.reach("vacuum_listed")
+    """Delete the dead files of an export and of its quarantine; the job may run meanwhile."""
+    storage, url, reach = table.storage, table.job.table.path, table.environment.reach
+    staged = list(storage.list(table.places.staged))
+    tables = [ListedTable.of(each) for each in table.type_tables()]
+    opened = open_quarantine(table.job, table.environment)
+    quarantine = None if opened is None else ListedTable.of(opened)
+    reach("vacuum_listed")
     state = _retire_outputs(table, staged, dry_run)
-    facts = facts_of(table, state)
-    dead, kept = judge_staged(staged, facts)
-    probes, young = _judge_probes(table, facts)
-    deleted = [Deleted(table.job.table.path, each.path, each.size_bytes, why) for each, why in [*dead, *probes]]
-    counted: Counter[str] = Counter({str(why): count for why, count in (kept + young).items()})
-    storages = {table.job.table.path: table.storage}
+    files = StagedFiles.of(table, state)
+    found = [
+        classify_all(url, storage, staged, files.classify),
+        classify_all(url, storage, _probes(table, state), files.classify_probe),
+        *(each.classify(data_rules) for each in tables),
+    ]
     if quarantine is not None:
-        gone, stay = judge_quarantine(quarantine, quarantined, state)
-        deleted += gone
-        counted += stay
-        storages[quarantine.spec.path] = quarantine.storage()
-    for each in () if dry_run else deleted:
-        table.environment.reach("vacuum_deleting")
-        storages[each.table_url].delete(each.path)
-    return VacuumReport(tuple(deleted), dict(counted), dry_run)
+        found.append(quarantine.classify(lambda each: _quarantine_rules(each, table, state)))
+    return delete_dead(found, reach, dry_run=dry_run)
 
 
 def _retire_outputs(table: ExportTable, staged: Iterable[Entry], dry_run: bool) -> LedgerState:
     """Say in the ledger that nobody takes outputs any more that old compactions left; the state with that."""
     state = table.state()
-    facts = facts_of(table, state)
-    old = [each for each in staged if judge(each, facts) is Kept.COMMITTABLE and not facts.is_young(each)]
+    files = StagedFiles.of(table, state)
+    old = [each for each in staged if files.classify(each) is Kept.COMMITTABLE and not files.is_young(each.modified_at)]
     names = (parse_compacted_name(each.path) for each in old)
     retired = max((each.version_max for each in names if each is not None), default=0)
     if retired <= state.retired:
@@ -130,60 +156,16 @@ def _retire_outputs(table: ExportTable, staged: Iterable[Entry], dry_run: bool) 
     return table.state()
 
 
-def judge_staged(entries: Iterable[Entry], facts: Facts) -> tuple[list[tuple[Entry, Dead]], Counter[Kept]]:
-    """Which files of the staged folder, listed before the facts were read, can go."""
-    dead: list[tuple[Entry, Dead]] = []
-    kept: Counter[Kept] = Counter()
-    for entry in entries:
-        match judge(entry, facts):
-            case Dead() as reason:
-                dead.append((entry, reason))
-            case Kept() as reason:
-                kept[reason] += 1
-    return dead, kept
+def _probes(table: ExportTable, state: LedgerState) -> Iterable[Entry]:
+    for name in state.types:
+        for entry in table.storage.list(table.probed(name)):
+            if entry.path.rsplit("/", 1)[-1].startswith(PROBE):
+                yield entry
 
 
-def judge(entry: Entry, facts: Facts) -> Dead | Kept:
-    """Whether a file in the staged folder can go."""
-    kind, _, name = entry.path.removeprefix(f"{facts.staged}/").partition("/")
-    if "/" in name:
-        return Kept.UNKNOWN
-    if entry.path in facts.ordered:
-        return Kept.ORDERED
-    verdict = _by_name(kind, name, facts)
-    # A copy under way may need it still, and what it brings back must not be compacted yet (RULES L7).
-    return Kept.YOUNG if isinstance(verdict, Dead) and facts.keeps_sources and facts.is_young(entry) else verdict
-
-
-def _by_name(kind: str, name: str, facts: Facts) -> Dead | Kept:
-    if (staged := parse_staged_name(name)) is not None:
-        return _by_position(kind, staged, facts)
-    if (compacted := parse_compacted_name(name)) is not None:
-        passed = max(facts.state.number, facts.state.retired) >= compacted.version_max
-        return Dead.EXPIRED if passed else Kept.COMMITTABLE
-    if (replayed := parse_replayed_name(name)) is not None and replayed.run.isdecimal():
-        return Dead.REPLAYED if facts.state.replay_run >= int(replayed.run) else Kept.COMMITTABLE
-    return Kept.UNKNOWN
-
-
-def _by_position(kind: str, name: StagedName, facts: Facts) -> Dead | Kept:
-    partition = facts.lives.get((name.topic_id, name.partition))
-    position = None if partition is None else facts.state.position_of(partition, kind)
-    if position is None or kind not in facts.state.types:
-        return Kept.UNPLACED
-    return Dead.PASSED if position > name.start else Kept.COMMITTABLE
-
-
-def _judge_probes(table: ExportTable, facts: Facts) -> tuple[list[tuple[Entry, Dead]], Counter[Kept]]:
-    """A probe is put and deleted at once: one that is old was left by a process that died in between."""
-    dead: list[tuple[Entry, Dead]] = []
-    kept: Counter[Kept] = Counter()
-    for name in facts.state.types:
-        for entry in table.storage.list(name):
-            if not entry.path.rsplit("/", 1)[-1].startswith(_PROBE):
-                continue
-            if facts.is_young(entry):
-                kept[Kept.YOUNG] += 1
-            else:
-                dead.append((entry, Dead.PROBE))
-    return dead, kept
+def _quarantine_rules(quarantine: Table, table: ExportTable, state: LedgerState) -> NameRules:
+    """Any type's entry may still be the one that lists a file: all types of its partition must have passed it."""
+    job = table.job.name
+    reached = {position_key(job, each): state.global_position(each) for each in state.partitions}
+    positions = {key: position for key, position in reached.items() if position is not None}
+    return quarantine_rules(quarantine, [job], positions, table.listings(state))

@@ -19,6 +19,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key, table_key
+from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.tables.quarantine.life import belongs_to, positions_in
 from penstock.tables.quarantine.rows import QuarantineFile, count_rows, own_files, own_rows, read_file
@@ -81,9 +82,7 @@ def discard(job: JobSpec, read: ReadListings, environment: Environment) -> Disca
         changed = {key: number for key, number in wanted.items() if (table.transaction(key) or 0) != number}
         if not actions and not changed:
             return None
-        return Change(
-            actions, changed, {"penstock": {"v": 1, "kind": "discarded", "job": job.name, "rows": report.rows}}
-        )
+        return Change(actions, changed, Provenance(kind="discarded", job=job.name, rows=report.rows).metadata)
 
     table.swap(decide, "discard_checked")
     environment.reach("discarded")

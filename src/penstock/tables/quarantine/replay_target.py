@@ -7,13 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from pyspark.sql import SparkSession
+
 from penstock.environment import Environment
 from penstock.errors import InvariantError, TransientError
+from penstock.flow.compile import RecordFrame
 from penstock.flow.write.manifest import Counts, PartitionKey
 from penstock.flow.write.offset_ranges import Ranges, ranges_of
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Partition
+from penstock.staging.batch_job import Records
 from penstock.tables.quarantine.chunks import Choice, Chunk
 from penstock.tables.quarantine.replayed import ReplayRun, Runs
 from penstock.tables.quarantine.table import QuarantineTable
@@ -87,6 +91,11 @@ class Target(ABC, Generic[F]):
     @abstractmethod
     def _land(self, staged: StagedRun[F]) -> bool:
         """Commit the run if its number is the next one; whether this call did it."""
+
+
+def chunk_records(spark: SparkSession, chunk: Chunk) -> Records:
+    """The records of a chunk, for the Spark job of its replay."""
+    return lambda slices: RecordFrame(spark.createDataFrame(chunk.within(slices)))
 
 
 def offsets_by_partition(chunk: Chunk, found: Mapping[PartitionKey, Sequence[int]]) -> dict[Partition, Ranges]:

@@ -25,6 +25,7 @@ from penstock.flow.write.names import owner_tag, replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
 from penstock.lake.delta.keys import replay_key
 from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_of, placed
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Partition
 from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file
@@ -97,37 +98,25 @@ def run_number(table: Table) -> int:
 
 def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[str, Any]:
     """The run as metadata of its data commit."""
-    return {
-        "penstock": {
-            "v": 1,
-            "kind": _KIND,
-            "job": job,
-            "batch": run.batch_id,
-            "run": run.number,
-            "offsets": [
-                {"topic": each.topic, "topic_id": each.topic_id, "partition": each.number, "ranges": ranges}
-                for each, ranges in run.offsets.items()
-            ],
-            "rows": run.rows,
-            "size_bytes": sum(file.size_bytes for file in files),
-        }
-    }
+    return Provenance(
+        kind=_KIND,
+        job=job,
+        batch=run.batch_id,
+        run=run.number,
+        offsets=tuple(ReplayedOffsets(*placed(each), ranges) for each, ranges in run.offsets.items()),
+        rows=run.rows,
+        size_bytes=sum(file.size_bytes for file in files),
+    ).metadata
 
 
 def find_run(data: Table, number: int) -> ReplayRun | None:
     """Search the data table's history for the commit of a run."""
     with library_errors(data.spec.path):
         history = data.handle.history()
-    for record in history:
-        ours = record.get("penstock")
-        if isinstance(ours, dict) and ours["kind"] == _KIND and ours["job"] == data.job and ours["run"] == number:
-            return ReplayRun(number, ours["batch"], dict(_offsets(each) for each in ours["offsets"]))
+    for _, ours in commits_of(history, data.job):
+        if ours.kind == _KIND and ours.run == number:
+            return ReplayRun(number, ours.batch, {each.place: each.ranges for each in ours.offsets})
     return None
-
-
-def _offsets(record: Mapping[str, Any]) -> tuple[Partition, Ranges]:
-    partition = Partition(record["topic"], record["topic_id"], record["partition"])
-    return partition, tuple((start, end) for start, end in record["ranges"])
 
 
 def finish_replay(runs: Runs, quarantine: Table) -> int:
@@ -162,7 +151,7 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
         return Change(
             actions,
             {replay_key(quarantine.job): run.number},
-            {"penstock": {"v": 1, "kind": "replayed", "job": quarantine.job, "run": run.number}},
+            Provenance(kind="replayed", job=quarantine.job, run=run.number).metadata,
         )
 
     landed = quarantine.swap(decide)

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.flow.write.reasons import error_kinds
+from penstock.lake.delta.active_files import active_files
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
@@ -74,25 +74,24 @@ class Listing:
 
 def own_files(table: Table) -> list[QuarantineFile]:
     """The files that may hold rows of the table's job, oldest first."""
-    return [file for file in active_files(table) if file.may_be_of(table.job)]
+    return [file for file in all_files(table) if file.may_be_of(table.job)]
 
 
-def active_files(table: Table) -> list[QuarantineFile]:
+def all_files(table: Table) -> list[QuarantineFile]:
     """The files of all jobs in the version that the handle has loaded, oldest first."""
     with library_errors(table.spec.path):
-        added = pa.table(table.handle.get_add_actions(flatten=True)).to_pylist()
+        found = active_files(table.handle, ("job", "partition", "offset"))
     files = [
         QuarantineFile(
-            # The library tells the name as a URL has it; actions and storage want it as it is.
-            path=unquote(each["path"]),
-            size_bytes=each["size_bytes"],
-            rows=each.get("num_records"),
-            modified_at_ms=each["modification_time"],
-            job_span=_span(each, "job") if each.get("null_count.job") == 0 else None,
-            partition_span=_span(each, "partition"),
-            offset_span=_span(each, "offset"),
+            path=each.path,
+            size_bytes=each.size_bytes,
+            rows=each.rows,
+            modified_at_ms=each.modified_at_ms,
+            job_span=each.spans["job"] if each.nulls["job"] == 0 else None,
+            partition_span=each.spans["partition"],
+            offset_span=each.spans["offset"],
         )
-        for each in added
+        for each in found
     ]
     return sorted(files, key=lambda file: (file.modified_at_ms, file.offset_span or (0, 0), file.path))
 
@@ -212,11 +211,6 @@ def _row_count(table: Table, file: QuarantineFile) -> int:
     if file.rows is not None and file.is_of(table.job):
         return file.rows
     return sum(rows.num_rows for rows in own_rows(table, file, ["offset"]))
-
-
-def _span(action: dict[str, Any], column: str) -> tuple[Any, Any] | None:
-    least, most = action.get(f"min.{column}"), action.get(f"max.{column}")
-    return None if least is None or most is None else (least, most)
 
 
 def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:

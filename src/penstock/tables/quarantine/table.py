@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.job.spec import DeltaTableSpec, JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
 from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.provenance import Provenance, commits_of
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
@@ -67,8 +68,8 @@ class Listed:
     files: tuple[StagedFile, ...]
 
 
-def quarantine_spec(job: JobSpec) -> DeltaTableSpec:
-    return DeltaTableSpec(path=job.table.quarantine_path, storage_options=job.table.storage_options)
+def quarantine_spec(job: JobSpec) -> TablePlace:
+    return TablePlace(path=job.table.quarantine_path, storage_options=job.table.storage_options)
 
 
 def open_quarantine(job: JobSpec, environment: Environment | None = None) -> Table | None:
@@ -119,7 +120,7 @@ def adopt(job: JobSpec, life: int, environment: Environment) -> None:
     def decide() -> Change | None:
         if belongs_to(quarantine, job.name, life) or not positions_in(quarantine, job.name):
             return None
-        return Change([], {table_key(job.name): life}, {"penstock": {"v": 1, "kind": "adopted", "job": job.name}})
+        return Change([], {table_key(job.name): life}, Provenance(kind="adopted", job=job.name).metadata)
 
     quarantine.swap(decide)
 
@@ -169,7 +170,7 @@ class QuarantineTable:
                     **adoption(table, self._job.name, self._life),
                     **{position_key(self._job.name, each.partition): each.end for each in new},
                 },
-                metadata={"penstock": {"v": 1, "kind": "quarantine", "job": self._job.name}},
+                metadata=Provenance(kind="quarantine", job=self._job.name).metadata,
             )
 
         table.swap(decide)
@@ -249,25 +250,12 @@ class Quarantine(QuarantineTable):
 
     def _listed(self, partitions: set[Partition]) -> list[Listed]:
         """Search the data table's history for listings of this job, newest first."""
-        found = []
-        for record in self._data.handle.history():
-            ours = record.get("penstock")
-            if not isinstance(ours, dict) or ours.get("job") != self._job.name:
-                continue
-            for piece in ours.get("slices", ()):
-                partition = Partition(piece["topic"], piece["topic_id"], piece["partition"])
-                if partition in partitions and piece["quarantine"]:
-                    found.append(Listed(partition, piece["end"], ours["batch"], _files(piece)))
-        return found
-
-
-def _files(piece: Mapping[str, Any]) -> tuple[StagedFile, ...]:
-    return tuple(
-        StagedFile(
-            piece["topic"], piece["partition"], each["path"], each["rows"], each["size_bytes"], {}, each["stats"]
-        )
-        for each in piece["quarantine"]
-    )
+        return [
+            Listed(piece.place, piece.end, ours.batch, piece.files)
+            for _, ours in commits_of(self._data.handle.history(), self._job.name)
+            for piece in ours.slices
+            if piece.place in partitions and piece.quarantine
+        ]
 
 
 def _place(file: StagedFile) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.errors import InvariantError
-from penstock.job.spec import GapPolicy, Rotation
+from penstock.job.spec import GapPolicy
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.tables.export.ledger.state import Cause, Lane, RoutedPartition
+from penstock.tables.export.spec import Rotation
 
 
 @dataclass(frozen=True, slots=True)

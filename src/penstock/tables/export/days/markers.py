@@ -22,7 +22,7 @@ TypeDay = tuple[str, Day]
 
 
 @dataclass(slots=True)
-class DayMarks:
+class DayMarkers:
     """The markers of one ledger, as of one state of it."""
 
     storage: Storage
@@ -82,7 +82,7 @@ class DayMarks:
             except PenstockError as error:
                 self.failed[each] = error.primary
 
-    def sweep(self, there: Iterable[TypeDay]) -> None:
+    def remove_stale(self, there: Iterable[TypeDay]) -> None:
         """Remove the markers of days that are open, whoever left them; the state was read after they were listed."""
         for each in sorted(self.state.open_days.intersection(there)):
             try:

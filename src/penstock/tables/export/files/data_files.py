@@ -1,6 +1,6 @@
 """The data files of a job below its root, and what their footers tell (RULES L6).
 
-The footer of a file that a batch wrote has, under the key `penstock`, what `flow.fanout_write` notes there; that of a
+The footer of a file that a batch wrote has, under the key `penstock`, what `flow.route.type_files` notes; that of a
 replayed file also `kind: replayed`, the number of the run, and the offsets of its rows instead of a slice. That of a
 compacted file has `kind: compacted` and, in `replaces`, the same of every file whose rows it holds.
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.errors import InvariantError
-from penstock.flow.route.fanout_write import FOOTER_KEY
+from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.ledger.names import FinalName, is_own_output, parse_final_name, type_and_day
 

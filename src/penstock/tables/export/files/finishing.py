@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.lake.storage import Storage
-from penstock.tables.export.days.markers import DayMarks
+from penstock.tables.export.days.markers import DayMarkers
 from penstock.tables.export.files.operations import Leftover, Placing, finish, unseen_files
 from penstock.tables.export.ledger.chain import Ledger
 from penstock.tables.export.ledger.names import Places
@@ -27,7 +27,7 @@ class Finishing:
     """How the files get there; None: each by a rename."""
     failures: dict[str, int] = field(default_factory=dict)
     """Writes to the final place that failed since the last entry of ours, by type."""
-    marked: list[DayMarks] = field(default_factory=list)
+    marked: list[DayMarkers] = field(default_factory=list)
     """What became of day markers since this list was last emptied."""
     leftover: Leftover = field(default_factory=Leftover)
     own_number: int = 0
@@ -38,25 +38,25 @@ class Finishing:
         """Finish the newest entry: nobody adds the next one before (RULES L1)."""
         state = self.ledger.refresh()
         while self._finished_number != state.number or self.leftover:
-            marks = DayMarks(self.storage, self.places, state)
-            self._finish(state, marks)
+            markers = DayMarkers(self.storage, self.places, state)
+            self._finish(state, markers)
             newer = self.ledger.refresh()
             if newer.number != state.number:
-                marks.withdraw(newer)
-            if marks.taken or marks.put or marks.failed:
-                self.marked.append(marks)
+                markers.withdraw(newer)
+            if markers.taken or markers.put or markers.failed:
+                self.marked.append(markers)
             if newer.number == state.number:
                 break
             state = newer
         return state
 
-    def _finish(self, state: LedgerState, marks: DayMarks) -> None:
+    def _finish(self, state: LedgerState, markers: DayMarkers) -> None:
         again = self._finished_number == state.number
         orders = self.leftover.orders if again else state.unfinished
         # Of an entry of our own we know better than any hint whether it is carried out.
         known = not again and self.own_number != state.number and self.ledger.is_complete(state.number)
         if (orders.renames or orders.removes or orders.marks) and not known:
-            self.leftover = self._carry_out(orders, marks)
+            self.leftover = self._carry_out(orders, markers)
             for name in {each.rename.type for each in self.leftover.renames}:
                 self.failures[name] = self.failures.get(name, 0) + 1
             if not self.leftover:
@@ -65,15 +65,15 @@ class Finishing:
             self.leftover = Leftover()
         self._finished_number = state.number
 
-    def _carry_out(self, orders: Unfinished, marks: DayMarks) -> Leftover:
+    def _carry_out(self, orders: Unfinished, markers: DayMarkers) -> Leftover:
         """Do what an entry orders; a day is marked only while every file of it is where readers look for it."""
-        marks.take_away(orders.marks)
+        markers.take_away(orders.marks)
         leftover = finish(self.storage, orders, self.environment.reach, self.placing)
         waiting = [each for each in orders.marks if leftover.holds_back(each)]
-        marks.put_back(each for each in orders.marks if each not in waiting)
-        if marks.put or marks.taken:
+        markers.put_back(each for each in orders.marks if each not in waiting)
+        if markers.put or markers.taken:
             self.environment.reach("marked")
-        return replace(leftover, marks=tuple(sorted({*waiting, *marks.failed})))
+        return replace(leftover, marks=tuple(sorted({*waiting, *markers.failed})))
 
     def unseen(self, state: LedgerState) -> Counter[tuple[str, Day]]:
         """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
@@ -82,14 +82,14 @@ class Finishing:
             return Counter()
         return unseen_files(self.storage, orders, self.placing)
 
-    def sweep_markers(self) -> None:
+    def remove_stale_markers(self) -> None:
         """Take markers away that processes left which died while they put them."""
-        marks = DayMarks(self.storage, self.places, self.ledger.known)
+        markers = DayMarkers(self.storage, self.places, self.ledger.known)
         try:
-            there = marks.marked()
+            there = markers.marked()
         except PenstockError:
             return
-        marks.state = self.ledger.refresh()
-        marks.sweep(there)
-        if marks.taken or marks.failed:
-            self.marked.append(marks)
+        markers.state = self.ledger.refresh()
+        markers.remove_stale(there)
+        if markers.taken or markers.failed:
+            self.marked.append(markers)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from penstock.errors import UserError
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.ledger.names import claim_of, is_own_output, parse_final_name, type_and_day
+from penstock.tables.export.spec import ExportSpec
 
 
 def refuse_files_without_ledger(storage: Storage, job: JobSpec[ExportSpec]) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.offset_ranges import Ranges
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
-from penstock.tables.export.ledger.state import Cause, Day, Rename
+from penstock.tables.export.ledger.state import Cause, Day, Rename, Stored
+from penstock.tables.export.spec import TypeStart
 
 
 class EntryKind(StrEnum):
@@ -28,21 +29,18 @@ class EntryKind(StrEnum):
     REBUILD = "rebuild"
 
 
-@dataclass(frozen=True, slots=True)
-class StartRecord:
+class StartRecord(Stored, frozen=True):
     partition: Partition
     offset: int
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class FenceRecord:
+class FenceRecord(Stored, frozen=True):
     partition: Partition
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredRecord:
+class DeferredRecord(Stored, frozen=True):
     """Records of a type that a slice read and left for later; `first` is the offset of the first of them."""
 
     count: int
@@ -51,18 +49,16 @@ class DeferredRecord:
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenRecord:
+class WrittenRecord(Stored, frozen=True):
     """What a slice wrote of a type."""
 
     rows: int
     files: int
     size_bytes: int
-    days: Mapping[Day, int] = field(default_factory=dict)
+    days: Mapping[Day, int] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class TakenRecord:
+class TakenRecord(Stored, frozen=True):
     """What a catch-up slice did for a type: from which offset, and how many of its records it dealt with."""
 
     start: int
@@ -71,8 +67,7 @@ class TakenRecord:
     """Offsets from `start` on that the log no longer had."""
 
 
-@dataclass(frozen=True, slots=True)
-class SliceRecord:
+class SliceRecord(Stored, frozen=True):
     """One slice of a batch. `taken` is set for a catch-up: it moves lanes, not the partition."""
 
     partition: Partition
@@ -82,8 +77,8 @@ class SliceRecord:
     totals: Totals
     """What it adds."""
     watermark_ms: int | None = None
-    written: Mapping[str, WrittenRecord] = field(default_factory=dict)
-    deferred: Mapping[str, DeferredRecord] = field(default_factory=dict)
+    written: Mapping[str, WrittenRecord] = msgspec.field(default_factory=dict)
+    deferred: Mapping[str, DeferredRecord] = msgspec.field(default_factory=dict)
     taken: Mapping[str, TakenRecord] | None = None
     quarantine: tuple[StagedFile, ...] = ()
     routing: str = ""
@@ -92,28 +87,25 @@ class SliceRecord:
     """The last record of a slice of the partition itself, if its leader epoch is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeRecord:
+class TypeRecord(Stored, frozen=True):
     """A type that is new to the table, or whose columns changed."""
 
-    schema: str
+    schema: str = ""
     start: TypeStart | None = None
     """Where it begins in partitions that already have a position; None for a type that is not new."""
     routing: str = ""
     """The id of the routing by which what it has to catch up is found."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRecord:
+class ReplayRecord(Stored, frozen=True):
     """What a replay run took out of quarantine: it moves no position, and its rows belong to no slice (RULES Q2)."""
 
     run: int
-    offsets: Mapping[Partition, Ranges]
-    written: Mapping[str, WrittenRecord] = field(default_factory=dict)
+    offsets: tuple[tuple[Partition, Ranges], ...] = ()
+    written: Mapping[str, WrittenRecord] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Stored, frozen=True):
     """Everything that became true at once with number `number`."""
 
     number: int
@@ -124,8 +116,8 @@ class Entry:
     starts: tuple[StartRecord, ...] = ()
     fences: tuple[FenceRecord, ...] = ()
     slices: tuple[SliceRecord, ...] = ()
-    types: Mapping[str, TypeRecord] = field(default_factory=dict)
-    idle: Mapping[Partition, int] = field(default_factory=dict)
+    types: Mapping[str, TypeRecord] = msgspec.field(default_factory=dict)
+    idle: tuple[tuple[Partition, int], ...] = ()
     """Watermarks of partitions that were read to their end and stayed there."""
     renames: tuple[Rename, ...] = ()
     removes: tuple[str, ...] = ()
@@ -138,12 +130,12 @@ class Entry:
     """Pending renames that are given up because their staged files are gone; their rows count as vanished."""
     retired: int = 0
     """See `LedgerState.retired`; 0 leaves it as it was."""
-    failures: Mapping[str, int] = field(default_factory=dict)
+    failures: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Writes to the final place that failed since the last entry, by type."""
-    reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)
+    reopened: tuple[tuple[tuple[str, Day], int], ...] = ()
     closed: tuple[tuple[str, Day], ...] = ()
     """Days that are complete with this entry."""
-    routings: Mapping[str, str] = field(default_factory=dict)
+    routings: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Routings that are new to the table, by id."""
     replay: ReplayRecord | None = None
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from penstock.errors import InvariantError
 from penstock.flow.write.offset_ranges import count_of
-from penstock.job.spec import TypeStart
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
@@ -26,6 +26,7 @@ from penstock.tables.export.ledger.state import (
     TypeState,
     Unfinished,
 )
+from penstock.tables.export.spec import TypeStart
 
 OUTCOMES_KEPT = 64
 DAMAGED = (
@@ -60,8 +61,9 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         partitions = {each: _without_lost(here, each, lost) for each, here in partitions.items()}
     if entry.replay is not None:
         partitions |= _replayed(state.replay_run, partitions, entry.replay, entry.number)
-    for partition, watermark_ms in entry.idle.items():
+    for partition, watermark_ms in entry.idle:
         partitions[partition] = _idle(partitions[partition], watermark_ms)
+    reopened = {**state.reopened, **dict(entry.reopened)}
     return LedgerState(
         number=entry.number,
         partitions=partitions,
@@ -71,7 +73,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
             (*entry.pending, *entry.renames), (*entry.pending_removes, *entry.removes), _marks(state, entry)
         ),
         pending=entry.pending,
-        reopened={each: at for each, at in {**state.reopened, **entry.reopened}.items() if each not in entry.closed},
+        reopened={each: at for each, at in reopened.items() if each not in entry.closed},
         first_batch=state.first_batch or entry.batch_id,
         routings={**state.routings, **entry.routings},
         open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
@@ -86,7 +88,7 @@ def _marks(state: LedgerState, entry: Entry) -> tuple[tuple[str, Day], ...]:
     opened = (_days_of(entry) | _days_without_files(entry)) - state.open_days
     merged = [*entry.removes, *(each.target for each in entry.renames if each.waits)]
     replaced = {each for path in merged if (each := type_and_day(path)) is not None}
-    return tuple(sorted({*entry.pending_marks, *opened, *entry.reopened, *entry.closed, *replaced}))
+    return tuple(sorted({*entry.pending_marks, *opened, *dict(entry.reopened), *entry.closed, *replaced}))
 
 
 def _without_lost(here: RoutedPartition, partition: Partition, lost: Rename) -> RoutedPartition:
@@ -124,7 +126,7 @@ def _replayed(
     if replay.run <= last_run:
         raise InvariantError(f"ledger entry {number}: replay run {replay.run} comes after run {last_run}")
     after = {}
-    for partition, ranges in replay.offsets.items():
+    for partition, ranges in replay.offsets:
         here = partitions.get(partition, RoutedPartition())
         totals = here.totals + Totals(replayed=count_of(ranges))
         if here.position is None or ranges[-1][1] > here.position or totals.replayed > totals.quarantined:

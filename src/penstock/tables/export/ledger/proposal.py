@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from penstock.errors import UserError
-from penstock.flow.route.type_counts import UNROUTED, Share
 from penstock.flow.write.manifest import Counts, StagedFile
+from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.proposal import FencePart, Refusal, StartPart
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition, Slice

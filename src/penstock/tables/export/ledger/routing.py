@@ -11,7 +11,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.job.spec import ExportSpec, JobSpec, Payload, RouteSpec, TombstonePolicy, UnknownTypePolicy
+from penstock.job.spec import JobSpec, Payload, RouteSpec, TombstonePolicy, UnknownTypePolicy
+from penstock.tables.export.spec import ExportSpec
 
 ID_CHARACTERS = 16
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from penstock.flow.write.manifest import StagedFile
-from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.keys import fingerprint, topic_fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
 
@@ -23,8 +25,11 @@ class Cause(StrEnum):
     BACKFILL = "backfill"
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A value as the ledger keeps it: what is at its default is left out, and what is not known stops the reader."""
+
+
+class Lane(Stored, frozen=True):
     """A type that is behind in a partition: everything of it below `position` is written.
 
     A type without a lane is where the partition is: that is how an idle type counts as up to date.
@@ -46,24 +51,21 @@ class Lane:
     """Offsets since `counted_from` that the log had lost: some of `deferred` may never be found."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedFrom:
+class RoutedFrom(Stored, frozen=True):
     """From which offset on the records of a partition were counted under a routing."""
 
     offset: int
     routing: str
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Stored, frozen=True):
     """Quarantine files that an entry listed; `number` is the entry's (RULES Q1)."""
 
     number: int
     files: tuple[StagedFile, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reread:
+class Reread(Stored, frozen=True):
     """Offsets `[start, end)` that the log gives to a type that began at the beginning, also if it has read them by now.
 
     What is in quarantine of the type there may be among its rows: no replay touches it.
@@ -73,20 +75,19 @@ class Reread:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedPartition:
+class RoutedPartition(Stored, frozen=True):
     """What the ledger holds of one partition. `position` is where every type is that has no lane."""
 
     position: int | None = None
     origin: int | None = None
     token: int = 0
-    totals: Totals = field(default_factory=Totals)
-    lanes: Mapping[str, Lane] = field(default_factory=dict)
+    totals: Totals = Totals()
+    lanes: Mapping[str, Lane] = msgspec.field(default_factory=dict)
     watermark_ms: int | None = None
     listing: Listing | None = None
     routings: tuple[RoutedFrom, ...] = ()
     """Ascending, as far back as a lane may still need them; a rebuilt partition has none below its position."""
-    rereads: Mapping[str, Reread] = field(default_factory=dict)
+    rereads: Mapping[str, Reread] = msgspec.field(default_factory=dict)
     mark: EpochMark | None = None
     """The last record that was read whose leader epoch is known (RULES P3)."""
 
@@ -99,8 +100,7 @@ class RoutedPartition:
         return self.watermark_ms if lane is None else lane.watermark_ms
 
 
-@dataclass(frozen=True, slots=True)
-class Rename:
+class Rename(Stored, frozen=True):
     """A staged file and the name that readers will see it under."""
 
     source: str
@@ -120,8 +120,7 @@ class Rename:
     """What the type's own Delta table keeps of the file, where it takes it under the name that it was staged with."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unfinished:
+class Unfinished(Stored, frozen=True):
     """The acts on files that an entry ordered: removes come before renames (RULES L7)."""
 
     renames: tuple[Rename, ...] = ()
@@ -130,11 +129,10 @@ class Unfinished:
     """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
 
 
-@dataclass(frozen=True, slots=True)
-class TypeState:
+class TypeState(Stored, frozen=True):
     """One type of the table: its fixed columns and what was written of it."""
 
-    schema: str
+    schema: str = ""
     """An Arrow schema, serialised and in base64; empty while it is not inferred yet."""
     rows: int = 0
     files: int = 0
@@ -195,6 +193,11 @@ class LedgerState:
         lane = here.lanes.get(name)
         waiting = [each.start for each in self.pending if each.type == name and _of(each, partition)]
         return min([here.position if lane is None else lane.position, *waiting])
+
+    @property
+    def life(self) -> int | None:
+        """What another ledger of the same job and root does not have; None: there is no entry yet."""
+        return fingerprint(self.first_batch) if self.first_batch else None
 
     def global_position(self, partition: Partition) -> int | None:
         """The offset below which nothing has to be read again: the minimum over all types."""

@@ -1,4 +1,4 @@
-"""The law of a ledger's chain: slices touch, types catch up from where they are, and all adds up to the state. Pure.
+"""The chain of a ledger: slices touch, types catch up from where they are, and all adds up to the state. Pure.
 
 It is a second, simpler reading of the entries than the fold that the state comes from: neither believes the other.
 """
@@ -10,18 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
+import msgspec
+
 from penstock.flow.write.offset_ranges import count_of
-from penstock.job.spec import TypeStart
 from penstock.lake.state import Totals
 from penstock.logs.log import Partition
-from penstock.proof.findings import Check, Offence, OffenceKind, conclude, offence_at
+from penstock.proof.findings import Check, Violation, ViolationKind, conclude, violation_at
 from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, SliceRecord
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import Day, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.spec import TypeStart
 
 SPANS_MAX = 100_000
-"""Of all partitions together; beyond it neighbouring slices are judged as one."""
+"""Of all partitions together; beyond it neighbouring slices are checked as one."""
 _SPANS_OF_PARTITION_MIN = 16
 
 TypeDay = tuple[str, Day]
@@ -30,7 +32,7 @@ TypeDay = tuple[str, Day]
 def present(totals: Totals, deleted: int = 0) -> Totals:
     """What must be there: also records that a type's own table had already (RULES L8), but no rows of deleted days."""
     written = totals.written + totals.skipped - deleted
-    return replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
+    return msgspec.structs.replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
 
 
 @dataclass(slots=True)
@@ -57,14 +59,14 @@ class Track:
     def advance(self, piece: SliceRecord, rough: bool, spans_max: int, deleted: int = 0) -> Iterator[Fault]:
         """A slice of the partition itself."""
         if piece.start > self.position:
-            yield self.position, OffenceKind.HOLE, None, f"no slice holds [{self.position}, {piece.start})"
+            yield self.position, ViolationKind.HOLE, None, f"no slice holds [{self.position}, {piece.start})"
         if piece.start < self.position:
-            yield piece.start, OffenceKind.OVERLAP, None, f"[{piece.start}, {self.position}) is in two slices"
+            yield piece.start, ViolationKind.OVERLAP, None, f"[{piece.start}, {self.position}) is in two slices"
         for name in sorted(piece.written.keys() & self.behind.keys()):
             at = self.behind[name].position
-            yield at, OffenceKind.HOLE, None, f"type {name} is written from {piece.start} on and was left at {at}"
+            yield at, ViolationKind.HOLE, None, f"type {name} is written from {piece.start} on and was left at {at}"
         if piece.totals.offsets != piece.end - piece.start:
-            yield piece.start, OffenceKind.NOT_COUNTED, piece.end, f"{piece.totals.offsets} offsets are counted"
+            yield piece.start, ViolationKind.NOT_COUNTED, piece.end, f"{piece.totals.offsets} offsets are counted"
         self.position = piece.end
         for name, left in piece.deferred.items():
             lane = self.behind.setdefault(name, Behind(left.first, left.first))
@@ -81,13 +83,18 @@ class Track:
         """A slice of types that were behind: each goes on where it was left."""
         totals = piece.totals
         if totals.offsets:
-            yield piece.start, OffenceKind.NOT_COUNTED, piece.end, "a catch-up counts offsets a second time"
+            yield piece.start, ViolationKind.NOT_COUNTED, piece.end, "a catch-up counts offsets a second time"
         for name, start in starts.items():
             lane = self.behind.get(name)
             if lane is None or start < lane.position:
-                yield start, OffenceKind.OVERLAP, None, f"type {name} is taken again from {start}"
+                yield start, ViolationKind.OVERLAP, None, f"type {name} is taken again from {start}"
             elif start > lane.position:
-                yield lane.position, OffenceKind.HOLE, None, f"nothing takes type {name} in [{lane.position}, {start})"
+                yield (
+                    lane.position,
+                    ViolationKind.HOLE,
+                    None,
+                    f"nothing takes type {name} in [{lane.position}, {start})",
+                )
             if lane is not None:
                 totals += self._moved(name, lane, piece.end, counts[name])
         self.totals += totals
@@ -114,7 +121,7 @@ class Track:
         return Totals(deferred=-lane.deferred, vanished=lane.deferred)
 
 
-Fault = tuple[int, OffenceKind, int | None, str]
+Fault = tuple[int, ViolationKind, int | None, str]
 """Offset, kind, end of the range if it is one, and the text."""
 
 
@@ -139,7 +146,7 @@ class Chain:
     """Whether files are older than the entries: the ledger was made again from them."""
     slices: int = 0
     texts: list[str] = field(default_factory=list)
-    offences: list[Offence] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
     faulty: set[Partition] = field(default_factory=set)
 
     def add(self, entry: Entry) -> None:
@@ -180,13 +187,15 @@ class Chain:
         self.slices += 1
         track = self.tracks.get(piece.partition)
         if track is None:
-            self._tell(piece.partition, number, (piece.start, OffenceKind.UNKNOWN_PARTITION, None, "was never started"))
+            self._tell(
+                piece.partition, number, (piece.start, ViolationKind.UNKNOWN_PARTITION, None, "was never started")
+            )
             return
         rows = {name: each.rows for name, each in piece.written.items()}
         deleted = self._count_days(piece, number)
         if not piece.totals.conserved or sum(rows.values()) != piece.totals.written:
             text = f"the counts of [{piece.start}, {piece.end}) do not add up"
-            self._tell(piece.partition, number, (piece.start, OffenceKind.NOT_COUNTED, piece.end, text))
+            self._tell(piece.partition, number, (piece.start, ViolationKind.NOT_COUNTED, piece.end, text))
         if piece.taken is None:
             spans_max = max(_SPANS_OF_PARTITION_MIN, self.spans_max // len(self.tracks))
             faults = track.advance(piece, rough, spans_max, deleted)
@@ -211,12 +220,12 @@ class Chain:
 
     def _replay(self, replay: ReplayRecord, number: int) -> None:
         """A run takes records out of quarantine: they stay where the slices counted them."""
-        for partition, ranges in replay.offsets.items():
+        for partition, ranges in replay.offsets:
             track = self.tracks.get(partition)
             if track is None or ranges[-1][1] > track.position:
                 fault = (
                     ranges[0][0],
-                    OffenceKind.BEYOND_POSITION,
+                    ViolationKind.BEYOND_POSITION,
                     ranges[-1][1],
                     "records are replayed that nobody read",
                 )
@@ -225,7 +234,7 @@ class Chain:
                 track.totals += Totals(replayed=count_of(ranges))
         self._count_days(replay, number)
         rows = sum(each.rows for each in replay.written.values())
-        replayed = sum(count_of(ranges) for ranges in replay.offsets.values())
+        replayed = sum(count_of(ranges) for _, ranges in replay.offsets)
         if rows != replayed:
             self.texts.append(f"entry {number}: replay run {replay.run} has {replayed} offsets and other rows")
 
@@ -239,7 +248,7 @@ class Chain:
         offset, kind, end, text = fault
         where = "" if number is None else f"entry {number}: "
         self.texts.append(f"{where}{partition}: {text}")
-        self.offences.append(offence_at(partition, offset, kind, end))
+        self.violations.append(violation_at(partition, offset, kind, end))
         self.faulty.add(partition)
 
     def close(self, state: LedgerState, missing: Sequence[int] = ()) -> Check:
@@ -250,13 +259,17 @@ class Chain:
             for fault in _differences(self.tracks.get(partition), here):
                 self._tell(partition, None, fault)
         for partition in sorted(self.tracks.keys() - state.partitions.keys()):
-            self._tell(partition, None, (0, OffenceKind.UNKNOWN_PARTITION, None, "the ledger's state does not have it"))
+            self._tell(
+                partition, None, (0, ViolationKind.UNKNOWN_PARTITION, None, "the ledger's state does not have it")
+            )
         return self.check(state.number)
 
     def check(self, number: int) -> Check:
         detail = "; ".join(self.texts) or f"{self.slices} slices of {number} entries touch and add up"
         facts = {"slices": self.slices, "whole_history": int(not self.rebuilt)}
-        return conclude("slices", detail, bool(self.texts), offences=self.offences, facts=facts, partitions=self.tracks)
+        return conclude(
+            "slices", detail, bool(self.texts), violations=self.violations, facts=facts, partitions=self.tracks
+        )
 
     def spans(self, partition: Partition, here: RoutedPartition) -> tuple[Span, ...]:
         """What must lie where; of a chain that is broken there only the totals are believed."""
@@ -272,14 +285,14 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
     if here.position is None or here.origin is None:
         return
     if track is None:
-        yield here.origin, OffenceKind.HOLE, None, "no entry starts it"
+        yield here.origin, ViolationKind.HOLE, None, "no entry starts it"
         return
     if track.origin != here.origin:
-        kind = OffenceKind.BEFORE_ORIGIN if track.origin < here.origin else OffenceKind.HOLE
+        kind = ViolationKind.BEFORE_ORIGIN if track.origin < here.origin else ViolationKind.HOLE
         first = min(track.origin, here.origin)
         yield first, kind, None, f"the entries start at {track.origin}, the origin is {here.origin}"
     if track.position != here.position:
-        kind = OffenceKind.HOLE if track.position < here.position else OffenceKind.BEYOND_POSITION
+        kind = ViolationKind.HOLE if track.position < here.position else ViolationKind.BEYOND_POSITION
         first = min(track.position, here.position)
         yield first, kind, None, f"slices end at {track.position}, the position is {here.position}"
     for name in sorted(track.behind.keys() | here.lanes.keys()):
@@ -289,12 +302,12 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
         if at != stated:
             first = min(each[0] for each in (at, stated) if each is not None)
             told = f"type {name} is at {_told(at)} by the entries and at {_told(stated)} by the state"
-            yield first, OffenceKind.HOLE, None, told
+            yield first, ViolationKind.HOLE, None, told
     # Slices that end elsewhere count other offsets, too.
     same_end = track.position == here.position
     if same_end and track.totals != here.totals:
         text = f"the slices count {track.totals}, the totals are {here.totals}"
-        yield here.origin, OffenceKind.NOT_COUNTED, max(here.position, here.origin), text
+        yield here.origin, ViolationKind.NOT_COUNTED, max(here.position, here.origin), text
 
 
 def _told(place: tuple[int, int] | None) -> str:

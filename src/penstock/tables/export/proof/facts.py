@@ -1,4 +1,4 @@
-"""Reads what a routed job's ledger says, entry by entry, all as of one number."""
+"""Reads what an export's ledger says, entry by entry, all as of one number."""
 
 from __future__ import annotations
 
@@ -9,22 +9,19 @@ from datetime import UTC, datetime
 
 from penstock.environment import Environment
 from penstock.errors import InvariantError
-from penstock.job.spec import ExportSpec, JobSpec
-from penstock.lake.delta.active_files import active_paths
-from penstock.lake.delta.table import Table, open_table
-from penstock.lake.storage import open_storage
-from penstock.proof.facts import life_faults, quarantine_files
-from penstock.proof.files.footers import Examined, examine
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.table import Table
 from penstock.proof.findings import Check
 from penstock.proof.offsets.incarnations import TopicIncarnations
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.table import DataFile
+from penstock.proof.quarantine import QuarantineFiles
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.chain import Chain, TypeDay
 from penstock.tables.export.proof.proved import Proved, read_proved
 from penstock.tables.export.replays import last_run
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.life import appended_up_to
 from penstock.tables.quarantine.replayed import ReplayRun, run_number
@@ -42,13 +39,8 @@ class LedgerFacts:
     state: LedgerState
     chain: Chain
     slices: Check
-    quarantined: Examined
-    """The files of the quarantine table with rows of the job."""
-    pending: Examined
-    """Quarantine files that an entry listed and the quarantine table has yet to take (RULES Q1)."""
+    quarantine: QuarantineFiles
     incarnations: TopicIncarnations
-    life_faults: tuple[str, ...] = ()
-    """Set where the quarantine belongs to an earlier ledger."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
     read_at: str = ""
@@ -103,27 +95,12 @@ def read_ledger(
         state=state,
         chain=reading.chain,
         slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
-        quarantined=_examined(quarantine),
-        pending=examine(
-            open_storage(job.table.quarantine_path, job.table.storage_options), reading.pending, QUARANTINE_COLUMNS
-        ),
-        incarnations=_incarnations(state),
-        life_faults=life_faults(quarantine, job.name, table.life),
+        quarantine=QuarantineFiles.of(job, quarantine, reading.pending, table.life),
+        incarnations=incarnations_of(state),
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
         known=proved,
         unfinished=_unfinished(table, quarantine, state),
-    )
-
-
-def _examined(quarantine: Table | None) -> Examined:
-    if quarantine is None:
-        return Examined(())
-    return examine(
-        quarantine.storage(),
-        quarantine_files(quarantine),
-        QUARANTINE_COLUMNS,
-        lambda: active_paths(open_table(quarantine.spec, quarantine.job).handle),
     )
 
 
@@ -146,7 +123,7 @@ def _known(table: ExportTable, last: int) -> Proved | None:
 
 
 def _told(slices: Check, count: int, proved: Proved | None) -> Check:
-    """The law of the slices, with what was not read for it."""
+    """The invariant of the slices, with what was not read for it."""
     facts = {**slices.facts, "entries_read": count}
     return replace(slices, detail=slices.detail if proved is None else f"{slices.detail}; {proved}", facts=facts)
 
@@ -212,7 +189,8 @@ def _broken(table: ExportTable, error: InvariantError) -> Check:
     return chain.check(max(numbers, default=0))
 
 
-def _incarnations(state: LedgerState) -> TopicIncarnations:
+def incarnations_of(state: LedgerState) -> TopicIncarnations:
+    """The partitions of topics as they are, and of topics that were recreated since."""
     current = sorted(partition for partition, _ in state.current())
     return TopicIncarnations(
         current=tuple(current),

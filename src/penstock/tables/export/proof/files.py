@@ -1,27 +1,23 @@
-"""Which files readers see of a routed job as of one entry of its ledger, and what their footers tell.
+"""Which files readers see of an export as of one entry of its ledger, and what their footers tell.
 
-The job may run meanwhile. What later entries name is left out; what the judged entry still has to move is read where it
-lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).
+The job may run meanwhile. What later entries name is left out; what the checked entry still has to move is read where
+it lies; a compaction that came in between has taken files away, and the verification begins anew (`GoneError`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, open_table
-from penstock.lake.storage import NotFoundError, Storage
-from penstock.proof.files.footers import FOOTERS_AT_ONCE, NAMES_SHOWN_MAX, examine, extent, told
+from penstock.lake.storage import Storage
+from penstock.proof.footers import NAMES_SHOWN_MAX, examine, told
 from penstock.proof.offsets.incarnations import find_incarnations
 from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, GoneError, active_files
+from penstock.proof.offsets.table import DataFile, GoneError, data_files
+from penstock.proof.quarantine import named_now
 from penstock.proof.sources import TypeFiles
 from penstock.tables.export.delta_types import type_table_spec
 from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
@@ -42,7 +38,7 @@ class Landed:
     types: Mapping[str, TypeFiles]
     rows: Mapping[str, int]
     faults: tuple[str, ...] = ()
-    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     per_type: bool = True
     """Whether the ledger counts the rows of each type exactly."""
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -66,20 +62,18 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
         told(_OLDER, files_beyond(ours, table.job.name, table.space, state)),
         told("files are of no job", [path for path in seen if not owned.is_ours(path) and not owned.is_others(path)]),
     ]
-    places = [*((path, path) for path in sorted(ours)), *((each.source, each.target) for each in waiting.values())]
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE) as pool:
-        found = list(pool.map(lambda place: _described(table.storage, place, columns, owned), places))
-    unreadable = [final for (_, final), each in zip(places, found, strict=True) if each is None]
-    faults.append(told("files cannot be read", unreadable))
-    files = [each for each in found if each is not None]
+    named = [owned.file(path, path) for path in sorted(ours)]
+    staged = [owned.file(each.source, each.target) for each in waiting.values()]
+    # A file that was seen and is gone was compacted meanwhile.
+    found = examine(table.storage, [*named, *staged], columns, waiting.keys)
     types: dict[str, list[DataFile]] = {name: [] for name in state.types}
-    for each in files:
+    for each in found.files:
         types[(each.moves_to or each.path).split("/", 1)[0]].append(each)
     return Landed(
         types={name: TypeFiles(each) for name, each in types.items()},
         rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
-        faults=tuple(each for each in faults if each),
-        doubts=(*_waiting([each for each in files if each.moves_to is not None]), *_told_deleted(chain)),
+        faults=(*(each for each in faults if each), *found.faults),
+        warnings=(*_waiting([each for each in found.files if each.moves_to is not None]), *_told_deleted(chain)),
     )
 
 
@@ -144,7 +138,7 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
         if own is None:
             types[name], rows[name] = TypeFiles(()), 0
             continue
-        seen = examine(own.storage(), _known_files(name, own, later), columns, _named_now(own))
+        seen = examine(own.storage(), _known_files(name, own, later), columns, named_now(own))
         staged = examine(own.storage(), _untaken_files(name, own, state), columns)
         faults += [f"type {name}: {each}" for each in (*seen.faults, *staged.faults)]
         waiting += staged.files
@@ -168,8 +162,8 @@ def _type_table(table: ExportTable, name: str) -> Table | None:
 
 
 def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
-    """The files of a type's table without those of replays that came after the judged entry."""
-    files = active_files(table)
+    """The files of a type's table without those of replays that came after the checked entry."""
+    files = data_files(table)
     run = run_number(table)
     unknown = {_below(each) for each in later if each.type == name and each.run <= run}
     if not unknown <= {each.path for each in files}:
@@ -193,10 +187,6 @@ def _below(rename: Rename) -> str:
     return rename.target.removeprefix(f"{rename.type}/")
 
 
-def _named_now(table: Table) -> Callable[[], Collection[str]]:
-    return lambda: active_paths(open_table(table.spec, table.job).handle)
-
-
 def _visible(storage: Storage, name: str) -> list[str]:
     """What a plain reader takes for data below the folder of a type."""
     return [
@@ -207,7 +197,7 @@ def _visible(storage: Storage, name: str) -> list[str]:
 
 
 def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) -> set[str]:
-    """Files that the judged entry takes away: its outputs, staged or in place, have their rows."""
+    """Files that the checked entry takes away: its outputs, staged or in place, have their rows."""
     orders = state.unfinished
     removed = set(orders.removes)
     # Removes come first (RULES L7): once an output is in place, a file that is still there has come back.
@@ -217,7 +207,7 @@ def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) 
 
 
 def _named_later(table: ExportTable, number: int) -> set[str]:
-    """The files that entries behind the judged one have named by now."""
+    """The files that entries behind the checked one have named by now."""
     named: set[str] = set()
     for entry in _entries_after(table, number):
         if entry.removes:
@@ -260,7 +250,14 @@ class _Owned:
             return parsed.space in self._other_spaces
         return any(is_own_output(path, job) for job in self._other_jobs)
 
-    def topic_id(self, path: str) -> str | None:
+    def file(self, now: str, final: str) -> DataFile:
+        """A file where it is or will be, as its name describes it."""
+        parsed = parse_final_name(final)
+        number = None if parsed is None else parsed.partition
+        moves_to = final if now != final else None
+        return DataFile(now, None, topic_id=self._topic_id(final), number=number, moves_to=moves_to)
+
+    def _topic_id(self, path: str) -> str | None:
         """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""
         parsed = parse_final_name(path)
         topics = set() if parsed is None else self._topics.get(parsed.space, set())
@@ -274,33 +271,6 @@ class _Owned:
 def _claims(storage: Storage) -> Iterator[tuple[str, str]]:
     for entry in storage.list(CLAIMS):
         yield entry.path, storage.read(entry.path).decode()
-
-
-def _described(
-    storage: Storage, place: tuple[str, str], columns: OriginColumns | None, owned: _Owned
-) -> DataFile | None:
-    """A file where it is or will be, with its rows and the extent of its offsets; None if it cannot be read."""
-    now, final = place
-    for path in dict.fromkeys(place):
-        try:
-            with storage.open_reader(path) as source:
-                footer = pq.read_metadata(source)
-        except NotFoundError:
-            continue
-        except (pa.ArrowException, OSError):
-            return None
-        return DataFile(
-            path=path,
-            rows=footer.num_rows,
-            offsets=extent(footer, columns.offset) if columns else None,
-            numbers=extent(footer, columns.partition) if columns else None,
-            topic_id=owned.topic_id(final),
-            number=parsed.partition if (parsed := parse_final_name(final)) is not None else None,
-            moves_to=final if path != final else None,
-        )
-    if now == final:
-        raise GoneError(f"the file {now} of {storage.url} is gone")
-    return None
 
 
 def _waiting(files: Sequence[DataFile]) -> Iterator[str]:

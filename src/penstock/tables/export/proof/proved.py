@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec import structs
 
 from penstock.errors import PenstockError
 from penstock.lake.state import Totals
@@ -121,7 +123,7 @@ def _track(body: Mapping[str, Any]) -> tuple[Partition, Track]:
 
 
 def _lean(totals: Totals) -> dict[str, int]:
-    return {name: count for name, count in asdict(totals).items() if count}
+    return {name: count for name, count in structs.asdict(totals).items() if count}
 
 
 def _pairs(days: Mapping[TypeDay, int]) -> list[list[Any]]:

@@ -10,21 +10,20 @@ import pyarrow as pa
 
 from penstock.errors import TransientError
 from penstock.flow.route.fanout import fanout_stage
-from penstock.flow.route.type_counts import RoutedSlice, decode_fanout
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.write.report import decode_report
+from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
-from penstock.proof.findings import Check
-from penstock.proof.offsets.owners import named_columns
 from penstock.proof.offsets.table import DataFile
-from penstock.proof.sources import ValueQuestion
-from penstock.proof.values.compare import ValueSources, check_values
+from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import ValueFile
 from penstock.proof.values.rewriting import BATCH_ID, data_file
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.files import Landed
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow
 
@@ -49,7 +48,7 @@ class ExportRewriter:
         )
         storage = open_storage(flow.root_url, {})
         for report in fanout_stage(flow)(records):
-            shares = decode_fanout(report.column(0)[0].as_py()).shares.get(key, {})
+            shares = decode_report(report.column(0)[0].as_py()).shares.get(key, {})
             for name, share in shares.items():
                 if share.failed:
                     raise TransientError(f"records of type {name} cannot be written again", detail=share.failed)
@@ -58,24 +57,18 @@ class ExportRewriter:
                     yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
 
 
-def check_export_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed, asked: ValueQuestion) -> Check:
-    """The law of values."""
-    sources = ValueSources(
-        job=job.name,
-        asked=asked,
+def row_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed) -> RowValues:
+    """The rows of all types, to be compared with the log."""
+    return RowValues(
         files=[
             ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
             for name, files in landed.types.items()
             for file in files.files
         ],
-        quarantine_storage=open_storage(job.table.quarantine_path, job.table.storage_options),
-        quarantine_files=[*facts.quarantined.files, *facts.pending.files],
-        columns=named_columns(job),
         rewriter=ExportRewriter(job, facts.table, facts.state),
         # Types may be behind, and records may be dropped by their time: what is missing is a matter of offsets.
         strict=False,
     )
-    return check_values(sources)
 
 
 def _columns(table: ExportTable, name: str) -> pa.Schema:

@@ -1,58 +1,63 @@
-"""`verify` of a routed job: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
+"""`verify` of an export: every record of the log is in one file of one type, or in quarantine, or counted (I2, I3).
 
-The ledger is judged as of one entry while the job may go on: its totals, the chain of its slices, the rows of the files
-that it names, their offsets over all types and days, and the log.
+The ledger is checked as of one entry while the job may go on: its totals, the chain of its slices, the rows of the
+files that it names, their offsets over all types and days, and the log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
 from dataclasses import replace
 
 from penstock.flow.write.offset_ranges import Ranges
-from penstock.job.spec import ExportSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.state import TOTAL_NAMES
-from penstock.lake.storage import Storage, open_storage
-from penstock.logs.log import Bounds, Log, Partition
+from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.facts import read_log, with_epochs
 from penstock.proof.findings import NO_TABLE, Check, Proof, Verdict
-from penstock.proof.invariants import RowCounts, check_log, check_rows, check_totals, partition_facts
+from penstock.proof.frame import Provable, prove
+from penstock.proof.invariants import RowCounts, check_rows, check_totals
 from penstock.proof.offsets.owners import named_columns
-from penstock.proof.offsets.reconcile import Sweep
+from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject
 from penstock.tables.export.ledger.state import RoutedPartition
 from penstock.tables.export.proof.facts import BrokenLedger, LedgerFacts, read_ledger
 from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
-from penstock.tables.export.proof.values import check_export_values
+from penstock.tables.export.proof.values import row_values
+from penstock.tables.export.spec import ExportSpec
 
 FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
 
 
 def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
-    """Check the ledger, the files and the log of a routed job."""
+    """Check the ledger, the files and the log of an export."""
     facts = ledger_facts(job, from_first=depth.every_entry)
     if facts is None:
         return NO_TABLE
     if isinstance(facts, BrokenLedger):
         return Proof(None, (facts.slices,))
     facts.table.refuse_other_names(job.log.topics)
-    landed = find_landed(job, facts)
-    with closing(open_log(job)) as log:
-        log_facts = with_epochs(read_log(log, facts.incarnations), facts.state.partitions, log)
-        sweep = swept(job, facts, landed, depth, log, log_facts.bounds)
-        asked = depth.asked(_subject(facts, landed), log, log_facts.bounds)
-        checks = [
-            *own_checks(facts, landed, sweep),
-            check_log(facts.state.partitions, facts.incarnations.fingerprints, log_facts),
-            *([sweep.check_records()] if depth.deep else []),
-            *([] if asked is None else [check_export_values(job, facts, landed, asked)]),
-        ]
-    keep_for_next(facts, checks)
-    return Proof(facts.state.number, tuple(checks), partition_facts(facts.state.partitions, log_facts))
+    proof = prove(job, depth, open_log, provable(job, facts))
+    keep_for_next(facts, proof.checks)
+    return proof
+
+
+def provable(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Provable:
+    """The ledger with the files of all types."""
+    columns = named_columns(job)
+    landed = FILES[job.table.format](facts.table, facts.state, facts.chain, columns)
+    return Provable(
+        version=facts.state.number,
+        states=facts.state.partitions,
+        subject=_subject(facts, landed),
+        sources=Sources(
+            facts.table.storage, [*landed.types.values()], facts.quarantine.storage, facts.quarantine.files, columns
+        ),
+        own_checks=lambda offsets: _own_checks(facts, landed, offsets),
+        values=lambda: row_values(job, facts, landed),
+    )
 
 
 def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> LedgerFacts | BrokenLedger | None:
@@ -67,10 +72,10 @@ def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> Ledge
 def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
     """Keep what was proved of the entries, so that the next verification may read only what comes after them.
 
-    What could not be judged, such as records that the log has lost, says nothing against the entries.
+    What could not be checked, such as records that the log has lost, says nothing against the entries.
     """
     last = facts.last
-    if last is None or last.number != facts.state.number or facts.pending.files:
+    if last is None or last.number != facts.state.number or facts.quarantine.pending.files:
         return
     if all(each.verdict is not Verdict.VIOLATED for each in checks):
         table = facts.table
@@ -79,45 +84,14 @@ def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
         keep_proved(table.storage, table.places.proved, proved)
 
 
-def find_landed(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Landed:
-    """The files of all types in the job's format."""
-    return FILES[job.table.format](facts.table, facts.state, facts.chain, named_columns(job))
-
-
-def swept(
-    job: JobSpec,
-    facts: LedgerFacts,
-    landed: Landed,
-    depth: Depth,
-    log: Log | None = None,
-    bounds: Mapping[Partition, Bounds] | None = None,
-) -> Sweep:
-    """All offsets of the files and of the quarantine, read and judged; with the log's if they are wanted."""
-    sources = Sources(
-        storage=facts.table.storage,
-        types=list(landed.types.values()),
-        quarantine_storage=_quarantine_storage(job),
-        quarantine_files=[*facts.quarantined.files, *facts.pending.files],
-        columns=named_columns(job),
-        log=log,
-        log_bounds=(bounds or {}) if depth.deep else {},
-    )
-    sweep = Sweep(job, _subject(facts, landed), sources, depth.progress)
-    sweep.run(depth.offsets_per_pass_max)
-    return sweep
-
-
-def own_checks(facts: LedgerFacts, landed: Landed, sweep: Sweep) -> tuple[Check, ...]:
-    """What needs no log."""
+def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> tuple[Check, ...]:
     partitions = facts.state.partitions
-    ahead = dict(zip(landed.types, sweep.ahead, strict=True))
+    ahead = dict(zip(landed.types, offsets.ahead, strict=True))
+    faults, warnings = tuple(_faults(facts, landed)), tuple(_warnings(facts, landed, ahead))
     return (
         check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
         facts.slices,
-        check_rows(
-            _row_counts(facts, landed, ahead), tuple(_faults(facts, landed)), tuple(_doubts(facts, landed, ahead))
-        ),
-        sweep.check_offsets(),
+        check_rows(_row_counts(facts, landed, ahead), faults, warnings),
     )
 
 
@@ -155,9 +129,9 @@ def _lanes_fault(here: RoutedPartition) -> str:
 
 def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> RowCounts:
     totals = [here.totals for here in facts.state.partitions.values()]
-    pending = facts.pending.rows
+    pending = facts.quarantine.pending.rows
     quarantined = sum(each.quarantined - each.replayed for each in totals)
-    there = facts.quarantined.rows
+    there = facts.quarantine.taken.rows
     if facts.chain.rebuilt and there + pending > quarantined:
         there = quarantined - pending
     return RowCounts(
@@ -171,14 +145,9 @@ def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) ->
     )
 
 
-def _quarantine_storage(job: JobSpec) -> Storage:
-    return open_storage(job.table.quarantine_path, job.table.storage_options)
-
-
 def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
     yield from landed.faults
-    yield from facts.life_faults
-    yield from (f"quarantine: {each}" for each in (*facts.quarantined.faults, *facts.pending.faults))
+    yield from facts.quarantine.faults
     for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
         found = landed.rows.get(name, 0)
         counted = state.rows - sum(rows for (each, _), rows in facts.chain.deleted_rows.items() if each == name)
@@ -186,8 +155,8 @@ def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
             yield f"type {name} has {found} rows, {counted} are counted"
 
 
-def _doubts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
-    yield from landed.doubts
+def _warnings(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
+    yield from landed.warnings
     for name, count in sorted(ahead.items()):
         if count:
             yield f"{count} rows of type {name} are ahead of the ledger: the next run counts them"

@@ -6,8 +6,8 @@ was left out of the batch, or its files are lost. If it has no file of a later s
 again from where its files end. Otherwise catch-ups of the type have to cover what the tasks had of it.
 
 A piece without any file may have held only records that were filtered, quarantined or left to types that are behind, or
-its files may be lost: that is a doubt. The slices of a partition have to touch, from the first to the last; offsets
-between them that left no file are a doubt for the same reason.
+its files may be lost: that is an ambiguity. The slices of a partition have to touch, from the first to the last;
+offsets between them that left no file are an ambiguity for the same reason.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class Ambiguity:
     """Why the ledger is not rebuilt: something that the files do not prove."""
 
     reason: str
@@ -48,7 +48,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class FileRecord:
     """A file that a batch wrote, by its footer; its rows may lie in a compacted file by now."""
 
     path: str
@@ -77,8 +77,8 @@ class TypeProof:
 
     position: int
     """Where the last slice ends in which it has rows: it may have been behind from there on."""
-    main: tuple[Witness, ...] = ()
-    caught_up: tuple[Witness, ...] = ()
+    main: tuple[FileRecord, ...] = ()
+    caught_up: tuple[FileRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ class PartitionProof:
     types: Mapping[str, TypeProof] = field(default_factory=dict)
 
 
-def witness(facts: Facts, path: str, rows: int, size_bytes: int) -> Witness | Doubt:
-    """The testimony of one footer about the file that was written under `path`."""
+def file_record(facts: Facts, path: str, rows: int, size_bytes: int) -> FileRecord | Ambiguity:
+    """What one footer tells about the file that was written under `path`."""
     name = parse_final_name(path)
     if not facts or facts.get("v") != VERSION or "kind" in facts or name is None:
-        return Doubt("its footer does not tell which batch wrote it", files=(path,))
+        return Ambiguity("its footer does not tell which batch wrote it", files=(path,))
     try:
-        found = Witness(
+        found = FileRecord(
             path=path,
             partition=Partition(facts["topic"], facts["topic_id"], facts["partition"]),
             life=name.life,
@@ -117,29 +117,29 @@ def witness(facts: Facts, path: str, rows: int, size_bytes: int) -> Witness | Do
             size_bytes=size_bytes,
         )
     except (KeyError, TypeError, ValueError) as error:
-        return Doubt(f"its footer cannot be read: {error!r}", files=(path,))
+        return Ambiguity(f"its footer cannot be read: {error!r}", files=(path,))
     stated = (found.partition.number, found.last, f"{found.type}/day={found.day}")
     if stated != (name.partition, name.last_offset, path.rpartition("/")[0]):
-        return Doubt("its name and its footer disagree", str(found.partition), found.slice, (path,))
+        return Ambiguity("its name and its footer disagree", str(found.partition), found.slice, (path,))
     return found
 
 
-def prove(witnesses: Iterable[Witness], types: Iterable[str]) -> tuple[list[PartitionProof], list[Doubt]]:
+def prove(records: Iterable[FileRecord], types: Iterable[str]) -> tuple[list[PartitionProof], list[Ambiguity]]:
     """What the files prove, partition by partition, and everything that they leave open."""
-    by_partition: dict[Partition, list[Witness]] = defaultdict(list)
-    for each in witnesses:
+    by_partition: dict[Partition, list[FileRecord]] = defaultdict(list)
+    for each in records:
         by_partition[each.partition].append(each)
-    doubts: list[Doubt] = []
+    ambiguities: list[Ambiguity] = []
     proofs = []
     names = sorted({*types, *(each.type for found in by_partition.values() for each in found)})
     for partition in sorted(by_partition):
         found = by_partition[partition]
-        doubts += _doubts(partition, found)
+        ambiguities += _ambiguities(partition, found)
         proofs.append(_proof(partition, found, names))
-    return sorted(proofs, key=lambda each: (each.partition.topic, each.life, each.partition.number)), doubts
+    return sorted(proofs, key=lambda each: (each.partition.topic, each.life, each.partition.number)), ambiguities
 
 
-def _proof(partition: Partition, found: Sequence[Witness], names: Iterable[str]) -> PartitionProof:
+def _proof(partition: Partition, found: Sequence[FileRecord], names: Iterable[str]) -> PartitionProof:
     origin = min(each.slice[0] for each in found)
     types = {}
     for name in names:
@@ -152,12 +152,12 @@ def _proof(partition: Partition, found: Sequence[Witness], names: Iterable[str])
     return PartitionProof(partition, found[0].life, origin, max(each.slice[1] for each in found), types)
 
 
-def _doubts(partition: Partition, found: Sequence[Witness]) -> Iterator[Doubt]:
+def _ambiguities(partition: Partition, found: Sequence[FileRecord]) -> Iterator[Ambiguity]:
     name = str(partition)
     yield from _twice(name, found)
     if len({each.life for each in found}) > 1:
-        yield Doubt("its files are named as of several lives of the topic", name, None, _shown(found))
-    slices: dict[tuple[str, Range, bool], list[Witness]] = defaultdict(list)
+        yield Ambiguity("its files are named as of several lives of the topic", name, None, _shown(found))
+    slices: dict[tuple[str, Range, bool], list[FileRecord]] = defaultdict(list)
     for each in found:
         slices[each.batch, each.slice, each.main].append(each)
     for (_, place, _), files in slices.items():
@@ -167,44 +167,46 @@ def _doubts(partition: Partition, found: Sequence[Witness]) -> Iterator[Doubt]:
         yield from _overlapping_rows(name, [each for each in found if each.type == kind])
 
 
-def _twice(name: str, found: Sequence[Witness]) -> Iterator[Doubt]:
+def _twice(name: str, found: Sequence[FileRecord]) -> Iterator[Ambiguity]:
     seen: set[str] = set()
     for each in found:
         if each.path in seen:
-            yield Doubt("its rows are there twice, a compaction was cut short", name, each.slice, (each.path,))
+            yield Ambiguity("its rows are there twice, a compaction was cut short", name, each.slice, (each.path,))
         seen.add(each.path)
 
 
-def _not_whole(name: str, place: Range, files: Sequence[Witness], found: Sequence[Witness]) -> Iterator[Doubt]:
+def _not_whole(
+    name: str, place: Range, files: Sequence[FileRecord], found: Sequence[FileRecord]
+) -> Iterator[Ambiguity]:
     """Whether all files are there that the slice was written to; `found` are those of the whole partition."""
     landed = {each.type for each in files}
-    pieces: dict[Range, list[Witness]] = defaultdict(list)
+    pieces: dict[Range, list[FileRecord]] = defaultdict(list)
     for each in files:
         pieces[each.piece].append(each)
     for piece, mine in sorted(pieces.items()):
         told = next((each.types for each in mine if each.types is not None), None)
         if told is None:
-            yield Doubt("no file tells how many its task wrote", name, piece, _shown(mine))
+            yield Ambiguity("no file tells how many its task wrote", name, piece, _shown(mine))
             continue
         counts = Counter(each.type for each in mine)
         for kind in sorted({*told, *counts}):
             wrote = told.get(kind, Extent(0, 0, 0))
             if kind in landed and counts[kind] != wrote.files:
                 reason = f"{counts[kind]} files of type {kind} are there, and its task wrote {wrote.files}"
-                yield Doubt(reason, name, piece, _shown(mine))
+                yield Ambiguity(reason, name, piece, _shown(mine))
             if kind not in landed and not _is_read_again(kind, place, wrote, found):
                 reason = (
                     f"its task wrote {wrote.files} files of type {kind}, none is there and nothing caught up with it"
                 )
-                yield Doubt(reason, name, piece, _shown(mine))
+                yield Ambiguity(reason, name, piece, _shown(mine))
     spans = list(_joined(pieces))
     # The first piece begins behind the slice where the log had lost the offsets before it.
     touching = len(spans) == 1 and place[0] <= spans[0][0] and spans[0][1] == place[1]
     if {each.pieces for each in files} != {len(pieces)} or not touching:
-        yield Doubt("a part of the slice left no file", name, place, _shown(files))
+        yield Ambiguity("a part of the slice left no file", name, place, _shown(files))
 
 
-def _is_read_again(kind: str, place: Range, wrote: Extent, found: Sequence[Witness]) -> bool:
+def _is_read_again(kind: str, place: Range, wrote: Extent, found: Sequence[FileRecord]) -> bool:
     """Whether what a slice had of a type and did not land was caught up with, or will be."""
     mine = [each for each in found if each.type == kind]
     if all(each.slice[1] <= place[0] for each in mine):
@@ -213,27 +215,27 @@ def _is_read_again(kind: str, place: Range, wrote: Extent, found: Sequence[Witne
     return any(start <= wrote.first and wrote.last < end for start, end in caught_up)
 
 
-def _not_touching(name: str, slices: Iterable[tuple[str, Range, bool]]) -> Iterator[Doubt]:
+def _not_touching(name: str, slices: Iterable[tuple[str, Range, bool]]) -> Iterator[Ambiguity]:
     """Slices of the partition itself never overlap; a catch-up reads again what they had left."""
     known = list(slices)
     for before, after in pairwise(sorted(place for _, place, main in known if main)):
         if after[0] < before[1]:
-            yield Doubt("two slices overlap", name, (after[0], min(before[1], after[1])))
+            yield Ambiguity("two slices overlap", name, (after[0], min(before[1], after[1])))
     for before, after in pairwise(_joined(place for _, place, _ in known)):
-        yield Doubt("no file tells of these offsets", name, (before[1], after[0]))
+        yield Ambiguity("no file tells of these offsets", name, (before[1], after[0]))
 
 
-def _overlapping_rows(name: str, files: Sequence[Witness]) -> Iterator[Doubt]:
+def _overlapping_rows(name: str, files: Sequence[FileRecord]) -> Iterator[Ambiguity]:
     """A record is in one batch: the rows of a type in two batches do not mix."""
-    batches: dict[str, list[Witness]] = defaultdict(list)
+    batches: dict[str, list[FileRecord]] = defaultdict(list)
     for each in files:
         batches[each.batch].append(each)
-    last: Witness | None = None
+    last: FileRecord | None = None
     for of in sorted(batches.values(), key=lambda each: min(one.first for one in each)):
         first = min(of, key=lambda each: each.first)
         if last is not None and first.first <= last.last:
             reason = f"two batches wrote rows of {first.type} here"
-            yield Doubt(reason, name, (first.first, last.last + 1), (last.path, first.path))
+            yield Ambiguity(reason, name, (first.first, last.last + 1), (last.path, first.path))
         last = max([*of, *([last] if last else [])], key=lambda each: each.last)
 
 
@@ -261,5 +263,5 @@ def _range(value: Sequence[int]) -> Range:
     return int(start), int(end)
 
 
-def _shown(files: Sequence[Witness]) -> tuple[str, ...]:
+def _shown(files: Sequence[FileRecord]) -> tuple[str, ...]:
     return tuple(each.path for each in files[:FILES_SHOWN_MAX])

@@ -9,7 +9,7 @@ What files cannot tell is settled so that nothing is lost and no row doubled:
   in a partition began there at an offset that nobody knows: it counts as up to date, with a warning.
 - Records that were quarantined, at offsets that are read again, are quarantined a second time.
 - Rows that a replay took out of quarantine prove that their type was beyond them, and nothing of a slice.
-- A partition without files begins as any new one; unless the job begins at the beginning, that is a doubt.
+- A partition without files begins as any new one; unless the job begins at the beginning, that is an ambiguity.
 - Tokens begin anew and watermarks are unknown: no process of the job may run meanwhile, and days are complete again
   once their partitions have been read on.
 
@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
-from penstock.flow.route.fanout_write import REPLAYED
-from penstock.job.spec import JobSpec, StartAt, TypeStart
+from penstock.flow.route.type_files import REPLAYED
+from penstock.job.spec import JobSpec, StartAt
 from penstock.lake.delta.keys import fingerprint, position_key
 from penstock.lake.state import Totals
 from penstock.lake.storage import NotFoundError
@@ -51,16 +51,17 @@ from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
 from penstock.tables.export.ledger.schemas import schema_text
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.rebuild.inputs import Doubt, PartitionProof, Witness, prove, witness
+from penstock.tables.export.rebuild.inputs import Ambiguity, FileRecord, PartitionProof, file_record, prove
 from penstock.tables.export.rebuild.replayed_inputs import (
     ReplayedFile,
     bad_counts,
-    replay_doubts,
+    replay_ambiguities,
     replay_record,
     replayed_file,
     with_replays,
 )
 from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.spec import TypeStart
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.table import adopt, open_quarantine
 
@@ -69,34 +70,34 @@ from penstock.tables.quarantine.table import adopt, open_quarantine
 class Found:
     """Everything that was read from the data files."""
 
-    witnesses: tuple[Witness, ...]
+    records: tuple[FileRecord, ...]
     schemas: Mapping[str, pa.Schema]
     """By type, of the file with the most columns: columns are only ever added."""
-    doubts: tuple[Doubt, ...]
+    ambiguities: tuple[Ambiguity, ...]
     entry_max: int
     """The greatest number of an entry that a file name tells."""
     replayed: tuple[ReplayedFile, ...] = ()
 
     @property
-    def files(self) -> tuple[Witness | ReplayedFile, ...]:
-        return (*self.witnesses, *self.replayed)
+    def files(self) -> tuple[FileRecord | ReplayedFile, ...]:
+        return (*self.records, *self.replayed)
 
 
 def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
     """Make the ledger again, or say what keeps it from being made; `bounds` are of the topics' present partitions."""
     _refuse_remains(table)
     found = _look(table)
-    proofs, open_questions = prove(found.witnesses, table.export.all_types)
-    doubts = (
-        *found.doubts,
+    proofs, open_questions = prove(found.records, table.export.all_types)
+    ambiguities = (
+        *found.ambiguities,
         *open_questions,
-        *replay_doubts(found.replayed, proofs),
+        *replay_ambiguities(found.replayed, proofs),
         *_without_files(table.job, proofs, bounds),
     )
     files, rows = len(found.files), sum(each.rows for each in found.files)
-    if doubts or not proofs:
-        nothing = () if doubts else (Doubt("there are no data files of this job"),)
-        return RebuildReport(None, None, files, rows, (*doubts, *nothing))
+    if ambiguities or not proofs:
+        nothing = () if ambiguities else (Ambiguity("there are no data files of this job"),)
+        return RebuildReport(None, None, files, rows, (*ambiguities, *nothing))
     proofs = with_replays(proofs, found.replayed)
     table.claim_names({each.partition.topic for each in proofs})
     table.claim_topics({each.partition.topic_id for each in proofs})
@@ -136,31 +137,31 @@ def _forget_markers(table: ExportTable) -> None:
 def _look(table: ExportTable) -> Found:
     """Read the footers of all data files of this job."""
     files = list(_files(table))
-    witnesses: list[Witness] = []
+    records: list[FileRecord] = []
     replayed: list[ReplayedFile] = []
-    doubts: list[Doubt] = []
+    ambiguities: list[Ambiguity] = []
     schemas: dict[str, pa.Schema] = {}
     for file, footer in zip(files, read_footers(table.storage, [each.path for each in files]), strict=True):
         if not isinstance(footer, Footer):
             reason = "it is gone again" if footer is None else footer.detail
-            doubts.append(Doubt(f"its footer cannot be read: {reason}", files=(file.path,)))
+            ambiguities.append(Ambiguity(f"its footer cannot be read: {reason}", files=(file.path,)))
             continue
         if not _is_ours(table, file, footer):
             continue
-        for each in _testimony(table, file, footer):
+        for each in _records_of(table, file, footer):
             match each:
-                case Doubt():
-                    doubts.append(each)
+                case Ambiguity():
+                    ambiguities.append(each)
                 case ReplayedFile():
                     replayed.append(each)
-                case Witness():
-                    witnesses.append(each)
+                case FileRecord():
+                    records.append(each)
         known = schemas.get(file.type, footer.schema)
         # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
         youngest = max(known, footer.schema, key=len)
         schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
     numbers = (output_entry(each.path, table.job.name) or 0 for each in files)
-    return Found(tuple(witnesses), schemas, tuple(doubts), max(numbers, default=0), tuple(replayed))
+    return Found(tuple(records), schemas, tuple(ambiguities), max(numbers, default=0), tuple(replayed))
 
 
 def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
@@ -169,27 +170,27 @@ def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
     return file.name is None or file.name.space in expected or footer.facts.get("job") == table.job.name
 
 
-def _testimony(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[Witness | ReplayedFile | Doubt]:
+def _records_of(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[FileRecord | ReplayedFile | Ambiguity]:
     if file.name is not None:
         expected = table.space.of(str(footer.facts.get("topic", "")))
         if footer.facts and file.name.space != expected:
-            yield Doubt(
+            yield Ambiguity(
                 f"its name does not begin with {expected}: was table.export.cluster changed?", files=(file.path,)
             )
             return
-        yield witness(footer.facts, file.path, footer.rows, file.size_bytes)
+        yield file_record(footer.facts, file.path, footer.rows, file.size_bytes)
         return
     if footer.facts.get("kind") == REPLAYED:
         yield replayed_file(footer.facts, file.path, footer.rows, file.size_bytes)
         return
     if footer.facts.get("kind") != COMPACTED:
-        yield Doubt("its footer does not tell what it replaces", files=(file.path,))
+        yield Ambiguity("its footer does not tell what it replaces", files=(file.path,))
         return
     replaced = footer.facts["replaces"]
     if sum(each["rows"] for each in replaced) != footer.rows:
-        yield Doubt("it has not as many rows as the files that it replaces", files=(file.path,))
+        yield Ambiguity("it has not as many rows as the files that it replaces", files=(file.path,))
     for each in replaced:
-        tell = replayed_file if each.get("kind") == REPLAYED else witness
+        tell = replayed_file if each.get("kind") == REPLAYED else file_record
         yield tell(each, each["path"], each["rows"], each["size_bytes"])
 
 
@@ -213,13 +214,13 @@ def _owner(table: ExportTable, space: str) -> str | None:
 
 def _without_files(
     job: JobSpec, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
-) -> Iterator[Doubt]:
+) -> Iterator[Ambiguity]:
     """Partitions of which nothing tells where they began."""
     known = {each.partition for each in proofs}
     for partition in sorted(bounds.keys() - known):
         if job.log.start is not StartAt.EARLIEST:
             reason = "it left no file, and the job does not begin at the beginning (log.kafka.start: earliest)"
-            yield Doubt(reason, str(partition))
+            yield Ambiguity(reason, str(partition))
 
 
 # what is written
@@ -310,7 +311,7 @@ def _began_unseen(table: ExportTable, proof: PartitionProof, name: str) -> bool:
     return spec is not None and spec.start is TypeStart.NOW and not seen
 
 
-def _written(files: Iterable[Witness]) -> WrittenRecord:
+def _written(files: Iterable[FileRecord]) -> WrittenRecord:
     rows, count, size_bytes = 0, 0, 0
     days: Counter[str] = Counter()
     for each in files:

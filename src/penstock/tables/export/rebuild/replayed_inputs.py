@@ -18,7 +18,7 @@ from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.tables.export.files.data_files import Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
-from penstock.tables.export.rebuild.inputs import VERSION, Doubt, PartitionProof, TypeProof
+from penstock.tables.export.rebuild.inputs import VERSION, Ambiguity, PartitionProof, TypeProof
 from penstock.tables.quarantine.replayed import run_number
 from penstock.tables.quarantine.rows import own_files, own_rows
 
@@ -37,8 +37,8 @@ class ReplayedFile:
     size_bytes: int
 
 
-def replayed_file(facts: Facts, path: str, rows: int, size_bytes: int) -> ReplayedFile | Doubt:
-    """The testimony of one footer."""
+def replayed_file(facts: Facts, path: str, rows: int, size_bytes: int) -> ReplayedFile | Ambiguity:
+    """What one footer tells."""
     try:
         found = ReplayedFile(
             path=path,
@@ -51,14 +51,14 @@ def replayed_file(facts: Facts, path: str, rows: int, size_bytes: int) -> Replay
             size_bytes=size_bytes,
         )
     except (KeyError, TypeError, ValueError) as error:
-        return Doubt(f"its footer cannot be read: {error!r}", files=(path,))
+        return Ambiguity(f"its footer cannot be read: {error!r}", files=(path,))
     stated = (facts.get("v"), count_of(found.offsets), f"{found.type}/day={found.day}")
     if stated != (VERSION, rows, path.rpartition("/")[0]):
-        return Doubt("its footer and the file disagree", str(found.partition), files=(path,))
+        return Ambiguity("its footer and the file disagree", str(found.partition), files=(path,))
     return found
 
 
-def replay_doubts(found: Iterable[ReplayedFile], proofs: Iterable[PartitionProof]) -> Iterator[Doubt]:
+def replay_ambiguities(found: Iterable[ReplayedFile], proofs: Iterable[PartitionProof]) -> Iterator[Ambiguity]:
     """Rows that no slice is proved to have passed: read on from there, the log would give them a second time."""
     positions = {each.partition: each.position for each in proofs}
     seen: dict[tuple[Partition, str], set[int]] = {}
@@ -66,12 +66,12 @@ def replay_doubts(found: Iterable[ReplayedFile], proofs: Iterable[PartitionProof
         first, last = each.offsets[0][0], each.offsets[-1][1] - 1
         if last >= positions.get(each.partition, 0):
             reason = "it holds replayed rows beyond the last slice that left a file"
-            yield Doubt(reason, str(each.partition), (first, last + 1), (each.path,))
+            yield Ambiguity(reason, str(each.partition), (first, last + 1), (each.path,))
         offsets = set(offsets_of(each.offsets))
         known = seen.setdefault((each.partition, each.type), set())
         if known & offsets:
             reason = "its rows are there twice, a compaction was cut short"
-            yield Doubt(reason, str(each.partition), (first, last + 1), (each.path,))
+            yield Ambiguity(reason, str(each.partition), (first, last + 1), (each.path,))
         known |= offsets
 
 
@@ -128,4 +128,4 @@ def replay_record(quarantine: Table | None, found: Sequence[ReplayedFile]) -> Re
         written[each.type] = WrittenRecord(
             before.rows + each.rows, before.files + 1, before.size_bytes + each.size_bytes, days
         )
-    return ReplayRecord(last, {partition: ranges_of(each) for partition, each in offsets.items()}, written)
+    return ReplayRecord(last, tuple((partition, ranges_of(each)) for partition, each in offsets.items()), written)

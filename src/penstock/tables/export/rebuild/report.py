@@ -7,23 +7,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.rebuild.inputs import Doubt
+from penstock.tables.export.rebuild.inputs import Ambiguity
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What a rebuild found. `number` is the newest entry of the new ledger; None if a doubt kept it from being made."""
+    """What a rebuild found. `number` is the newest entry of the new ledger; None if an ambiguity prevented it."""
 
     number: int | None
     state: LedgerState | None
     files: int
     rows: int
-    doubts: tuple[Doubt, ...] = ()
+    ambiguities: tuple[Ambiguity, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return not self.doubts
+        return not self.ambiguities
 
     def as_json(self) -> dict[str, Any]:
         partitions = self.state.partitions if self.state is not None else {}
@@ -43,14 +43,14 @@ class RebuildReport:
                 }
                 for each, here in partitions.items()
             ],
-            "doubts": [
+            "ambiguities": [
                 {
                     "partition": each.partition or None,
                     "offsets": each.offsets,
                     "files": list(each.files),
                     "reason": each.reason,
                 }
-                for each in self.doubts
+                for each in self.ambiguities
             ],
             "warnings": list(self.warnings),
         }
@@ -64,15 +64,15 @@ class RebuildReport:
             yield f"rebuilt as entry {self.number} from {self.files} files with {self.rows} rows"
         for warning in self.warnings:
             yield f"warning: {warning}"
-        for doubt in self.doubts:
-            yield _sentence(doubt)
-        if self.doubts:
+        for ambiguity in self.ambiguities:
+            yield _sentence(ambiguity)
+        if self.ambiguities:
             yield "nothing was written"
 
 
-def _sentence(doubt: Doubt) -> str:
-    place = doubt.partition
-    if doubt.offsets is not None:
-        place += f" offsets {doubt.offsets[0]} to {doubt.offsets[1] - 1}"
-    words = [part for part in (place, ", ".join(doubt.files), doubt.reason) if part]
-    return f"doubt: {': '.join(words)}"
+def _sentence(ambiguity: Ambiguity) -> str:
+    place = ambiguity.partition
+    if ambiguity.offsets is not None:
+        place += f" offsets {ambiguity.offsets[0]} to {ambiguity.offsets[1] - 1}"
+    words = [part for part in (place, ", ".join(ambiguity.files), ambiguity.reason) if part]
+    return f"ambiguity: {': '.join(words)}"

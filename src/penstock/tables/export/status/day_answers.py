@@ -1,16 +1,22 @@
-"""Is day D of a type complete, and if not, who holds it back: a pure reading of the ledger."""
+"""Is day D of a type complete, and if not, who holds it back."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import difflib
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
 from penstock.tables.export.ledger.state import Cause, Day, LedgerState
+from penstock.tables.export.opening import open_export
+from penstock.tables.export.spec import ExportSpec
 
 
 class DayState(StrEnum):
@@ -156,3 +162,19 @@ def _holders(state: LedgerState, name: str, needed_ms: int) -> Iterator[Holder]:
         if here.position is not None and (mark is None or mark < needed_ms):
             lane = here.lanes.get(name)
             yield Holder(partition, mark, None if lane is None else lane.cause)
+
+
+def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
+    """How a day stands for the types asked for, or for all; by ledger and files, so also while the log is away."""
+    environment = Environment()
+    table = open_export(job, environment)
+    state = table.state()
+    known = sorted({*job.table.all_types, *state.types})
+    for name in wanted:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"its types are {', '.join(known)}"
+            raise UserError(f"{job.name} has no type {name}", hint=hint)
+    after = job.table.days.complete_after_seconds
+    unseen, now_ms = table.finishing.unseen(state), int(environment.now() * 1000)
+    return tuple(answer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))

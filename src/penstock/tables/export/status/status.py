@@ -1,192 +1,90 @@
-"""How a routed job stands: its partitions, its types, their days, and the monitoring rules of seed 000."""
+"""How an export stands: its partitions, its types, their days, and the monitoring rules of seed 000."""
 
 from __future__ import annotations
 
-import difflib
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from penstock.environment import Environment
-from penstock.errors import PenstockError, UserError
-from penstock.job.spec import AlertLimits, ExportSpec, JobSpec
+from penstock.errors import PenstockError
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.offsets.incarnations import TopicIncarnations
-from penstock.status.log_lag import alerts, read_log_view
+from penstock.status.frame import TableView, job_status
+from penstock.status.log_lag import read_log_view
 from penstock.status.model import (
     COMMITS_SHOWN,
     Alert,
-    AlertKind,
     CommitStatus,
     JobStatus,
     LogView,
+    PartitionColumn,
     PartitionStatus,
     RecordedGap,
     shown_path,
 )
-from penstock.tables.export.alerts import Measured, Rule, breaches, failed_percent, gap_records, measure
-from penstock.tables.export.days.days import watermark_of
 from penstock.tables.export.ledger.entry import Entry
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition
 from penstock.tables.export.opening import open_export
-from penstock.tables.export.status.day_answers import DayAnswer, answer, instant, last_complete_day
+from penstock.tables.export.proof.facts import incarnations_of
+from penstock.tables.export.spec import AlertLimits, ExportSpec
+from penstock.tables.export.status.alerts import Measured, breaches, measure
+from penstock.tables.export.status.sections import pending_section, rules_section, types_section
+from penstock.tables.export.status.types import TypeStatus, type_alerts, type_status
 
 ENTRIES_SEARCHED = 20
 """How many of the newest entries are searched for gaps."""
-_KINDS = {
-    Rule.FAILED_WRITES: AlertKind.FAILED_WRITES,
-    Rule.LAG: AlertKind.LAG,
-    Rule.DISCREPANCY: AlertKind.DISCREPANCY,
-    Rule.RETENTION: AlertKind.RETENTION,
-}
 
 
 @dataclass(frozen=True, slots=True)
-class ExportPartitionStatus(PartitionStatus):
-    """A partition of a routed job: `position` is what is read, below `global_position` every type is written."""
+class ExportStatus:
+    """How an export stands: what every job tells, and what only exports do. Commits are the entries of its ledger."""
 
-    global_position: int | None = None
-    read_again_from: int | None = None
-    """The lowest offset that the log still has to give; a backfill takes what is there."""
-
-    @property
-    def needed_position(self) -> int | None:
-        return self.read_again_from
-
-    @property
-    def shown_position(self) -> int | None:
-        return self.global_position
-
-    def as_json(self) -> dict[str, Any]:
-        return {**PartitionStatus.as_json(self), "global_position": self.global_position}
-
-
-@dataclass(frozen=True, slots=True)
-class LaneStatus:
-    """A type that is behind in a partition."""
-
-    partition: Partition
-    position: int
-    gap_records: int
-    """Offsets between it and the partition's position."""
-    deferred: int
-    cause: Cause
-    since: datetime
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.partition.topic,
-            "partition": self.partition.number,
-            "position": self.position,
-            "gap_records": self.gap_records,
-            "deferred": self.deferred,
-            "cause": self.cause.value,
-            "since": self.since.isoformat(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TypeStatus:
-    """One type: what is written of it, where it is behind, and how its days stand."""
-
-    name: str
-    rows: int
-    files: int
-    size_bytes: int
-    gap_records: int
-    """Of the partition where it is furthest behind."""
-    lanes: tuple[LaneStatus, ...]
-    pending_renames: int
-    writes: int
-    """How many of the last writes are remembered; `failed_writes_percent` is of these."""
-    failed_writes_percent: float | None
-    watermark_ms: int | None
-    last_complete_day: Day | None
-    open_days: tuple[Day, ...]
-    reopened_days: tuple[Day, ...]
-
-    @property
-    def failing(self) -> bool:
-        return bool(self.pending_renames) or any(each.cause is Cause.FAILING for each in self.lanes)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "type": self.name,
-            "rows": self.rows,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "gap_records": self.gap_records,
-            "behind": [each.as_json() for each in self.lanes],
-            "pending_renames": self.pending_renames,
-            "writes": self.writes,
-            "failed_writes_percent": self.failed_writes_percent,
-            "watermark": instant(self.watermark_ms),
-            "last_complete_day": self.last_complete_day,
-            "open_days": list(self.open_days),
-            "reopened_days": list(self.reopened_days),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ExportStatus(JobStatus):
-    """How a routed job stands; commits are the entries of its ledger."""
-
+    common: JobStatus
     types: tuple[TypeStatus, ...] = ()
     pending: tuple[Rename, ...] = ()
     measured: Measured = field(default_factory=Measured)
     limits: AlertLimits = field(default_factory=AlertLimits)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **JobStatus.as_json(self),
-            "types": [each.as_json() for each in self.types],
-            "pending_renames": [{"type": each.type, "target": each.target} for each in self.pending],
-            "rules": rules_json(self.measured, self.limits),
-        }
+    def whole(self) -> JobStatus:
+        """With the sections and alerts of exports."""
+        broken = (Alert(each.rule, each.text) for each in breaches(self.measured, self.limits))
+        return replace(
+            self.common,
+            alerts=(*self.common.alerts, *type_alerts(self.types), *broken),
+            sections=(
+                types_section(self.types),
+                pending_section(self.pending),
+                rules_section(self.measured, self.limits, self.common.log_error is not None),
+            ),
+        )
 
 
-def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> ExportStatus:
     """Ask ledger and log how the job stands; nothing is finished or changed on the way."""
     table = open_export(job, Environment(now=now))
     state = table.state()
     if state.number == 0:
-        return ExportStatus(job.name, shown_path(job), None, limits=job.table.alerts)
-    current = dict(sorted(state.current()))
-    fingerprints = {topic: number for topic, number in state.fingerprints.items() if number is not None}
-    incarnations = TopicIncarnations(current=tuple(current), fingerprints=fingerprints)
-    view = read_log_view(job, open_log, incarnations, {each: here.position for each, here in current.items()}, now)
-    partitions = tuple(_partition(each, here, state, view) for each, here in current.items())
+        return ExportStatus(JobStatus(job.name, shown_path(job), None), limits=job.table.alerts)
     entries = table.ledger.last(ENTRIES_SEARCHED)
-    totals = [here.totals for here in state.partitions.values()]
-    quarantine_rows = sum(each.quarantined - each.replayed for each in totals)
-    after, now_ms, unseen = job.table.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
-    types = tuple(type_status(state, name, after, now_ms, unseen) for name in sorted(state.types))
-    ends = {each.partition: each.end for each in partitions if each.end is not None}
-    measured = measure(state, current, ends, _expiring(job, open_log, state, view, now()))
-    return ExportStatus(
-        job=job.name,
-        table=shown_path(job),
+    told = TableView(
         version=state.number,
-        partitions=partitions,
+        incarnations=incarnations_of(state),
+        states=state.partitions,
         commits=tuple(_commit(each) for each in entries[:COMMITS_SHOWN]),
-        quarantine_rows=quarantine_rows,
-        gap_offsets=sum(each.gap for each in totals),
         gaps=tuple(gap for entry in entries for gap in _gaps(entry)),
-        given_up_offsets=sum(each.given_up for each in totals),
-        alerts=(
-            *alerts(partitions, fingerprints, view, quarantine_rows),
-            *type_alerts(types),
-            *(Alert(_KINDS[each.rule], each.text) for each in breaches(measured, job.table.alerts)),
-        ),
-        log_error=view.error.primary if view.error else None,
-        exit_code=view.error.exit_code if view.error else 0,
-        types=types,
+    )
+    view = read_log_view(job, open_log, told.incarnations, told.positions, now)
+    common = job_status(job, told, view, lambda each: _with_types(each, state))
+    after, now_ms, unseen = job.table.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
+    ends = {each.partition: each.end for each in common.partitions if each.end is not None}
+    return ExportStatus(
+        common,
+        types=tuple(type_status(state, name, after, now_ms, unseen) for name in sorted(state.types)),
         pending=state.pending,
-        measured=measured,
+        measured=measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now())),
         limits=job.table.alerts,
     )
 
@@ -206,111 +104,17 @@ def _expiring(
             return {}
 
 
-def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
-    """How a day stands for the types asked for, or for all; by ledger and files, so also while the log is away."""
-    environment = Environment()
-    table = open_export(job, environment)
-    state = table.state()
-    known = sorted({*job.table.all_types, *state.types})
-    for name in wanted:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"its types are {', '.join(known)}"
-            raise UserError(f"{job.name} has no type {name}", hint=hint)
-    after = job.table.days.complete_after_seconds
-    unseen, now_ms = table.finishing.unseen(state), int(environment.now() * 1000)
-    return tuple(answer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))
-
-
-def type_status(
-    state: LedgerState,
-    name: str,
-    after_seconds: float,
-    now_ms: int | None = None,
-    unseen: Collection[tuple[str, Day]] = (),
-) -> TypeStatus:
-    """One type by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
-    known = state.types[name]
-    current = dict(sorted(state.current()))
-    lanes = [(each, here.lanes[name]) for each, here in current.items() if name in here.lanes]
-    return TypeStatus(
-        name=name,
-        rows=known.rows,
-        files=known.files,
-        size_bytes=known.size_bytes,
-        gap_records=max((gap_records(state, each, name) for each in current), default=0),
-        lanes=tuple(_lane(each, lane, current[each].position or 0) for each, lane in lanes),
-        pending_renames=sum(each.type == name for each in state.pending),
-        writes=len(known.outcomes),
-        failed_writes_percent=failed_percent(known.outcomes),
-        watermark_ms=watermark_of(state, name, now_ms),
-        last_complete_day=last_complete_day(state, name, after_seconds, now_ms, unseen),
-        open_days=tuple(sorted(day for each, day in state.open_days if each == name)),
-        reopened_days=tuple(sorted(day for each, day in state.reopened if each == name)),
-    )
-
-
-def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
-    """The types that a person has to help; one that only waits for its rotation is well."""
-    for each in types:
-        failing = [lane for lane in each.lanes if lane.cause is Cause.FAILING]
-        if failing:
-            deferred = sum(lane.deferred for lane in failing)
-            since = min(lane.since for lane in failing)
-            text = f"type {each.name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
-            yield Alert(AlertKind.TYPE_BEHIND, text)
-        if each.pending_renames:
-            text = f"type {each.name}: {each.pending_renames} files cannot be moved to their place"
-            yield Alert(AlertKind.TYPE_BEHIND, text)
-
-
-def rules_json(measured: Measured, limits: AlertLimits) -> dict[str, Any]:
-    """The rules as plain values."""
-    return {
-        "failed_writes_percent": {
-            "value": measured.failed_writes_percent,
-            "types": dict(measured.failed_writes_percent_by_type),
-            "limit": limits.failed_writes_percent_max,
-        },
-        "lag_records": {
-            "value": max(measured.lag_records.values(), default=None),
-            "partitions": {str(each): lag for each, lag in measured.lag_records.items()},
-            "limit": limits.lag_records_max,
-        },
-        "discrepancy_records": {
-            "value": max(measured.discrepancy_records.values(), default=None),
-            "partitions": {str(each): apart for each, apart in measured.discrepancy_records.items()},
-            "limit": limits.discrepancy_records_max,
-        },
-        "retention_percent": {
-            "value": sum(measured.expiring_records.values()),
-            "types": _by_type(measured.expiring_records),
-            "limit": limits.retention_percent_max,
-        },
-    }
-
-
-def _by_type(records: Mapping[tuple[Partition, str], int]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for (_, name), count in records.items():
-        found[name] += count
-    return dict(found)
-
-
-def _partition(partition: Partition, here: RoutedPartition, state: LedgerState, view: LogView) -> ExportPartitionStatus:
-    bounds = view.facts.bounds.get(partition) if view.facts else None
-    return ExportPartitionStatus(
-        partition=partition,
-        position=here.position,
-        token=here.token,
-        totals=here.totals,
-        first=bounds.first if bounds else None,
-        end=bounds.end if bounds else None,
-        lag_seconds=view.ages.get(partition),
-        mirrored=view.mirrored.get(partition),
-        owner=view.owners.get(partition),
-        global_position=state.global_position(partition),
-        read_again_from=_read_again_from(here),
+def _with_types(each: PartitionStatus, state: LedgerState) -> PartitionStatus:
+    """`position` is what is read; below the global position every type is written."""
+    lowest = state.global_position(each.partition)
+    return replace(
+        each,
+        needed_position=_read_again_from(state.of(each.partition)),
+        shown_position=lowest,
+        further=(
+            PartitionColumn("global_position", "global", "position", lowest),
+            PartitionColumn("deferred", "deferred", "written", each.totals.deferred),
+        ),
     )
 
 
@@ -318,11 +122,6 @@ def _read_again_from(here: RoutedPartition) -> int | None:
     if here.position is None:
         return None
     return min([here.position, *(max(lane.position, lane.counted_from) for lane in here.lanes.values())])
-
-
-def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
-    since = datetime.fromtimestamp(lane.since, UTC)
-    return LaneStatus(partition, lane.position, head - lane.position, lane.deferred, lane.cause, since)
 
 
 def _commit(entry: Entry) -> CommitStatus:

@@ -1,0 +1,203 @@
+"""The staged files of all types and days of a task. What fails while a type is written fails that type alone."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.flow.columns.partition_values import partition_folder
+from penstock.flow.decode.misfit import clipped
+from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
+from penstock.flow.write.manifest import PartitionKey, StagedFile
+from penstock.flow.write.names import owner_tag, replayed_name, staged_name
+from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.parquet_file import ParquetFile
+from penstock.flow.write.pool import FilePool
+from penstock.flow.write.report import UNROUTED
+from penstock.flow.write.stats import Leaf, indexed_leaves
+from penstock.flow.write.tally import Owner, Staged
+from penstock.lake.storage import Storage, open_storage
+
+FOOTER_KEY = "penstock"
+REPLAYED = "replayed"
+"""The kind of a footer, which the files of a slice do not have."""
+INDEXED_COLUMNS_MAX = 32
+_REASON_CHARACTERS_MAX = 300
+
+
+class PileKey(NamedTuple):
+    owner: Owner
+    day: str | None
+    """None for the quarantine."""
+
+
+@dataclass(slots=True)
+class _Span:
+    """Which records the rows of a file come from."""
+
+    first: int
+    last: int
+    offsets: list[int] = field(default_factory=list)
+    """All of them, in a replay."""
+
+
+class TypeFiles(FilePool[PileKey]):
+    """Takes rows of every owner and day, and turns them into staged files."""
+
+    def __init__(self, flow: FanoutFlow) -> None:
+        super().__init__(flow.limits)
+        self.failed: dict[Owner, str] = {}
+        self._flow = flow
+        self._spans: dict[PileKey, _Span] = {}
+        self._by_owner: dict[Owner, Staged] = {}
+        self._storages: dict[str, Storage] = {}
+        self._indexed: dict[str | None, tuple[Leaf, ...]] = {}
+        self._first_offsets: dict[PartitionKey, int] = {}
+        self._extents: dict[Owner, tuple[int, int]] = {}
+        """The least and the greatest offset of each owner's rows."""
+        self._totals: Counter[Owner] | None = None
+        """Files of each owner in all, once they can be told."""
+
+    def begin(self, partition: PartitionKey, first_offset: int) -> None:
+        """Tell where the task's piece of the partition begins to have records."""
+        self._first_offsets.setdefault(partition, first_offset)
+
+    @contextmanager
+    def isolated(self, owner: Owner) -> Iterator[None]:
+        """What fails inside the block fails the owner alone; what belongs to no type has nobody else to fail."""
+        try:
+            yield
+        except (PenstockError, OSError, pa.ArrowException) as error:
+            if owner.type == UNROUTED:
+                raise
+            self.failed.setdefault(owner, clipped(" ".join(str(error).split()), _REASON_CHARACTERS_MAX))
+            self._drop(lambda key: key.owner == owner)
+            self._by_owner.pop(owner, None)
+
+    def add(
+        self,
+        owner: Owner,
+        day: str | None,
+        rows: pa.RecordBatch,
+        first: int,
+        last: int,
+        offsets: Sequence[int] = (),
+    ) -> None:
+        """Take rows in the columns of their file, with the least and the greatest of their offsets; in a replay all."""
+        if owner in self.failed or not rows.num_rows:
+            return
+        key = PileKey(owner, day)
+        span = self._spans.setdefault(key, _Span(first, last))
+        span.first, span.last = min(span.first, first), max(span.last, last)
+        span.offsets.extend(offsets)
+        if day is not None:
+            least, greatest = self._extents.get(owner, (first, last))
+            self._extents[owner] = min(least, first), max(greatest, last)
+        self._add(key, rows)
+
+    def finish(self) -> dict[Owner, Staged]:
+        """Complete every file and tell of all that were staged."""
+        self._totals = Counter({owner: len(staged.files) for owner, staged in self._by_owner.items() if staged.files})
+        self._totals.update(key.owner for key in self._piles if key.day is not None)
+        self._complete()
+        return self._by_owner
+
+    def _isolated(self, key: PileKey) -> AbstractContextManager[None]:
+        return self.isolated(key.owner)
+
+    def _open_file(self, key: PileKey, schema: pa.Schema) -> ParquetFile:
+        url = self._flow.quarantine_url if key.day is None else self._flow.root_url
+        if url not in self._storages:
+            self._storages[url] = open_storage(url, self._flow.storage_options)
+        return ParquetFile(self._storages[url], self._path(key), schema, self._flow.compression)
+
+    def _leaves(self, key: PileKey, schema: pa.Schema) -> tuple[Leaf, ...] | None:
+        # The quarantine is a Delta table, whatever the types are.
+        if key.day is not None and not self._flow.statistics:
+            return None
+        name = None if key.day is None else key.owner.type
+        if name not in self._indexed:
+            self._indexed[name] = indexed_leaves(schema, INDEXED_COLUMNS_MAX)
+        return self._indexed[name]
+
+    def _before_end(self, key: PileKey, file: ParquetFile) -> None:
+        if key.day is not None:
+            file.note({FOOTER_KEY: json.dumps(self._facts(key, self._spans[key], file.path))})
+
+    def _staged(self, key: PileKey, file: ParquetFile, stats: str) -> None:
+        values: dict[str, str | None] = {} if key.day is None else {"day": key.day}
+        last = self._spans.pop(key).last
+        told = StagedFile(*key.owner.partition, file.path, file.rows, file.size_bytes, values, stats, last)
+        staged = self._by_owner.setdefault(key.owner, Staged())
+        (staged.quarantine_files if key.day is None else staged.files).append(told)
+
+    def _facts(self, key: PileKey, span: _Span, path: str) -> dict[str, Any]:
+        """What the footer tells, enough to rebuild positions from files alone (RULES L6)."""
+        owner = key.owner
+        piece = self._flow.slices[owner.partition]
+        place: dict[str, Any] = {
+            "v": 1,
+            "job": self._flow.job,
+            "topic": owner.partition[0],
+            "topic_id": piece.topic_id,
+            "partition": owner.partition[1],
+            "batch": self._flow.batch_id,
+            "type": owner.type,
+            "day": key.day,
+            "first": span.first,
+            "last": span.last,
+        }
+        if self._flow.replay_run is not None:
+            offsets = ranges_of(span.offsets)
+            return {**place, "kind": REPLAYED, "run": self._flow.replay_run, "offsets": offsets, "source": path}
+        facts: dict[str, Any] = {
+            **place,
+            "slice": [piece.start, piece.end],
+            "piece": _piece_of(piece, self._first_offsets.get(owner.partition, span.first)),
+            "pieces": max(1, len(piece.pieces)),
+            "main": piece.main,
+            "from": self._start(owner),
+        }
+        if self._totals is not None:
+            # By type: one that fails after this is left out of the batch, and the others are whole without it.
+            facts["types"] = {
+                each.type: {"files": count, "first": self._extents[each][0], "last": self._extents[each][1]}
+                for each, count in sorted(self._totals.items())
+                if each.partition == owner.partition
+            }
+        return facts
+
+    def _start(self, owner: Owner) -> int:
+        """From which offset on the owner's records belong to this slice."""
+        piece = self._flow.slices[owner.partition]
+        return max(piece.start, piece.takes.get(owner.type, piece.start))
+
+    def _path(self, key: PileKey) -> str:
+        owner = key.owner
+        piece = self._flow.slices[owner.partition]
+        place = (piece.topic_id, owner.partition[1], self._start(owner), piece.end)
+        if key.day is None:
+            return staged_name(*place, uuid.uuid4().hex, owner_tag(self._flow.job))
+        name = staged_name(*place, uuid.uuid4().hex)
+        if self._flow.replay_run is not None:
+            name = replayed_name(str(self._flow.replay_run), uuid.uuid4().hex)
+        if not self._flow.staged_folder:
+            return f"{owner.type}/{partition_folder({'day': key.day})}{name}"
+        return f"{self._flow.staged_folder}/{owner.type}/{name}"
+
+
+def _piece_of(piece: RoutedSlice, first_offset: int) -> list[int]:
+    """The task's piece of the slice: the one that holds its first offset."""
+    begins = piece.pieces or (piece.start,)
+    number = max(0, bisect_right(begins, first_offset) - 1)
+    end = begins[number + 1] if number + 1 < len(begins) else piece.end
+    return [begins[number], end]

@@ -1,0 +1,142 @@
+"""What the tasks of every job have in common: what they are told, how they take records, and that they report once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.failpoints import Failpoint
+from penstock.flow.rows import BadRows
+from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.report import TaskReport, report_batch
+from penstock.job.expressions import Expression
+from penstock.job.spec import DecodeSpec, Policies
+from penstock.logs.batches import mark_of
+from penstock.logs.log import EpochMark
+
+Batches = Iterator[pa.RecordBatch]
+Stage = Callable[[Iterable[pa.RecordBatch]], Batches]
+Part = tuple[PartitionKey, pa.RecordBatch]
+"""Records of one partition in offset order."""
+NoteMark = Callable[[PartitionKey, EpochMark], None]
+
+PART_BYTES_MAX = 32 * 1024 * 1024
+"""Of batches that are put together."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSlice:
+    """What the names of staged files tell about a partition of the batch."""
+
+    topic_id: str
+    start: int
+    end: int
+
+    def writes(self, type_name: str) -> bool:
+        """Whether the records of a type, or those of none, are written or quarantined; others are only counted."""
+        return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFlow:
+    """What the tasks of a batch need to know, whatever they write; it travels to the workers."""
+
+    job: str
+    batch_id: str
+    decode: DecodeSpec
+    columns: Mapping[str, Expression]
+    on: Policies
+    slices: Mapping[PartitionKey, NamedSlice]
+    failpoint: Failpoint | None = None
+    poison: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
+    """Offsets of records that break the job itself, found by `staging.isolate`: they go to quarantine unseen."""
+    replay_run: int | None = None
+    """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
+    dry: bool = False
+    """Do everything but write files: whether the records break the job."""
+
+
+class Task(Protocol):
+    """The work of one Spark task."""
+
+    def take(self, key: PartitionKey, part: pa.RecordBatch) -> None: ...
+
+    def note_mark(self, key: PartitionKey, mark: EpochMark) -> None: ...
+
+    def finish(self) -> TaskReport:
+        """Complete every file and tell of all that was done."""
+        ...
+
+    def abandon(self) -> None:
+        """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
+        ...
+
+
+def run_task(task: Task, parts: Iterable[Part], failpoint: Failpoint | None) -> Batches:
+    """Let the task take all parts; its report is the only row that it gives to Spark."""
+    try:
+        for key, part in parts:
+            task.take(key, part)
+            if failpoint is not None:
+                failpoint.reach("writing")
+        yield report_batch(task.finish())
+    except BaseException:
+        task.abandon()
+        raise
+
+
+def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: int = 0) -> Iterator[Part]:
+    """The records that were read from the log; the marks between them are noted.
+
+    Neighbouring batches of one partition are one part, until they have so many rows or enough bytes.
+    """
+    held: list[pa.RecordBatch] = []
+    held_key: PartitionKey = ("", 0)
+    for batch in batches:
+        if (marked := mark_of(batch)) is not None:
+            note_mark(*marked)
+        for key, part in by_partition(batch):
+            if held and (key != held_key or sum(each.nbytes for each in held) + part.nbytes > PART_BYTES_MAX):
+                yield held_key, as_one(held)
+                held.clear()
+            held_key = key
+            held.append(part)
+            if sum(each.num_rows for each in held) >= rows_min:
+                yield held_key, as_one(held)
+                held.clear()
+    if held:
+        yield held_key, as_one(held)
+
+
+def as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:
+    """Split a batch by topic and partition; a batch that a task reads itself always has just one."""
+    if not batch.num_rows:
+        return
+    topics, numbers = batch.column("topic"), batch.column("partition")
+    span = pc.min_max(numbers)
+    if span["min"] == span["max"] and pc.count_distinct(topics).as_py() == 1:
+        yield (topics[0].as_py(), numbers[0].as_py()), batch
+        return
+    pairs = pa.table({"topic": topics, "partition": numbers}).group_by(["topic", "partition"]).aggregate([])
+    for pair in pairs.to_pylist():
+        mine = pc.and_(pc.equal(topics, pair["topic"]), pc.equal(numbers, pair["partition"]))
+        yield (pair["topic"], pair["partition"]), batch.filter(mine)
+
+
+def without_poison(batch: pa.RecordBatch, poison: Mapping[int, str]) -> tuple[pa.RecordBatch, BadRows]:
+    """Take the poisonous records out of a batch of one partition."""
+    offsets = batch.column("offset")
+    found = pc.is_in(offsets, pa.array(list(poison), pa.int64())) if poison else None
+    if found is None or not pc.any(found).as_py():
+        return batch, BadRows(batch.slice(0, 0), pa.array([], pa.string()))
+    bad = batch.filter(found)
+    errors = [poison[offset] for offset in bad.column("offset").to_pylist()]
+    return batch.filter(pc.invert(found)), BadRows(bad, pa.array(errors, pa.string()))

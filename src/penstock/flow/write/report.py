@@ -1,0 +1,104 @@
+"""What a Spark task tells the driver about its work: of each type its share in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import UserError
+from penstock.flow.columns.seen_types import from_json, merged, to_json
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile
+from penstock.flow.write.offset_ranges import Ranges, offsets_of, ranges_of
+
+UNROUTED = ""
+"""Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are
+dropped or quarantined."""
+REPORT_VERSION = 1
+REPORT_SCHEMA = pa.schema([("report", pa.binary())])
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What became of the records of one type in one partition, or in a task's piece of it."""
+
+    counts: Counts = field(default_factory=Counts)
+    """`read` are all its records at or beyond the offset that it takes part from."""
+    first: int | None = None
+    """The offset of the first of them."""
+    size_bytes: int = 0
+    """Of their values, as they lie in the log."""
+    event_ms_max: int | None = None
+    days: Mapping[str, int] = field(default_factory=dict)
+    """Written rows by day."""
+    files: tuple[StagedFile, ...] = ()
+    quarantine_files: tuple[StagedFile, ...] = ()
+    failed: str = ""
+    """Why the type could not be written; its files are then left to vacuum."""
+    new_fields: str = ""
+    """What fields show that its columns lack, as `flow.seen_types` writes it."""
+    replayed: Ranges = ()
+    """Of a replay: the offsets of the written rows."""
+
+    def __add__(self, other: Share) -> Share:
+        return Share(
+            counts=self.counts + other.counts,
+            first=_least(self.first, other.first),
+            size_bytes=self.size_bytes + other.size_bytes,
+            event_ms_max=_most(self.event_ms_max, other.event_ms_max),
+            days={day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}},
+            files=(*self.files, *other.files),
+            quarantine_files=(*self.quarantine_files, *other.quarantine_files),
+            failed=self.failed or other.failed,
+            new_fields=to_json(merged([from_json(self.new_fields), from_json(other.new_fields)])),
+            replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """The result of one task: shares by partition and type (`UNROUTED` for what belongs to none)."""
+
+    shares: Mapping[PartitionKey, Mapping[str, Share]] = field(default_factory=dict)
+    first_error: str = ""
+    reasons: tuple[Reason, ...] = ()
+    """Why records were quarantined; a bounded number of kinds."""
+    marks: Marks = field(default_factory=dict)
+    refused: Mapping[PartitionKey, Mapping[int, str]] = field(default_factory=dict)
+    """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
+
+
+_DECODER = msgspec.msgpack.Decoder(tuple[Literal[1], TaskReport])
+
+
+def report_batch(report: TaskReport) -> pa.RecordBatch:
+    """The one row that a task gives to the driver."""
+    return pa.RecordBatch.from_arrays([pa.array([encode_report(report)])], schema=REPORT_SCHEMA)
+
+
+def encode_report(report: TaskReport) -> bytes:
+    """It lives until its batch is committed and is kept nowhere."""
+    return msgspec.msgpack.encode((REPORT_VERSION, report))
+
+
+def decode_report(data: bytes) -> TaskReport:
+    """The report in what a task sent; raises `UserError` if the task runs another version of Penstock."""
+    try:
+        return _DECODER.decode(data)[1]
+    except msgspec.DecodeError as error:
+        raise UserError(
+            "a Spark task reported in a form that this process does not know",
+            detail=str(error),
+            hint="install the same version of Penstock on every executor",
+        ) from error
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return max((each for each in (one, other) if each is not None), default=None)

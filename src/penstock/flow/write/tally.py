@@ -1,0 +1,138 @@
+"""What a task has counted so far, by partition and type; at the end it becomes the task's report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.flow.columns.seen_types import NewFields, add_fields, to_json
+from penstock.flow.rows import BadRows
+from penstock.flow.stage import TaskFlow
+from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
+from penstock.flow.write.offset_ranges import ranges_of
+from penstock.flow.write.quarantine import quarantine_rows
+from penstock.flow.write.reasons import merged_reasons, reasons_of
+from penstock.flow.write.report import Share, TaskReport
+from penstock.logs.log import EpochMark
+
+
+class Owner(NamedTuple):
+    """Whose rows they are: a type, or `UNROUTED`, of a partition."""
+
+    partition: PartitionKey
+    type: str
+
+
+@dataclass(slots=True)
+class Staged:
+    """The complete files of an owner."""
+
+    files: list[StagedFile] = field(default_factory=list)
+    quarantine_files: list[StagedFile] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tally:
+    """Of one owner; grows with every batch and becomes a `Share` at the end."""
+
+    counts: Counts = field(default_factory=Counts)
+    first: int | None = None
+    size_bytes: int = 0
+    event_ms_max: int | None = None
+    days: Counter[str] = field(default_factory=Counter)
+    new_fields: NewFields = field(default_factory=dict)
+    replayed: set[int] = field(default_factory=set)
+
+    def count(self, *, read: int = 0, written: int = 0, filtered: int = 0, skipped: int = 0) -> None:
+        """Every record that was read must be counted again for what became of it."""
+        if read or written or filtered or skipped:
+            self.counts += Counts(read=read, written=written, filtered=filtered, skipped=skipped)
+
+    def read(self, offsets: pa.Array, lengths: pa.Array) -> None:
+        """Count records with their place in the log and the lengths of their values there."""
+        if not len(offsets):
+            return
+        least = pc.min(offsets).as_py()
+        self.first = least if self.first is None else min(self.first, least)
+        self.size_bytes += pc.sum(lengths, min_count=0).as_py()
+        self.count(read=len(offsets))
+
+    def seen(self, event_ms: int) -> None:
+        self.event_ms_max = event_ms if self.event_ms_max is None else max(self.event_ms_max, event_ms)
+
+    def note_fields(self, fields: NewFields) -> None:
+        add_fields(self.new_fields, fields)
+
+    def share(self, staged: Staged) -> Share:
+        return Share(
+            counts=self.counts,
+            first=self.first,
+            size_bytes=self.size_bytes,
+            event_ms_max=self.event_ms_max,
+            days=dict(sorted(self.days.items())),
+            files=tuple(staged.files),
+            quarantine_files=tuple(staged.quarantine_files),
+            new_fields=to_json(self.new_fields),
+            replayed=ranges_of(self.replayed),
+        )
+
+    def failed_share(self, reason: str) -> Share:
+        """Of a type that could not be written: its records are only counted, for they are read again."""
+        counts = Counts(read=self.counts.read, skipped=self.counts.skipped)
+        # It may quote a record, and with it what is no character.
+        printable = reason.encode("utf-8", "backslashreplace").decode()
+        return Share(counts=counts, first=self.first, size_bytes=self.size_bytes, failed=printable)
+
+
+class Tallies:
+    """The tallies of a task, and what it tells of the task as a whole."""
+
+    def __init__(self, flow: TaskFlow) -> None:
+        self._flow = flow
+        self._tallies: dict[Owner, Tally] = {}
+        self._first_error = ""
+        self._reasons: tuple[Reason, ...] = ()
+        self._marks: list[Marks] = []
+
+    def of(self, owner: Owner) -> Tally:
+        found = self._tallies.get(owner)
+        if found is None:
+            found = self._tallies[owner] = Tally()
+        return found
+
+    def quarantined(self, owner: Owner, bad: BadRows) -> pa.RecordBatch | None:
+        """Count bad rows and why they are; returns them as the quarantine's files hold them, if they go there."""
+        if not len(bad.errors):
+            return None
+        self.of(owner).counts += Counts(quarantined=len(bad.errors))
+        self._reasons = merged_reasons([*self._reasons, *reasons_of(owner.partition, bad)])
+        if not self._first_error:
+            topic, number = owner.partition
+            offset = bad.kafka.column("offset")[0].as_py()
+            self._first_error = f"{topic}/{number} offset {offset}: {bad.errors[0].as_py()}"
+        if self._flow.dry or self._flow.replay_run is not None:
+            return None
+        topic_id = self._flow.slices[owner.partition].topic_id
+        return quarantine_rows(bad, self._flow.job, topic_id, self._flow.batch_id)
+
+    def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
+        self._marks.append({key: (mark,)})
+
+    def report(
+        self,
+        staged: Mapping[Owner, Staged],
+        failed: Mapping[Owner, str],
+        refused: Mapping[PartitionKey, Mapping[int, str]] | None = None,
+    ) -> TaskReport:
+        """What the task tells once its files are complete; an owner that failed has none."""
+        shares: dict[PartitionKey, dict[str, Share]] = {}
+        for owner, tally in self._tallies.items():
+            reason = failed.get(owner)
+            share = tally.share(staged.get(owner, Staged())) if reason is None else tally.failed_share(reason)
+            shares.setdefault(owner.partition, {})[owner.type] = share
+        return TaskReport(shares, self._first_error, self._reasons, gathered_marks(self._marks), refused or {})

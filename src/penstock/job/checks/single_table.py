@@ -1,0 +1,29 @@
+"""A job whose records are all of one type: the fields, computed columns and `sql` of its one table."""
+
+from __future__ import annotations
+
+from penstock.job.checks.columns import Output, columns_before_sql, read_columns, read_sql
+from penstock.job.checks.decode import read_schema
+from penstock.job.faults import Finding
+from penstock.job.sections.kind_section import FileT, Parts, Reading, SectionT
+
+
+def read_single_table(reading: Reading[FileT, SectionT]) -> tuple[Parts, Output | None, list[Finding]]:
+    """The table's parts, its columns where they can be told, and everything that is wrong."""
+    file, document = reading.file, reading.document
+    schema, findings = read_schema(file, document, reading.decode)
+    columns, further = read_columns(file.columns or {}, schema)
+    findings += further
+    output: Output | None = columns_before_sql(schema, columns, file.columns or ())
+    if output is not None and file.sql is not None:
+        output, further = read_sql(file.sql, output)
+        findings += further
+    return Parts(schema, columns), None if _is_unreadable(reading) else output, findings
+
+
+def _is_unreadable(reading: Reading[FileT, SectionT]) -> bool:
+    """Whether the output columns are unknown because a section that makes them could not be read."""
+    file, document = reading.file, reading.document
+    lost_columns = document.has("columns") and file.columns is None
+    lost_select = document.has("sql", "select") and (file.sql is None or file.sql.select is None)
+    return lost_columns or lost_select or (document.has("sql") and file.sql is None)

@@ -1,0 +1,290 @@
+"""The job file as pydantic sees it: which keys there are, where, and what each may hold.
+
+No key is required here: what is missing is reported beside everything else (`REQUIRED`), and what is wrong is cut out,
+so that the rest can still be checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal, get_args
+
+from pydantic import Field, PlainValidator, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from penstock.job.document import Document, Value
+from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.sections.scalars import (
+    Count,
+    Duration,
+    Flag,
+    Hidden,
+    Message,
+    Positive,
+    Settings,
+    Share,
+    Size,
+    Text,
+    Texts,
+    ValueRefusedError,
+    one_of,
+)
+from penstock.job.sections.section import Section
+from penstock.job.spec import (
+    BadRecordPolicy,
+    ClaimUnit,
+    DecodeFormat,
+    Defaults,
+    Delivery,
+    GapPolicy,
+    LostHistory,
+    MixedTypesPolicy,
+    NewColumnPolicy,
+    Payload,
+    RecreatedPolicy,
+    SaslMechanism,
+    SecurityProtocol,
+    StartAt,
+    TombstonePolicy,
+)
+
+ClaimsMode = Literal["static", "group"]
+_SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
+"""Keys that a section may be written as: `decode: json`."""
+_REMOVED: dict[KeyPath, str] = {
+    ("log", "kafka", "reader"): "it was removed: librdkafka reads in every task; remove the key",
+}
+"""Keys of earlier versions, with what became of them."""
+
+
+def _start(value: object) -> StartAt | dict[str, Any]:
+    """The shape only; which topics and partitions may be named depends on the other keys."""
+    if isinstance(value, dict):
+        return value
+    words = tuple(choice.value for choice in StartAt)
+    if not isinstance(value, str):
+        raise ValueRefusedError(f"expected {', '.join(words)} or offsets by partition, found {kind_of(value)}")
+    if value not in words:
+        hint = nearest(value, words) or "for explicit offsets write {0: 1500, 1: 900}"
+        raise ValueRefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
+    return StartAt(value)
+
+
+class SecuritySection(Section):
+    protocol: Annotated[SecurityProtocol | None, one_of(get_args(SecurityProtocol))] = None
+    sasl_mechanism: Annotated[SaslMechanism | None, one_of(get_args(SaslMechanism))] = None
+    sasl_username: Text = None
+    sasl_password: Hidden = None
+    ssl_ca_path: Text = None
+    ssl_certificate_path: Text = None
+    ssl_key_path: Text = None
+    ssl_key_password: Hidden = None
+
+
+class KafkaSection(Section):
+    REQUIRED = ("bootstrap",)
+
+    bootstrap: Text = None
+    topics: Texts = None
+    topic_pattern: Text = None
+    start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
+    group: Text = None
+    transactional: Flag = None
+    security: SecuritySection | None = None
+    client: Settings = None
+
+
+class LogSection(Section):
+    REQUIRED = ("kafka",)
+
+    kafka: KafkaSection | None = None
+
+
+class DecodeSection(Section):
+    REQUIRED = ("format",)
+
+    format: Annotated[DecodeFormat | None, one_of(get_args(DecodeFormat))] = None
+    payload: Annotated[Payload | None, one_of(Payload)] = None
+    descriptors: Text = None
+    message: Message = None
+    header: Message = None
+    defaults: Annotated[Defaults | None, one_of(get_args(Defaults))] = None
+    uri_names: Settings = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"format": value} if isinstance(value, str) else value
+
+
+class SqlSection(Section):
+    select: Texts = None
+    where: Text = None
+
+
+class TableSection(Section):
+    """What every kind of table states; each kind adds its own keys."""
+
+    REQUIRED: ClassVar[tuple[str, ...]] = ("path",)
+
+    path: Text = None
+    quarantine: Text = None
+    storage: Settings = None
+    shared: Flag = None
+
+
+class TableChoice(Section):
+    """A section for each kind of table, of which a file states one."""
+
+
+class ClaimsSection(Section):
+    mode: Annotated[ClaimsMode | None, one_of(get_args(ClaimsMode))] = None
+    client_id: Text = None
+    heartbeat: Duration = None
+    topic: Text = None
+    partitions: Positive = None
+    unit: Annotated[ClaimUnit | None, one_of(get_args(ClaimUnit))] = None
+    max: Positive = None
+    ranges: Flag = None
+    lost_history: Annotated[LostHistory | None, one_of(get_args(LostHistory))] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: object) -> object:
+        return {"mode": value} if isinstance(value, str) else value
+
+
+class FlushSection(Section):
+    allowed_latency: Duration = None
+    min_bytes_per_file: Size = None
+    max_messages_per_batch: Positive = None
+    max_bytes_per_batch: Size = None
+
+
+class OnSection(Section):
+    bad_record: Annotated[BadRecordPolicy | None, one_of(BadRecordPolicy)] = None
+    bad_share: Share = None
+    gap: Annotated[GapPolicy | None, one_of(GapPolicy)] = None
+    recreated: Annotated[RecreatedPolicy | None, one_of(RecreatedPolicy)] = None
+    tombstone: Annotated[TombstonePolicy | None, one_of(TombstonePolicy)] = None
+    new_column: Annotated[NewColumnPolicy | None, one_of(NewColumnPolicy)] = None
+    mixed_types: Annotated[MixedTypesPolicy | None, one_of(MixedTypesPolicy)] = None
+
+
+class LimitsSection(Section):
+    open_writers: Positive = None
+    row_group_bytes: Size = None
+    arrow_batch_bytes: Size = None
+    payload_bytes: Size = None
+    stage_age: Duration = None
+    transient_retries: Count = None
+    shutdown: Duration = None
+
+
+class SparkSection(Section):
+    master: Text = None
+    conf: Settings = None
+
+
+class JobFile(Section):
+    """The sections that every job has; a kind of table that has further ones adds them in a class of its own."""
+
+    REQUIRED = ("job", "log", "decode", "table")
+
+    job: Text = None
+    log: LogSection | None = None
+    decode: DecodeSection | None = None
+    schema_: Any = Field(None, alias="schema")
+    columns: dict[str, Any] | None = None
+    sql: SqlSection | None = None
+    table: TableChoice | None = None
+    claims: ClaimsSection | None = None
+    delivery: Annotated[Delivery | None, one_of(Delivery)] = None
+    flush: FlushSection | None = None
+    on: OnSection | None = None
+    limits: LimitsSection | None = None
+    spark: SparkSection | None = None
+
+    @property
+    def tables(self) -> Mapping[str, TableSection]:
+        """The sections under `table` by the names of their kinds: one in a file without a fault."""
+        stated = {name: getattr(self.table, name) for name in type(self.table or TableChoice()).model_fields}
+        return {name: section for name, section in stated.items() if section is not None}
+
+
+def read_border(document: Document, model: type[JobFile]) -> tuple[JobFile, list[Finding]]:
+    """The sections as far as they can be read, and everything that is wrong with keys and kinds of value."""
+    try:
+        file = model.model_validate(document.values)
+        findings = []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        findings = [_finding(detail, document, model) for detail in details]
+        file = model.model_validate(_without(document.values, [detail["loc"] for detail in details]))
+    return file, findings + list(_missing(file, (), document))
+
+
+def _missing(section: Section, at: KeyPath, document: Document) -> Iterator[Finding]:
+    for name in section.REQUIRED:
+        stated_short = isinstance(section, DecodeSection) and section.format is not None
+        if not document.has(*at, name) and not stated_short:
+            yield Finding((*at, name), "required key is missing")
+    for name in type(section).model_fields:
+        inner = getattr(section, name)
+        if isinstance(inner, Section):
+            yield from _missing(inner, (*at, name), document)
+
+
+def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> Finding:
+    key: KeyPath = detail["loc"]
+    if key in _SHORT_FORMS and not document.has(*key):
+        key = key[:1]
+    match detail["type"]:
+        case "extra_forbidden":
+            known = _known_keys(model, key[:-1])
+            name = str(key[-1])
+            hint = _REMOVED.get(key) or nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
+            return Finding(key, "unknown key", hint, on_key=True)
+        case "model_type" | "dict_type":
+            return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")
+        case "list_type":
+            return Finding(key, f"expected a list, found {kind_of(detail['input'])}", "write [one, two]")
+    refusal = detail.get("ctx", {}).get("error")
+    if isinstance(refusal, ValueRefusedError):
+        return Finding(key, refusal.message, refusal.hint)
+    return Finding(key, f"cannot be {kind_of(detail['input'])}")
+
+
+def _known_keys(section: type[Section], at: KeyPath) -> list[str]:
+    """The keys that the section under this path knows."""
+    parts = iter(at)
+    for part in parts:
+        inner, by_name = _inner_section(section, str(part))
+        if inner is None:
+            return []
+        if by_name:
+            next(parts, None)
+        section = inner
+    return [info.alias or name for name, info in section.model_fields.items()]
+
+
+def _inner_section(section: type[Section], name: str) -> tuple[type[Section] | None, bool]:
+    """The section under a key, and whether there is one for each name that the file chooses."""
+    info = section.model_fields.get(name)
+    for kind in get_args(info.annotation) if info else ():
+        for choice in (kind, *get_args(kind)):
+            if isinstance(choice, type) and issubclass(choice, Section):
+                return choice, choice is not kind
+    return None, False
+
+
+def _without(values: Mapping[str, Value], faulty: list[tuple[int | str, ...]]) -> dict[str, Value]:
+    """A copy without the faulty parts; a list with a faulty item goes as a whole."""
+    copy: dict[str, Value] = {}
+    for name, value in values.items():
+        inner = [path[1:] for path in faulty if path[0] == name]
+        if isinstance(value, dict) and all(inner):
+            copy[name] = _without(value, inner)
+        elif not inner:
+            copy[name] = value
+    return copy

@@ -1,0 +1,144 @@
+"""The rows of many Parquet files go into one, a batch at a time; columns that a file lacks are null."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import InvariantError
+from penstock.flow.columns.fitting import conflict, fit_columns, folded, grown
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.parquet_file import ParquetFile
+from penstock.lake.storage import Storage
+
+BATCH_BYTES_MAX = 16 * 1024**2
+BATCH_ROWS_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file whose rows are taken over."""
+
+    path: str
+    values: Mapping[str, pa.Scalar] = field(default_factory=dict)
+    """Columns that have one value in all rows, which the table says and not the file."""
+
+
+class Sink(Protocol):
+    """Where merged rows go; `StagedWriter` is one."""
+
+    def write(self, rows: pa.RecordBatch) -> None: ...
+
+    def finish(self) -> tuple[StagedFile, ...]: ...
+
+    def abandon(self) -> None: ...
+
+
+def merge_files(
+    storage: Storage, sources: Iterable[Source], schema: pa.Schema, sink: Sink, hint: str = ""
+) -> tuple[StagedFile, ...]:
+    """Write the rows of all sources, in their order; memory holds one row group and one batch.
+
+    `hint` says what to do about a file that cannot be read. Raises `NotFoundError` for one that is gone.
+    """
+    read = 0
+    try:
+        for source in sources:
+            for rows in _rows(storage, source, schema, hint):
+                read += rows.num_rows
+                sink.write(rows)
+        outputs = sink.finish()
+    except BaseException:
+        sink.abandon()
+        raise
+    written = sum(each.rows for each in outputs)
+    if read != written:
+        raise InvariantError(f"a compaction in {storage.url} read {read} rows and wrote {written}")
+    return outputs
+
+
+def unified(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    """All columns of the files, in the order and the spelling in which they came up."""
+    whole = pa.schema([])
+    for schema in schemas:
+        found = conflict(whole, schema)
+        if found is not None:
+            raise InvariantError(
+                "files of one type have columns that do not fit together",
+                detail=f"{found.path} is {found.one} and {found.other}",
+            )
+        whole = grown(whole, schema.remove_metadata())
+    return whole
+
+
+class OneFile:
+    """A sink that is one file; `words` go into its footer."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        path: str,
+        schema: pa.Schema,
+        compression: str,
+        row_group_bytes_max: int,
+        words: Mapping[str, str],
+    ) -> None:
+        self._file = ParquetFile(storage, path, schema, compression)
+        self._schema = schema
+        self._row_group_bytes_max = row_group_bytes_max
+        self._words = words
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= self._row_group_bytes_max:
+            self._write_waiting()
+
+    def finish(self) -> tuple[StagedFile, ...]:
+        self._write_waiting()
+        self._file.note(self._words)
+        footer = self._file.complete()
+        return (StagedFile("", 0, self._file.path, footer.num_rows, self._file.size_bytes),)
+
+    def abandon(self) -> None:
+        self._file.abandon()
+
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            self._file.write(pa.Table.from_batches(self._waiting, self._schema))
+            self._waiting, self._waiting_bytes = [], 0
+
+
+def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a file in the columns of the schema."""
+    # Another writer may keep in its files what the table says, or what it dropped: no reader sees it there.
+    known = {folded(name) for name in schema.names if name not in source.values}
+    read = 0
+    with storage.open_reader(source.path) as file:
+        try:
+            # Without a pre-buffer only the column chunks of one row group are in memory.
+            parquet = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit="us")
+            for number in range(parquet.num_row_groups):
+                count = _batch_rows(parquet.metadata.row_group(number))
+                for batch in parquet.iter_batches(count, row_groups=[number]):
+                    read += batch.num_rows
+                    shown = batch.select([at for at, name in enumerate(batch.schema.names) if folded(name) in known])
+                    for name, value in source.values.items():
+                        shown = shown.append_column(name, pa.repeat(value, batch.num_rows))
+                    yield fit_columns(shown, schema)
+            complete = read == parquet.metadata.num_rows
+        except pa.ArrowException as error:
+            raise InvariantError(f"cannot read {source.path} of {storage.url}", detail=str(error), hint=hint) from error
+    if not complete:
+        raise InvariantError(f"{source.path} of {storage.url} gave {read} rows, and its footer says otherwise")
+
+
+def _batch_rows(row_group: pq.RowGroupMetaData) -> int:
+    row_bytes = row_group.total_byte_size / max(1, row_group.num_rows)
+    return max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, row_bytes))))

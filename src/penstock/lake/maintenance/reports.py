@@ -1,0 +1,118 @@
+"""What a compaction or a vacuum did, for people and for programs, whatever kind of table it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Protocol, Self
+
+from penstock.lake.maintenance.compaction import Merged
+
+
+class Report(Protocol):
+    """What a command tells when it is done."""
+
+    def as_json(self) -> dict[str, Any]: ...
+
+    def lines(self) -> Iterator[str]:
+        """The report for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompactReport:
+    """What a compaction did; `dropped` groups lost a file to another writer, or the race to commit."""
+
+    files_removed: int = 0
+    files_added: int = 0
+    rows: int = 0
+    size_bytes_before: int = 0
+    size_bytes_after: int = 0
+    commits: int = 0
+    dropped: int = 0
+
+    @classmethod
+    def of(cls, tried: int, landed: Sequence[Merged[Any]]) -> Self:
+        """Of one commit, by the number of groups that it was to swap and by those that it did."""
+        outputs = [file for each in landed for file in each.outputs]
+        return cls(
+            files_removed=sum(len(each.group.files) for each in landed),
+            files_added=len(outputs),
+            rows=sum(file.rows for file in outputs),
+            size_bytes_before=sum(each.group.size_bytes for each in landed),
+            size_bytes_after=sum(file.size_bytes for file in outputs),
+            commits=1 if landed else 0,
+            dropped=tried - len(landed),
+        )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What else a person should know."""
+        return ()
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> Iterator[str]:
+        done = (
+            f"{self.files_removed} files became {self.files_added}, {self.rows} rows, "
+            f"{self.size_bytes_before} bytes became {self.size_bytes_after}"
+        )
+        dropped = (f"{self.dropped} groups left to another writer",) if self.dropped else ()
+        yield "; ".join((done if self.files_removed else "nothing to compact", *dropped, *self.remarks))
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """A file that went, or would go in a dry run."""
+
+    table_url: str
+    path: str
+    size_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A file that was given up: it was to be moved to its place, and is gone."""
+
+    type: str
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    """What a vacuum deleted, and how many files stay by the reason."""
+
+    deleted: tuple[Deleted, ...]
+    kept: Mapping[str, int]
+    dry_run: bool = False
+    dropped: tuple[Dropped, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(each.size_bytes for each in self.deleted)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "dry_run": self.dry_run,
+            "deleted": [
+                {"table": each.table_url, "path": each.path, "size_bytes": each.size_bytes, "reason": each.reason}
+                for each in self.deleted
+            ],
+            "size_bytes": self.size_bytes,
+            "kept": dict(self.kept),
+            "dropped": [asdict(each) for each in self.dropped],
+        }
+
+    def lines(self) -> Iterator[str]:
+        for each in self.dropped:
+            yield f"{each.path}: its staged file is gone, {each.rows} rows of type {each.type} are given up"
+        for gone in self.deleted:
+            yield f"{gone.table_url}/{gone.path}: {gone.reason}"
+        yield f"{len(self.deleted)} files {'would go' if self.dry_run else 'deleted'}, {self.size_bytes} bytes"
+        for reason, count in sorted(self.kept.items()):
+            yield f"{count} kept: {reason}"

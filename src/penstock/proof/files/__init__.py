@@ -1,1 +1,0 @@
-"""The files that a table names, looked at one by one."""

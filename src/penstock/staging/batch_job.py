@@ -1,0 +1,151 @@
+"""The one Spark job of a batch, whatever it writes: run, searched for records that break it, added up and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.environment import Environment
+from penstock.errors import TransientError
+from penstock.flow.compile import NoRecords, RecordFrame
+from penstock.flow.stage import TaskFlow
+from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.report import TaskReport
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Batch, Log, Slice, Source
+from penstock.spark.failures import BatchFailedError, spark_errors
+from penstock.staging.isolate import Poison, Probe, find_poison
+from penstock.staging.read_checks import ReadChecks
+from penstock.staging.reports import Gathered, gather
+
+CAREFUL_ROWS_MAX = 10_000
+
+F = TypeVar("F", bound=TaskFlow)
+Compile = Callable[[RecordFrame, F], DataFrame]
+"""Makes the Spark job whose rows are the reports of its tasks."""
+Records = Callable[[Sequence[Slice]], RecordFrame]
+"""Gives the records of slices, from the log or from quarantine."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecords:
+    """Reads slices from the log; the same slices in the same pieces, however many cores come and go meanwhile."""
+
+    session: SparkSession
+    log: Log
+    tasks_min: int
+    batch_bytes: int
+
+    def source(self, slices: Sequence[Slice]) -> Source:
+        return self.log.source(slices, self.tasks_min, self.batch_bytes)
+
+    def __call__(self, slices: Sequence[Slice]) -> RecordFrame:
+        """A task for every piece."""
+        source = self.source(slices)
+        count = len(source.pieces)
+        return RecordFrame(self.session.range(0, count, 1, max(1, count)), source, tasks=count)
+
+
+class BatchJob(Generic[F]):
+    """Runs the batches of one job."""
+
+    def __init__(
+        self,
+        job: JobSpec,
+        spark: SparkSession,
+        log: Log,
+        environment: Environment,
+        compiled: Compile[F],
+    ) -> None:
+        self._job = job
+        self._spark = spark
+        self._log = log
+        self._listener = environment.listener
+        self._stopping = environment.stopping
+        self._compiled = compiled
+        self.checks = ReadChecks(job, log)
+        # A session of its own: how Arrow batches are cut is decided batch by batch, for this job only.
+        with spark_errors(spark):
+            self.session = spark.newSession()
+
+    def log_records(self, batch_bytes: int) -> LogRecords:
+        """What reads slices from the log, in Arrow batches of so many bytes."""
+        with spark_errors(self._spark):
+            return LogRecords(self.session, self._log, self._spark.sparkContext.defaultParallelism, batch_bytes)
+
+    def run(self, batch: Batch, flow: F, records: Records) -> Gathered:
+        """Run the Spark job; records that break it are found and sent to quarantine, the rest runs again."""
+        try:
+            return gather(self._reports(batch, flow, records))
+        except BatchFailedError:
+            if self._stopping():
+                raise
+        with spark_errors(self._spark):
+            self._cut_batches_carefully()
+        try:
+            return gather(self._reports(batch, flow, records))
+        except BatchFailedError:
+            poison = {} if self._stopping() else find_poison(batch.slices, self._probe(flow, records))
+            if not poison:
+                raise
+        for (partition, offset), reason in poison.items():
+            self._listener.event("record isolated", partition=str(partition), offset=offset, reason=reason)
+        return gather(self._reports(batch, _without(flow, poison), records))
+
+    def check(self, batch: Batch, found: Gathered, counted: bool = True) -> None:
+        """What must hold before the commit; `counted`: the batch reads every record of its slices."""
+        self.checks.refuse_bad_record(found.first_error)
+        self.checks.refuse_bad_share(found.total, found.reasons)
+        for piece in batch.slices if counted else ():
+            self.checks.check_count(piece, sum(share.counts.read for share in found.of(piece.partition).values()))
+
+    def _reports(self, batch: Batch, flow: F, records: Records) -> list[TaskReport]:
+        """Run it, and once more without the records of which `sql:` made rows that cannot be written."""
+        with spark_errors(self._spark):
+            source = records(batch.slices)
+            reports = source.reports(self._compiled(source, flow))
+            if not any(report.refused for report in reports):
+                return reports
+            poison = {key: dict(bad) for key, bad in flow.poison.items()}
+            for report in reports:
+                for key, bad in report.refused.items():
+                    poison.setdefault(key, {}).update(bad)
+            return source.reports(self._compiled(source, replace(flow, poison=poison)))
+
+    def _probe(self, flow: F, records: Records) -> Probe:
+        dry = replace(flow, dry=True, failpoint=None)
+
+        def probe(slices: Sequence[Slice], poison: Poison) -> str | None:
+            if self._stopping():
+                raise TransientError("the search for the record that breaks a batch was interrupted by a stop")
+            try:
+                with spark_errors(self._spark):
+                    source = records(slices) if slices else self._no_records()
+                    source.reports(self._compiled(source, _without(dry, poison)))
+            except BatchFailedError as failure:
+                return failure.detail
+            return None
+
+        return probe
+
+    def _no_records(self) -> RecordFrame:
+        """A task for every core, none of which gets a record."""
+        count = max(1, self._spark.sparkContext.defaultParallelism)
+        table = self._job.table
+        return RecordFrame(self.session.range(0, count, 1, count), NoRecords(table.path, dict(table.storage_options)))
+
+    def _cut_batches_carefully(self) -> None:
+        limit = str(self._job.limits.arrow_batch_bytes_max)
+        self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limit)
+        self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CAREFUL_ROWS_MAX))
+
+
+def _without(flow: F, poison: Poison) -> F:
+    """The flow with these records set aside unseen, into quarantine."""
+    found: dict[PartitionKey, dict[int, str]] = {}
+    for (partition, offset), reason in poison.items():
+        found.setdefault((partition.topic, partition.number), {})[offset] = reason
+    return replace(flow, poison=found)

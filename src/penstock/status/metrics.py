@@ -1,0 +1,69 @@
+"""Metrics as values, and how they change with the events of a job. A kind of table declares its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ("job",)
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A counter or a gauge moves by so much; `label` is the one beside the job's name."""
+
+    metric: Metric
+    amount: float = 1.0
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A gauge has this value, or a histogram one observation more."""
+
+    metric: Metric
+    value: float
+    label: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutAll:
+    """A gauge has these values by label, and none under any other."""
+
+    metric: Metric
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Every gauge with this label loses this value of it."""
+
+    label: str
+    value: str
+
+
+Change = Add | Put | PutAll | Forget
+Meter = Callable[[str, Mapping[str, object]], Iterable[Change]]
+"""Tells what the name and the fields of an event change; it may remember earlier events of its job."""
+
+
+def number(value: object) -> float:
+    """A field that is counted; anything else is 0."""
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def numbers(value: object) -> dict[str, float]:
+    """A field with a number for each name."""
+    return {str(key): number(each) for key, each in mapping(value).items()}
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """A field with something for each name; empty if it is none."""
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,80 @@
+"""Reads what a table says of its job, all as of one version, and what the log says next to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.library import MissingTableError, library_errors
+from penstock.lake.delta.provenance import commits_of
+from penstock.lake.delta.reading import state_of
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.state import DeltaPartition
+from penstock.logs.log import Partition
+from penstock.proof.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.offsets.table import DataFile
+from penstock.tables.quarantine.life import appended_up_to, life_of
+from penstock.tables.quarantine.table import open_quarantine
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """A job's table and quarantine, with what they say of the job."""
+
+    table: Table
+    quarantine: Table | None
+    incarnations: TopicIncarnations
+    states: Mapping[Partition, DeltaPartition]
+    committed: Committed
+    history: tuple[Mapping[str, Any], ...]
+    """Commit metadata, newest first."""
+    pending: tuple[DataFile, ...]
+    """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
+    replay_unfinished: bool
+
+    @property
+    def version(self) -> int:
+        return self.table.version
+
+
+def read_table(job: JobSpec) -> TableFacts | None:
+    """Open the job's table and read its word; None while the job has not made one.
+
+    The quarantine is opened first: it follows the data, so it can only be behind, and how far behind is known.
+    """
+    quarantine = open_quarantine(job)
+    try:
+        table = open_table(job.table, job.name)
+    except MissingTableError:
+        return None
+    with library_errors(job.table.path):
+        history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
+        committed = read_history(history, job.name)
+        incarnations = find_incarnations(table.transactions(), job.name, committed.partitions)
+        states = state_of(table.version, table.transaction, job.name, incarnations.partitions).partitions
+    key = replay_key(job.name)
+    replayed = (quarantine.transaction(key) if quarantine else None) or 0
+    return TableFacts(
+        table=table,
+        quarantine=quarantine,
+        incarnations=incarnations,
+        states=states,
+        committed=committed,
+        history=history,
+        pending=_pending(history, quarantine, table),
+        replay_unfinished=(table.transaction(key) or 0) > replayed,
+    )
+
+
+def _pending(history: tuple[Mapping[str, Any], ...], quarantine: Table | None, table: Table) -> tuple[DataFile, ...]:
+    """Files that commits of the job listed beyond the quarantine's own positions."""
+    life = life_of(table)
+    found: list[DataFile] = []
+    for _, ours in commits_of(history, table.job):
+        for piece in ours.slices:
+            if piece.end > appended_up_to(quarantine, table.job, life, piece.place):
+                found += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
+    return tuple(found)

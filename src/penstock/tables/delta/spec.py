@@ -1,0 +1,12 @@
+"""What the job file of a single Delta table states, frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.lake.delta.place import TablePlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpec(TablePlace):
+    kind = "delta"

@@ -1,0 +1,26 @@
+"""Vacuum of a job's Delta table and of its quarantine."""
+
+from __future__ import annotations
+
+from penstock.lake.delta.table import Table
+from penstock.lake.delta.vacuum import ListedTable, data_rules, writing_jobs
+from penstock.lake.maintenance.leftovers import delete_dead
+from penstock.lake.maintenance.reports import VacuumReport
+from penstock.tables.quarantine.discard import Listings, listed_marks
+from penstock.tables.quarantine.leftovers import quarantine_rules
+from penstock.tables.quarantine.life import life_of
+
+
+def vacuum(
+    table: Table, quarantine: Table | None = None, *, dry_run: bool = False, retention_seconds: float | None = None
+) -> VacuumReport:
+    """Delete dead files; `retention_seconds` takes the place of what the tables themselves say."""
+    data = ListedTable.of(table, retention_seconds)
+    bad = None if quarantine is None else ListedTable.of(quarantine, retention_seconds)
+    table.environment.reach("vacuum_listed")
+    found = [data.classify(data_rules)]
+    if bad is not None:
+        numbers = table.transactions()
+        listings = Listings(life_of(table), listed_marks(numbers))
+        found.append(bad.classify(lambda each: quarantine_rules(each, writing_jobs(table), numbers, listings)))
+    return delete_dead(found, table.environment.reach, dry_run=dry_run)

@@ -1,0 +1,131 @@
+"""Everything that a job file states about an export: read part by part, and built into an `ExportSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.job.expressions import Expression
+from penstock.job.faults import Finding
+from penstock.job.sections.kind_section import KindSection, Parts, Reading
+from penstock.job.sections.section import filled, stated
+from penstock.job.spec import DaysSpec, JobSpec, RouteSpec, TableSpec
+from penstock.tables.export.section.checks import AT, export_findings
+from penstock.tables.export.section.columns import Schemas, read_event_times, read_export_columns
+from penstock.tables.export.section.models import ExportFile, ExportTableSection, TypeSection
+from penstock.tables.export.section.types import read_type_schemas, route_values
+from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ExportParts(Parts):
+    schemas: Schemas
+    event_times: Mapping[str, Expression]
+
+
+ExportReading = Reading[ExportFile, ExportTableSection]
+
+
+class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
+    """Mixed event types of one log, by type and day."""
+
+    name = ExportSpec.kind
+    phrase = "one for each event type"
+    table = ExportTableSection
+    file = ExportFile
+    signs = ("route", "types")
+    many_types = "write them with table.export and route"
+
+    def read(self, reading: ExportReading) -> tuple[ExportParts, list[Finding]]:
+        file, document, decode = reading.file, reading.document, reading.decode
+        schemas, findings = read_type_schemas(file, document, decode)
+        columns, of_columns = read_export_columns(file, schemas)
+        times, of_times = read_event_times(file, document, schemas, decode)
+        findings += [*of_columns, *of_times, *export_findings(reading, schemas)]
+        return ExportParts(pa.schema([]), columns, schemas, times), findings
+
+    def build(self, reading: ExportReading, parts: ExportParts, place: TableSpec) -> ExportSpec:
+        file, section = reading.file, reading.section
+        assert section is not None
+        return replace(
+            ExportSpec(
+                place.path,
+                place.quarantine_path,
+                place.storage_options,
+                place.shared,
+                route=_route(file),
+                types={name: _type(name, each, parts) for name, each in (file.types or {}).items()},
+            ),
+            days=_days(file),
+            alerts=_alerts(file),
+            **stated(
+                format=section.format,
+                cluster=section.cluster,
+                retry_seconds=section.retry,
+                compression=section.compression,
+                compact_bytes=section.compact_size,
+            ),
+        )
+
+    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
+        if _lies_in(job, other) or _lies_in(other, job):
+            message = f"a table of this job and one in {other_path} lie one inside the other: readers would see both"
+            return Finding(("table",), message, "put them side by side")
+        if job.table.path != other.table.path:
+            return None
+        if not isinstance(job.table, ExportSpec) or not isinstance(other.table, ExportSpec):
+            message = f"the table in {other_path} lies in the same folder, and one of both is an export"
+            return Finding(("table",), message, "give each a folder of its own")
+        if job.table.cluster == other.table.cluster and not set(job.log.topics).isdisjoint(other.log.topics):
+            message = f"the same root as in {other_path}, under the same file names"
+            return Finding(AT, message, "give each cluster a name, or each job its own root")
+        return None
+
+
+def _lies_in(job: JobSpec, other: JobSpec) -> bool:
+    """Whether a table or quarantine of the job is below a table of the other; an export's root holds many."""
+    return any(place.startswith(f"{other.table.path}/") for place in (job.table.path, job.table.quarantine_path))
+
+
+def _route(file: ExportFile) -> RouteSpec:
+    route = file.route
+    # The checks have refused files without these; the type checker has not seen it.
+    assert route is not None and route.by is not None
+    return filled(RouteSpec(route.by.way, route.by.path), route, by=None)
+
+
+def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
+    return TypeSpec(
+        name=name,
+        values=route_values(name, section),
+        schema=parts.schemas[name],
+        event_time=parts.event_times[name],
+        message=section.message,
+        rotation=filled(Rotation(), section.rotation, every="seconds", size="size_bytes") if section.rotation else None,
+        start=section.start,
+    )
+
+
+def _days(file: ExportFile) -> DaysSpec:
+    return filled(
+        DaysSpec(),
+        file.days,
+        late="late_seconds_max",
+        early="early_seconds_max",
+        complete_after="complete_after_seconds",
+        idle="idle_seconds",
+    )
+
+
+def _alerts(file: ExportFile) -> AlertLimits:
+    return filled(
+        AlertLimits(),
+        file.alerts,
+        failed_writes_percent="failed_writes_percent_max",
+        lag_records="lag_records_max",
+        discrepancy_records="discrepancy_records_max",
+        retention_percent="retention_percent_max",
+    )

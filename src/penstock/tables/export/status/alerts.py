@@ -1,0 +1,169 @@
+"""The monitoring rules: three of seed 000, and that no record waits for its type until the log lets go of it.
+
+They are pure functions of what the ledger and the log say.
+
+The latest committed offset of a type is its position, the latest committable one is the position of its partition:
+everything below that was read, and is either written or known to be left behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from penstock.logs.log import Partition
+from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
+from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.spec import AlertLimits
+
+_FAILED = "0"
+
+
+class Rule(StrEnum):
+    FAILED_WRITES = "failed_writes"
+    LAG = "lag"
+    DISCREPANCY = "discrepancy"
+    RETENTION = "retention"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the rules look at. A type that was never written, and a partition without a position, are absent."""
+
+    failed_writes_percent: float | None = None
+    """Of all types together; None before the first write."""
+    failed_writes_percent_by_type: Mapping[str, float] = field(default_factory=dict)
+    lag_records: Mapping[Partition, int] = field(default_factory=dict)
+    discrepancy_records: Mapping[Partition, int] = field(default_factory=dict)
+    expiring_records: Mapping[tuple[Partition, str], int] = field(default_factory=dict)
+    """By partition and type: records that wait, the oldest of them for more of the topic's retention than allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A rule that does not hold, and where: a type or a partition."""
+
+    rule: Rule
+    place: str
+    value: float
+    limit: float
+
+    @property
+    def text(self) -> str:
+        match self.rule:
+            case Rule.FAILED_WRITES:
+                return f"type {self.place}: {self.value:.1f} % of the last writes failed, the limit is {self.limit:g} %"
+            case Rule.LAG:
+                return f"{self.place}: {self.value:g} records up to the end of the log, the limit is {self.limit:g}"
+            case Rule.DISCREPANCY:
+                return f"{self.place}: its types are {self.value:g} records apart, the limit is {self.limit:g}"
+            case Rule.RETENTION:
+                return f"{self.place}: {self.value:g} records wait, {self.limit:g} % of the topic's retention is over"
+
+
+def measure(
+    state: LedgerState,
+    partitions: Iterable[Partition],
+    ends: Mapping[Partition, int],
+    expiring: Mapping[Partition, int] | None = None,
+) -> Measured:
+    """Measure these partitions and all types; `ends` are where the log ends, as far as it is known.
+
+    `expiring` are the offsets below which records have used up what they may of their retention.
+    """
+    writes = {name: each.outcomes for name, each in state.types.items()}
+    percents = {name: failed_percent(outcomes) for name, outcomes in writes.items()}
+    heads = {each: head for each in partitions if (head := state.of(each).position) is not None}
+    return Measured(
+        failed_writes_percent=failed_percent("".join(writes.values())),
+        failed_writes_percent_by_type={name: percent for name, percent in percents.items() if percent is not None},
+        lag_records={each: max(0, ends[each] - head) for each, head in heads.items() if each in ends},
+        discrepancy_records={each: discrepancy(state, each) for each in heads},
+        expiring_records={
+            (each, name): lane.deferred
+            for each, offset in (expiring or {}).items()
+            for name, lane in sorted(state.of(each).lanes.items())
+            if lane.deferred and max(lane.position, lane.counted_from) < offset
+        },
+    )
+
+
+def failed_percent(outcomes: str) -> float | None:
+    """The share of writes to the final place that failed; None if there was none."""
+    return 100.0 * outcomes.count(_FAILED) / len(outcomes) if outcomes else None
+
+
+def discrepancy(state: LedgerState, partition: Partition) -> int:
+    """How far the types of a partition are apart; a type of which nothing is unwritten is where the partition is."""
+    committed = [position for name in state.types if (position := state.position_of(partition, name)) is not None]
+    return max(committed) - min(committed) if committed else 0
+
+
+def gap_records(state: LedgerState, partition: Partition, name: str) -> int:
+    """How many offsets lie between a type and its partition."""
+    head, committed = state.of(partition).position, state.position_of(partition, name)
+    return 0 if head is None or committed is None else head - committed
+
+
+def breaches(found: Measured, limits: AlertLimits) -> Iterator[Breach]:
+    """Where a rule does not hold: failures and lag have to be below their limits, a discrepancy may reach its own."""
+    most = limits.failed_writes_percent_max
+    if most is not None:
+        for name, percent in sorted(found.failed_writes_percent_by_type.items()):
+            if percent >= most:
+                yield Breach(Rule.FAILED_WRITES, name, percent, most)
+    if limits.lag_records_max is not None:
+        for partition, lag in sorted(found.lag_records.items()):
+            if lag >= limits.lag_records_max:
+                yield Breach(Rule.LAG, str(partition), lag, limits.lag_records_max)
+    if limits.discrepancy_records_max is not None:
+        for partition, apart in sorted(found.discrepancy_records.items()):
+            if apart > limits.discrepancy_records_max:
+                yield Breach(Rule.DISCREPANCY, str(partition), apart, limits.discrepancy_records_max)
+    for (partition, name), records in sorted(found.expiring_records.items()):
+        yield Breach(Rule.RETENTION, f"type {name} in {partition}", records, limits.retention_percent_max)
+
+
+def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
+    """What the job file says of a rule; None: it is off."""
+    match rule:
+        case Rule.FAILED_WRITES:
+            return limits.failed_writes_percent_max
+        case Rule.LAG:
+            return limits.lag_records_max
+        case Rule.DISCREPANCY:
+            return limits.discrepancy_records_max
+        case Rule.RETENTION:
+            return limits.retention_percent_max
+
+
+def rule_fields(
+    state: LedgerState,
+    ends: Mapping[Partition, int],
+    limits: AlertLimits,
+    expiring: Mapping[Partition, int] | None = None,
+) -> dict[str, object]:
+    """The fields of `RULES_EVENT` for the partitions that a process holds, with the ends of the log there."""
+    found = measure(state, ends, ends, expiring)
+    broken = list(breaches(found, limits))
+    marks = {name: watermark_of(state, name) for name in state.types}
+    return {
+        "failed_writes_percent": found.failed_writes_percent,
+        "failed_writes_percent_by_type": dict(found.failed_writes_percent_by_type),
+        "lag_records": _named(found.lag_records),
+        "discrepancy_records": _named(found.discrepancy_records),
+        "position": _named({each: state.of(each).position for each in ends}),
+        "global_position": _named({each: state.global_position(each) for each in ends}),
+        "behind_records": {name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
+        "watermark": {name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None},
+        "alerts": {
+            rule.value: [each.text for each in broken if each.rule is rule]
+            for rule in Rule
+            if limit_of(rule, limits) is not None
+        },
+    }
+
+
+def _named(numbers: Mapping[Partition, int | None]) -> dict[str, int]:
+    return {str(partition): number for partition, number in numbers.items() if number is not None}

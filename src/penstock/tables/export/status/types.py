@@ -1,0 +1,133 @@
+"""How the types of an export stand: what is written of each, where it is behind, and its days. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from penstock.logs.log import Partition
+from penstock.status.model import Alert
+from penstock.tables.export.days.days import watermark_of
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState
+from penstock.tables.export.status.alerts import failed_percent, gap_records
+from penstock.tables.export.status.day_answers import instant, last_complete_day
+
+
+class TypeAlert(StrEnum):
+    TYPE_BEHIND = "type behind"
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStatus:
+    """A type that is behind in a partition."""
+
+    partition: Partition
+    position: int
+    gap_records: int
+    """Offsets between it and the partition's position."""
+    deferred: int
+    cause: Cause
+    since: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.number,
+            "position": self.position,
+            "gap_records": self.gap_records,
+            "deferred": self.deferred,
+            "cause": self.cause.value,
+            "since": self.since.isoformat(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TypeStatus:
+    """One type: what is written of it, where it is behind, and how its days stand."""
+
+    name: str
+    rows: int
+    files: int
+    size_bytes: int
+    gap_records: int
+    """Of the partition where it is furthest behind."""
+    lanes: tuple[LaneStatus, ...]
+    pending_renames: int
+    writes: int
+    """How many of the last writes are remembered; `failed_writes_percent` is of these."""
+    failed_writes_percent: float | None
+    watermark_ms: int | None
+    last_complete_day: Day | None
+    open_days: tuple[Day, ...]
+    reopened_days: tuple[Day, ...]
+
+    @property
+    def failing(self) -> bool:
+        return bool(self.pending_renames) or any(each.cause is Cause.FAILING for each in self.lanes)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "type": self.name,
+            "rows": self.rows,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "gap_records": self.gap_records,
+            "behind": [each.as_json() for each in self.lanes],
+            "pending_renames": self.pending_renames,
+            "writes": self.writes,
+            "failed_writes_percent": self.failed_writes_percent,
+            "watermark": instant(self.watermark_ms),
+            "last_complete_day": self.last_complete_day,
+            "open_days": list(self.open_days),
+            "reopened_days": list(self.reopened_days),
+        }
+
+
+def type_status(
+    state: LedgerState,
+    name: str,
+    after_seconds: float,
+    now_ms: int | None = None,
+    unseen: Collection[tuple[str, Day]] = (),
+) -> TypeStatus:
+    """One type by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
+    known = state.types[name]
+    current = dict(sorted(state.current()))
+    lanes = [(each, here.lanes[name]) for each, here in current.items() if name in here.lanes]
+    return TypeStatus(
+        name=name,
+        rows=known.rows,
+        files=known.files,
+        size_bytes=known.size_bytes,
+        gap_records=max((gap_records(state, each, name) for each in current), default=0),
+        lanes=tuple(_lane(each, lane, current[each].position or 0) for each, lane in lanes),
+        pending_renames=sum(each.type == name for each in state.pending),
+        writes=len(known.outcomes),
+        failed_writes_percent=failed_percent(known.outcomes),
+        watermark_ms=watermark_of(state, name, now_ms),
+        last_complete_day=last_complete_day(state, name, after_seconds, now_ms, unseen),
+        open_days=tuple(sorted(day for each, day in state.open_days if each == name)),
+        reopened_days=tuple(sorted(day for each, day in state.reopened if each == name)),
+    )
+
+
+def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
+    """The types that a person has to help; one that only waits for its rotation is well."""
+    for each in types:
+        failing = [lane for lane in each.lanes if lane.cause is Cause.FAILING]
+        if failing:
+            deferred = sum(lane.deferred for lane in failing)
+            since = min(lane.since for lane in failing)
+            text = f"type {each.name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
+            yield Alert(TypeAlert.TYPE_BEHIND, text)
+        if each.pending_renames:
+            text = f"type {each.name}: {each.pending_renames} files cannot be moved to their place"
+            yield Alert(TypeAlert.TYPE_BEHIND, text)
+
+
+def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
+    since = datetime.fromtimestamp(lane.since, UTC)
+    return LaneStatus(partition, lane.position, head - lane.position, lane.deferred, lane.cause, since)

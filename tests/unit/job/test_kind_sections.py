@@ -1,0 +1,125 @@
+"""A kind of table brings its own part of the job file: here one that only this test knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from penstock.job.checks.single_table import read_single_table
+from penstock.job.faults import Finding
+from penstock.job.sections.kind_section import KindSection, Parts, Reading
+from penstock.job.sections.models import JobFile, TableSection
+from penstock.job.sections.scalars import Positive, Text
+from penstock.job.sections.section import Section
+from penstock.job.spec import JobSpec, TableSpec, job_of
+from penstock.tables.kind import Kind
+from penstock.tables.registry import KINDS, check_jobs
+from tests.unit.job.conftest import BASE, Faults, Load
+
+TOY = BASE.replace("delta: {path: s3://lake/web}", "toy: {path: toys, colour: red}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToySpec(TableSpec):
+    kind = "toy"
+    colour: str
+    wheels: int
+
+
+class ToyTable(TableSection):
+    REQUIRED = ("path", "colour")
+
+    colour: Text = None
+
+
+class Parking(Section):
+    wheels: Positive = None
+
+
+class ToyFile(JobFile):
+    parking: Parking | None = None
+
+
+class ToySection(KindSection[ToyFile, ToyTable, Parts]):
+    name = ToySpec.kind
+    phrase = "for children"
+    table = ToyTable
+    file = ToyFile
+    signs = ("parking",)
+
+    def read(self, reading: Reading[ToyFile, ToyTable]) -> tuple[Parts, list[Finding]]:
+        parts, _, findings = read_single_table(reading)
+        if reading.section is not None and reading.section.colour == "grey":
+            findings.append(Finding(("table", "toy", "colour"), "is no colour"))
+        return parts, findings
+
+    def build(self, reading: Reading[ToyFile, ToyTable], parts: Parts, place: TableSpec) -> ToySpec:
+        assert reading.section is not None and reading.section.colour is not None
+        parking = reading.file.parking
+        wheels = parking.wheels if parking is not None else None
+        return ToySpec(place.path, place.quarantine_path, colour=reading.section.colour, wheels=wheels or 4)
+
+    def clash(self, job: JobSpec, other: JobSpec, other_path: Path) -> Finding | None:
+        return Finding(("table", "toy"), f"toys do not share a room with {other_path.name}")
+
+
+class ToyKind:
+    name = ToySpec.kind
+    section = ToySection()
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, "toy", cast(Kind, ToyKind()))
+
+
+@pytest.mark.usefixtures("toys")
+def test_a_kind_in_the_registry_loads_from_its_own_sections(load: Load, tmp_path: Path) -> None:
+    table = job_of(load(TOY + "parking: {wheels: 3}\n"), ToySpec).table
+    assert (table.path, table.quarantine_path) == (f"{tmp_path}/toys", f"{tmp_path}/toys_quarantine")
+    assert (table.kind, table.colour, table.wheels) == ("toy", "red", 3)
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (TOY.replace("red", "grey"), (7, "table.toy.colour", "is no colour")),
+        (TOY.replace("red", "[red]"), (7, "table.toy.colour", "expected a text, found a list")),
+        (TOY.replace(", colour: red", ""), (7, "table.toy.colour", "required key is missing")),
+        (TOY.replace("colour", "color"), (7, "table.toy.color", "unknown key; did you mean colour?")),
+        (TOY + "parkin: {wheels: 3}\n", (8, "parkin", "unknown key; did you mean parking?")),
+        (TOY + "parking: {weels: 3}\n", (8, "parking.weels", "unknown key; did you mean wheels?")),
+        (TOY + "days: {idle: 1m}\n", (8, "days", "has no meaning without table.export; remove it")),
+        (BASE + "parking: {wheels: 3}\n", (8, "parking", "has no meaning without table.toy; remove it")),
+        (TOY + "  delta: {path: b}\n", (7, "table.toy", "contradicts table.delta: give one of both")),
+        (
+            TOY.replace("  toy: {path: toys, colour: red}", "  {}") + "parking: {wheels: 3}\n",
+            (6, "table.toy", "required key is missing; delta is one table, "),
+        ),
+        (TOY.replace("path: toys", "path: ftp://toys/a"), (7, "table.toy.path", "unknown storage 'ftp://'")),
+    ],
+)
+def test_its_faults_are_told_beside_all_others(faults: Faults, text: str, fault: tuple[int, str, str]) -> None:
+    line, key, message = fault
+    assert [(at, where) for at, where, text in faults(text) if message in text] == [(line, key)]
+
+
+@pytest.mark.usefixtures("toys")
+@pytest.mark.parametrize("texts", [(TOY, BASE), (BASE, TOY)], ids=["first", "second"])
+def test_it_says_what_it_cannot_run_beside(tmp_path: Path, texts: tuple[str, str]) -> None:
+    paths = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    for path, text in zip(paths, texts, strict=True):
+        path.write_text(text, encoding="utf-8")
+    first, second = check_jobs(paths, {})
+    assert first.faults == ()
+    [fault] = second.faults
+    assert (fault.key, fault.message) == ("table.toy", "toys do not share a room with one.yaml")
+
+
+def test_what_is_in_no_registry_is_an_unknown_key(faults: Faults) -> None:
+    assert ("table.toy", True) in [(key, text.startswith("unknown key")) for _, key, text in faults(TOY)]
+    assert (8, "parking") in [(line, key) for line, key, _ in faults(BASE + "parking: {}\n")]

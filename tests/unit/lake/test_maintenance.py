@@ -1,0 +1,141 @@
+"""What compaction and vacuum of all kinds of tables share: groups, the merge's own checks, and the reports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvariantError
+from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.names import compacted_name, replayed_name, staged_name
+from penstock.lake.maintenance.compaction import Group, Limit, Merged, gather, group, swap
+from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, classify_all, delete_dead
+from penstock.lake.maintenance.merge import OneFile, Source, merge_files
+from penstock.lake.maintenance.reports import CompactReport
+from penstock.lake.storage import Entry
+from penstock.lake.storage.objects import MemoryStorage
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+
+
+@given(st.lists(st.integers(1, 20)), st.integers(1, 30), st.integers(1, 30))
+def test_neighbours_stay_in_order_and_go_over_no_limit_but_by_the_last(
+    weights: list[int], soft: int, firm: int
+) -> None:
+    found = list(gather(weights, Limit(lambda each: each, soft), Limit(lambda each: each, firm, firm=True)))
+    assert [each for one in found for each in one] == weights
+    for one in found:
+        assert sum(one[:-1]) < soft
+        assert sum(one) <= firm or len(one) == 1
+    for one, following in pairwise(found):
+        assert sum(one) >= soft or sum(one) + following[0] > firm, "nothing is cut off without need"
+
+
+@dataclass(frozen=True)
+class File:
+    size_bytes: int
+
+
+def test_a_file_alone_is_in_no_group() -> None:
+    files = [File(60), File(50), File(30), File(80), File(5)]
+    assert [each.files for each in group(files, 100)] == [(File(60), File(50)), (File(30), File(80))]
+
+
+def test_what_another_writer_took_away_is_neither_committed_nor_reported() -> None:
+    one, other, third = (Group((File(size), File(size))) for size in (1, 2, 3))
+    staged = {each: Merged(each, (StagedFile("", 0, "m", 7, 3),)) for each in (one, third)}
+    steps: list[str] = []
+    landed = swap([one, other, third], staged.get, lambda merged: merged[:1], steps.append)
+    assert landed == [staged[one]]
+    assert steps == ["compact_staged", "compact_committed"]
+    report = CompactReport.of(3, landed)
+    assert report == CompactReport(2, 1, 7, 2, 3, commits=1, dropped=2)
+    assert list(report.lines()) == ["2 files became 1, 7 rows, 2 bytes became 3; 2 groups left to another writer"]
+    assert list(CompactReport().lines()) == ["nothing to compact"]
+
+
+def stored(**columns: list[object]) -> MemoryStorage:
+    storage, sink = MemoryStorage(), pa.BufferOutputStream()
+    pq.write_table(pa.table(columns), sink)
+    storage.put("in", sink.getvalue().to_pybytes())
+    return storage
+
+
+def test_what_the_table_says_of_a_file_counts_and_not_what_the_file_holds() -> None:
+    storage = stored(DAY=["wrong", "wrong"], gone=[1, 2])
+    sink = OneFile(storage, "out", SCHEMA, "snappy", 1, {})
+    (output,) = merge_files(storage, [Source("in", {"day": pa.scalar("d1")})], SCHEMA, sink)
+    assert output.rows == 2, "also of a file that has none of the columns"
+    with storage.open_reader("out") as file:
+        assert pq.read_table(file).to_pylist() == [{"id": None, "day": "d1"}] * 2
+
+
+class LosesRows(OneFile):
+    def write(self, rows: pa.RecordBatch) -> None:
+        super().write(rows.slice(1))
+
+
+def test_a_merge_that_loses_a_row_and_a_file_that_is_no_parquet_are_refused() -> None:
+    storage = stored(id=[1, 2])
+    with pytest.raises(InvariantError, match="read 2 rows and wrote 1"):
+        merge_files(storage, [Source("in")], SCHEMA, LosesRows(storage, "out", SCHEMA, "snappy", 1, {}))
+    storage.put("in", b"no Parquet at all")
+    with pytest.raises(InvariantError, match="cannot read in") as caught:
+        merge_files(storage, [Source("in")], SCHEMA, OneFile(storage, "out", SCHEMA, "snappy", 1, {}), "do this")
+    assert caught.value.hint == "do this"
+
+
+class Gone(CanGo):
+    SLICE = "a slice that is over"
+    OUTPUT = "an output that is over"
+
+
+class Kept(Stays):
+    REPLAY = "a replay that goes on"
+    UNKNOWN = "unknown"
+
+
+def test_names_decide_and_a_dry_run_tells_the_same_and_deletes_nothing() -> None:
+    unique = "0" * 32
+    names = [
+        staged_name("topic", 0, 0, 5, unique),
+        compacted_name(3, unique),
+        replayed_name("1", unique),
+        replayed_name("by-hand", unique),
+        "notes.txt",
+    ]
+    storage = MemoryStorage()
+    for name in names:
+        storage.put(name, b"12")
+    rules = NameRules(lambda _: Gone.SLICE, lambda _: Gone.OUTPUT, lambda _: Kept.REPLAY)
+    entries = [Entry(name, 2, datetime(2026, 3, 2, tzinfo=UTC)) for name in names]
+    found = classify_all("lake", storage, entries, lambda each: rules.classify(each.path) or Kept.UNKNOWN)
+    steps: list[str] = []
+    dry, wet = (delete_dead([found], steps.append, dry_run=each) for each in (True, False))
+    assert dry.deleted == wet.deleted
+    assert sorted(each.path for each in storage.list()) == sorted(names[2:])
+    assert steps == ["vacuum_deleting"] * 2
+    assert list(wet.lines()) == [
+        f"lake/{names[0]}: a slice that is over",
+        f"lake/{names[1]}: an output that is over",
+        "2 files deleted, 4 bytes",
+        "1 kept: a replay that goes on",
+        "2 kept: unknown",
+    ]
+    assert wet.as_json() == {
+        "dry_run": False,
+        "deleted": [
+            {"table": "lake", "path": names[0], "size_bytes": 2, "reason": "a slice that is over"},
+            {"table": "lake", "path": names[1], "size_bytes": 2, "reason": "an output that is over"},
+        ],
+        "size_bytes": 4,
+        "kept": {"a replay that goes on": 1, "unknown": 2},
+        "dropped": [],
+    }

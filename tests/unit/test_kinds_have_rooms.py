@@ -1,0 +1,102 @@
+"""Only `tables/registry.py` and the room of a kind know that the kind exists; everything else asks a `Kind`."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.tables.registry import KINDS
+
+SOURCE = Path(__file__).parents[2] / "src"
+REGISTRY = "penstock.tables.registry"
+ROOMS = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.items()}
+
+THE_FORMAT = {"penstock.spark.jars": "the jars of the Delta format"}
+"""Where `delta` is the format of that name, as in `spark.read.format("delta")`, and no kind of table."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module outside the rooms and the registry."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
+        if name != REGISTRY and not any(f"{name}.".startswith(f"{room}.") for room in ROOMS.values()):
+            yield name, path
+
+
+def namings(tree: ast.Module) -> Iterator[str]:
+    """Every place of a module that imports a room, or names a kind in code or in a text for people."""
+    formats = {id(word) for node in ast.walk(tree) for word in _format_words(node)}
+    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if id(node) in formats or id(node) in docstrings:
+            continue
+        for word in _words(node):
+            for kind, room in ROOMS.items():
+                if word == kind or f"{word}.".startswith(f"{room}.") or re.search(rf"\btable\.{kind}\b", word):
+                    yield f"{getattr(node, 'lineno', '?')}: {word}"
+
+
+def _format_words(node: ast.AST) -> list[ast.expr]:
+    """What tells Spark in which format a table is."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="format"), args=args):
+            return args
+        case _:
+            return []
+
+
+def _words(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Constant(value=str() as text):
+            return [text]
+        case ast.Import(names=names):
+            return [each.name for each in names]
+        case ast.ImportFrom(module=str() as module, names=names):
+            return [module, *(f"{module}.{each.name}" for each in names)]
+        case ast.Attribute(attr=word) | ast.Name(id=word) | ast.arg(arg=word) | ast.keyword(arg=str() as word):
+            return [word]
+        case ast.ClassDef(name=word) | ast.FunctionDef(name=word):
+            return [word]
+        case _:
+            return []
+
+
+@pytest.mark.parametrize(("module", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
+def test_no_module_outside_its_room_names_a_kind(module: str, path: Path) -> None:
+    found = [] if module in THE_FORMAT else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from penstock.tables.export.spec import ExportSpec",
+        "from penstock.tables import export",
+        "import penstock.tables.delta.kind",
+        "if job.table.kind == 'export': pass",
+        "section = file.table.delta",
+        "open(export=True)",
+        "def compact(export): pass",
+        "hint = f'change table.delta.path of {job}'",
+    ],
+)
+def test_a_module_that_names_a_kind_is_found_out(text: str) -> None:
+    assert list(namings(ast.parse(text)))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rows = spark.read.format('delta').load(path)",
+        "from penstock.lake.delta.table import Table",
+        '"""How table.delta came to be."""',
+        "import deltalake",
+        "kind_of(job).summary(job)",
+    ],
+)
+def test_the_format_and_the_library_are_no_kind(text: str) -> None:
+    assert not list(namings(ast.parse(text)))

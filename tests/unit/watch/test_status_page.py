@@ -1,0 +1,71 @@
+"""What only one kind of table tells is shown by `status` without a word about that kind anywhere else."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.status import print_status
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.state import DeltaPartition, Totals
+from penstock.logs.log import Bounds, Partition
+from penstock.proof.invariants import LogFacts
+from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.status.frame import TableView, job_status
+from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
+from tests.small_table import small_job
+
+ZERO = Partition("orders", "id", 0)
+
+
+class Leak(StrEnum):
+    TANK_LEAKS = "tank leaks"
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> JobStatus:
+    """A kind of table with a level in every partition, as a test makes it up."""
+    state = DeltaPartition(position=8, token=3, origin=0, totals=Totals(read=8, written=8))
+    incarnations = TopicIncarnations((ZERO,), fingerprints={"orders": topic_fingerprint("id")})
+    table = TableView(7, incarnations, {ZERO: state}, commits=())
+    log = LogView(LogFacts({"orders": "id"}, {ZERO: Bounds(5, 10)}), mirrored={ZERO: 8})
+
+    def leveled(each: PartitionStatus) -> PartitionStatus:
+        level = PartitionColumn("level", "level", "position", 4)
+        return replace(each, further=(level,), needed_position=4, shown_position=4)
+
+    common = job_status(small_job("127.0.0.1:1", "orders", tmp_path), table, log, leveled)
+    tanks = Section("tanks", [{"tank": "north"}], ("tank", "litres"), (("north", "12"),), ("a tank leaks",))
+    return replace(common, sections=(tanks,), alerts=(*common.alerts, Alert(Leak.TANK_LEAKS, "north leaks")))
+
+
+def lines_of(found: JobStatus) -> list[list[str]]:
+    printed = io.StringIO()
+    print_status(found, Console(file=printed, width=200))
+    return [line.split() for line in printed.getvalue().splitlines()]
+
+
+def test_its_columns_stand_where_they_belong_and_its_section_before_the_commits(found: JobStatus) -> None:
+    lines = lines_of(found)
+    assert lines[1][:5] == ["partition", "position", "level", "end", "lag"]
+    assert lines[2][:5] == ["orders/0", "8", "4", "10", "2"]
+    assert lines[3:6] == [["tank", "litres"], ["north", "12"], ["a", "tank", "leaks"]]
+    assert lines[6][0] == "version"
+    assert lines[-1] == ["!", "north", "leaks"]
+
+
+def test_its_values_have_keys_of_their_own(found: JobStatus) -> None:
+    told = found.as_json()
+    assert told["tanks"] == [{"tank": "north"}]
+    assert told["partitions"][0]["level"] == 4
+    assert told["alerts"][-1] == {"kind": "tank_leaks", "text": "north leaks"}
+
+
+def test_what_it_still_needs_of_the_log_is_what_a_gap_is_measured_from(found: JobStatus) -> None:
+    assert [each.kind for each in found.alerts] == [AlertKind.GAP_AHEAD, Leak.TANK_LEAKS]
+    assert found.alerts[0].text == "orders/0: the log no longer has offsets [4, 5)"
