@@ -27,46 +27,44 @@ PAGE_HEAD = """\
 # Metrics
 
 `penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`, for all
-jobs of the process together. Without it, or with `0`, nothing listens. Everything is counted from the start of the
-process; what a table holds since its beginning is told by `penstock status`.
+jobs of the process together. Without it, or with `0`, no port is opened. Counters start at 0 with the process;
+`penstock status` shows the totals of a table since its beginning.
 
-What is labelled by partition is there for the partitions that the process holds, and goes when it loses them.
+Metrics with the label `partition` exist for the partitions that the process holds, and disappear when it loses them.
 
-This page is made from `src/penstock/watch/metrics.py` and from what each kind of table declares.
+This page is generated from `src/penstock/watch/metrics.py` and from the metrics that each kind of table declares.
 """
 
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
-JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times that the job ended with an error.")
-RETRIES = Metric("penstock_retries_total", "counter", "Passing errors after which the job tried again.")
-CLAIMS_HELD = Metric(
-    "penstock_claims_held", "gauge", "Partitions that this process holds a claim of; 0 without claims."
-)
+JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times the job ended with an error.")
+RETRIES = Metric("penstock_retries_total", "counter", "Transient errors after which the job retried.")
+CLAIMS_HELD = Metric("penstock_claims_held", "gauge", "Partitions claimed by this process; 0 without claims.")
 
 BATCHES = Metric(
     "penstock_batches_total", "counter", "Batches committed; kind is new, or behind for types that catch up.",
     ("job", "kind"),
 )  # fmt: skip
 BATCH_SECONDS = Metric(
-    "penstock_batch_seconds", "histogram", "Seconds from the beginning of a batch's Spark job to its commit."
+    "penstock_batch_seconds", "histogram", "Seconds from the start of a batch's Spark job to its commit."
 )
-LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "When the last batch was committed, unix time.")
+LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "Unix time of the last committed batch.")
 RECORDS_READ = Metric(
-    "penstock_records_read_total", "counter", "Records that committed batches read, also those read again for a type."
+    "penstock_records_read_total", "counter", "Records of committed batches, including those read again for a type."
 )
 RECORDS_WRITTEN = Metric("penstock_records_written_total", "counter", "Records that became rows.")
 RECORDS_QUARANTINED = Metric("penstock_records_quarantined_total", "counter", "Records that went to quarantine.")
-RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records that the job leaves out by its rules.")
+RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records left out by the job file's rules.")
 FILES_WRITTEN = Metric("penstock_files_written_total", "counter", "Data files of committed batches.")
 BYTES_WRITTEN = Metric("penstock_bytes_written_total", "counter", "Bytes of these files.")
 SLICES_REFUSED = Metric(
     "penstock_slices_refused_total", "counter", "Slices that the table refused because of another owner."
 )
 SLICES_DROPPED = Metric(
-    "penstock_slices_dropped_total", "counter", "Slices left uncommitted because their claim was lost meanwhile."
+    "penstock_slices_dropped_total", "counter", "Slices not committed because their claim was lost."
 )
 MIRROR_FAILURES = Metric(
-    "penstock_mirror_failures_total", "counter", "Times that positions could not be shown in the consumer group."
+    "penstock_mirror_failures_total", "counter", "Times positions could not be mirrored to the consumer group."
 )
 
 OF_ALL_JOBS = (

@@ -27,7 +27,7 @@ LAG_RECORDS = Metric(
     "penstock_lag_records", "gauge", "Offsets between the position and the end of the log.", ("job", "partition")
 )
 DISCREPANCY_RECORDS = Metric(
-    "penstock_discrepancy_records", "gauge", "How far the types are apart; one that is up to date is at the position.",
+    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position.",
     ("job", "partition"),
 )  # fmt: skip
 FAILED_WRITES_PERCENT = Metric(
@@ -38,29 +38,31 @@ FAILED_WRITES_ALL_PERCENT = Metric(
     "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
 )
 ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a rule with a limit does not hold: failed_writes, lag, discrepancy, retention.",
+    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
     ("job", "rule"),
 )  # fmt: skip
 TYPE_BEHIND_RECORDS = Metric(
-    "penstock_type_behind_records", "gauge", "Offsets by which a type is behind where it is furthest behind.",
+    "penstock_type_behind_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_WATERMARK = Metric(
-    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; it never falls.",
+    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; never decreases.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_FAILING = Metric(
-    "penstock_type_failing", "gauge", "1 from when a type could not be written until it is written again.",
+    "penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_FAILURES = Metric(
-    "penstock_type_failures_total", "counter", "Times that a type could not be written for a new reason.",
+    "penstock_type_failures_total", "counter", "Times a type could not be written for a new reason.",
     ("job", "type"),
 )  # fmt: skip
 DAYS_COMPLETED = Metric("penstock_days_completed_total", "counter", "Days that became complete.", ("job", "type"))
-DAYS_REOPENED = Metric("penstock_days_reopened_total", "counter", "Complete days that got late rows.", ("job", "type"))
+DAYS_REOPENED = Metric(
+    "penstock_days_reopened_total", "counter", "Complete days that received late rows.", ("job", "type")
+)
 DAY_MARKER_FAILURES = Metric(
-    "penstock_day_marker_failures_total", "counter", "Times that a day's marker file could not be written."
+    "penstock_day_marker_failures_total", "counter", "Times a day's marker file could not be written."
 )
 
 METRICS = (
