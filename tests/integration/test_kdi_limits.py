@@ -14,6 +14,7 @@ from penstock.embedded.broker import Cluster
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import FencedError
+from penstock.events import Event, Retrying
 from penstock.lake.state import Totals
 from penstock.plan import GapError
 from tests.kafka import Produce, Topics
@@ -54,9 +55,9 @@ def test_l6_a_broker_that_is_away_at_the_start_is_waited_for(tmp_path: Path, spa
         reasons: list[str] = []
 
         class Helper(Recorder):
-            def event(self, name: str, **fields: object) -> None:
-                if name == "retrying":
-                    reasons.append(f"{fields['reason']} {fields['detail']}")
+            def event(self, event: Event) -> None:
+                if isinstance(event, Retrying):
+                    reasons.append(f"{event.reason} {event.detail}")
                     Cluster.start(tmp_path / "kafka")
 
         pipe.run_to_end(retries=3, heard=Helper())

@@ -26,7 +26,7 @@ import pytest
 
 from penstock.engine.ownership import TopicRecreatedError
 from penstock.errors import UserError
-from penstock.events import RULES_EVENT
+from penstock.events import RulesMeasured
 from penstock.failpoints import Reach
 from penstock.plan import GapError
 from penstock.tables.export.catching_up.waiting import LOOK_SECONDS
@@ -258,7 +258,7 @@ def test_waiting_records_that_retention_took_stop_their_type_alone_or_are_counte
         assert story.written() == [0, 2, 4, 6, 7, 8, 9, 10], "A and C go on"
         [told] = story.export.heard.named("type stopped by a gap")
         assert (told["type"], story.global_position) == ("B", 1)
-        [alert] = story.export.heard.named(RULES_EVENT)[-1]["alerts"]["retention"]
+        [alert] = story.export.heard.named(RulesMeasured.name)[-1]["alerts"]["retention"]
         assert alert.startswith("type B in ")
     with pytest.raises(GapError) as stopped:
         story.run_to_end()

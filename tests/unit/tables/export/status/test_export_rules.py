@@ -20,7 +20,7 @@ from penstock.tables.export.status.alerts import (
     failed_percent,
     gap_records,
     measure,
-    rule_fields,
+    measured_rules,
 )
 
 ZERO = Partition("events", "life-1", 0)
@@ -170,7 +170,8 @@ def test_each_rule_is_switched_on_alone(limits: AlertLimits, rule: Rule) -> None
 
 def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
     state = ledger(100, {"a": 40}, a="01", b="11")
-    assert rule_fields(state, {ZERO: 130}, AlertLimits(lag_records_max=30, discrepancy_records_max=100)) == {
+    found = measured_rules(state, {ZERO: 130}, AlertLimits(lag_records_max=30, discrepancy_records_max=100))
+    assert found.facts() == {
         "failed_writes_percent": 25.0,
         "failed_writes_percent_by_type": {"a": 50.0, "b": 0.0},
         "lag_records": {"events/0": 30},
@@ -188,12 +189,9 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
 
 
 def test_a_process_that_holds_nothing_tells_of_no_partition() -> None:
-    fields = rule_fields(ledger(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
-    assert (fields["lag_records"], fields["discrepancy_records"], fields["alerts"]) == (
-        {},
-        {},
-        {"lag": [], "retention": []},
-    )
+    found = measured_rules(ledger(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
+    assert (found.lag_records, found.discrepancy_records) == ({}, {})
+    assert found.alerts == {"lag": [], "retention": []}
 
 
 # retention
