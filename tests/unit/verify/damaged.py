@@ -71,7 +71,7 @@ def append_bad(root: ExportRoot) -> None:
     life = root.table.life
     assert life is not None
     QuarantineTable(root.job, Environment(), life).append_listed(
-        [Listed(each, found.number, "", found.files) for each, found in listings.items() if found is not None]
+        [Listed(each, found.number, found.files) for each, found in listings.items() if found is not None]
     )
 
 

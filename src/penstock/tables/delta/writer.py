@@ -29,14 +29,7 @@ BYTES_UNBOUNDED = str(2**31 - 1)
 class BatchWriter:
     """Writes batches of one job to staged files of its table."""
 
-    def __init__(
-        self,
-        job: JobSpec,
-        spark: SparkSession,
-        table: Table,
-        log: Log,
-        environment: Environment,
-    ) -> None:
+    def __init__(self, job: JobSpec, spark: SparkSession, table: Table, log: Log, environment: Environment) -> None:
         self.job = job
         self.spark = spark
         self.table = table

@@ -158,7 +158,7 @@ def _closed_days(
     days: dict[str, list[DataFile]] = {}
     for file in files_of_type(table.storage, name, table.job.name, spaces):
         days.setdefault(file.day, []).append(file)
-    after = table.days.complete_after_seconds
+    after = table.export.days.complete_after_seconds
     now_ms = int(table.environment.now() * MILLIS_PER_SECOND)
     for day in sorted(days):
         if (all_days and day != max(days)) or is_complete(state, name, day, after, now_ms):

@@ -88,7 +88,7 @@ class Export:
     def _listed(self, partitions: Iterable[Partition]) -> list[Listed]:
         ledger = self.files.state()
         return [
-            Listed(each, listing.number, "", listing.files)
+            Listed(each, listing.number, listing.files)
             for each in partitions
             if (listing := ledger.of(each).listing) is not None and self.quarantine.lacks(each, listing.number)
         ]

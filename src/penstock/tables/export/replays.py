@@ -6,7 +6,6 @@ carries the same number. Only the newest run can still owe its removal: whoever 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from penstock.flow.write.report import Share
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, WrittenRecord
+from penstock.tables.export.ledger.proposal import written_record
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.quarantine.replayed import ReplayRun
@@ -134,13 +134,6 @@ def _written(shares: Shares) -> dict[str, WrittenRecord]:
     found: dict[str, WrittenRecord] = {}
     for named in shares.values():
         for name, share in named.items():
-            if not share.files:
-                continue
-            before = found.get(name, WrittenRecord(0, 0, 0))
-            found[name] = WrittenRecord(
-                before.rows + share.counts.written,
-                before.files + len(share.files),
-                before.size_bytes + sum(file.size_bytes for file in share.files),
-                dict(Counter(before.days) + Counter(share.days)),
-            )
+            if share.files:
+                found[name] = found.get(name, WrittenRecord(0, 0, 0)) + written_record(share)
     return found

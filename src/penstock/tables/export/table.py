@@ -14,7 +14,7 @@ from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import grown, respelled
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
-from penstock.job.spec import DaysSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
@@ -23,8 +23,7 @@ from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.export.files.finishing import Finishing
-from penstock.tables.export.files.lost_ledger import refuse_files_without_ledger
-from penstock.tables.export.files.unknown_files import refuse_older_ledger
+from penstock.tables.export.files.unknown_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
 from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, TypeRecord
@@ -34,11 +33,9 @@ from penstock.tables.export.ledger.proposal import (
     LedgerPart,
     RoutedPart,
     check,
-    fence_record,
+    entry_records,
     kind_of,
     refuse_strangers,
-    slice_record,
-    start_record,
     without_lanes,
 )
 from penstock.tables.export.ledger.routing import Routing
@@ -90,10 +87,6 @@ class ExportTable:
         self._probed: set[str] = set()
 
     @property
-    def days(self) -> DaysSpec:
-        return self.export.days
-
-    @property
     def life(self) -> int | None:
         """The fingerprint of this ledger, which another one of the same job and root does not have; None: no ledger."""
         return self.ledger.refresh().life
@@ -127,8 +120,7 @@ class ExportTable:
         def decide(state: LedgerState) -> Draft | None:
             nonlocal refused, accepted
             refuse_strangers(parts, state)
-            checked = check([without_lanes(part, state) for part in parts], state)
-            accepted, refused = checked.accepted, checked.refused
+            accepted, refused = check([without_lanes(part, state) for part in parts], state)
             if not accepted:
                 return None
             self.environment.reach("checked")
@@ -186,10 +178,8 @@ class ExportTable:
         return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
-        slices = tuple(
-            slice_record(part, state.of(part.partition)) for part in draft.parts if isinstance(part, RoutedPart)
-        )
-        after = self.days.complete_after_seconds
+        starts, fences, slices = entry_records(draft.parts, state)
+        after = self.export.days.complete_after_seconds
         leftover = self.finishing.leftover
         now = self.environment.now()
         now_ms = int(now * MILLIS_PER_SECOND)
@@ -200,8 +190,8 @@ class ExportTable:
             job=self.job.name,
             batch_id=draft.batch_id,
             at=now,
-            starts=tuple(start_record(part) for part in draft.parts if isinstance(part, StartPart)),
-            fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
+            starts=starts,
+            fences=fences,
             slices=slices,
             types=draft.types,
             idle=tuple(draft.idle.items()),

@@ -61,12 +61,7 @@ class ExportWriter:
     """Writes batches of a routed job to staged files of its types."""
 
     def __init__(
-        self,
-        job: JobSpec[ExportSpec],
-        spark: SparkSession,
-        table: ExportTable,
-        log: Log,
-        environment: Environment,
+        self, job: JobSpec[ExportSpec], spark: SparkSession, table: ExportTable, log: Log, environment: Environment
     ) -> None:
         self._job = job
         self._table = table

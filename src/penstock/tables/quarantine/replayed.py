@@ -10,7 +10,7 @@ it is worked out from the data commit alone, so it can be done any number of tim
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,7 +28,7 @@ from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_of, placed
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file
+from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file, where
 
 _KIND = "replay"
 _KEYS = ("job", "topic_id", "partition", "offset")
@@ -147,7 +147,8 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
                 continue
             if file.path not in rewrites:
                 rewrites[file.path] = _rewrite(quarantine, file, run)
-            actions += _actions(quarantine, file, rewrites[file.path])
+            if rewrites[file.path].removed:
+                actions += replacement(quarantine, file, rewrites[file.path].files)
         return Change(
             actions,
             {replay_key(quarantine.job): run.number},
@@ -167,14 +168,6 @@ class _Rewrite:
     files: tuple[StagedFile, ...] = ()
 
 
-def _actions(table: Table, file: QuarantineFile, rewrite: _Rewrite) -> list[AddAction | RemoveAction]:
-    if not rewrite.removed:
-        return []
-    now_ms = int(table.environment.now() * 1000)
-    removal = RemoveAction(file.path, True, now_ms, file.size_bytes, {})
-    return [removal, *(table.add_action(each) for each in rewrite.files)]
-
-
 def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
     return any(
         file.may_hold(partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
@@ -182,34 +175,44 @@ def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
 
 
 def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
-    """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
     gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
     removed = sum(_count(_hits(rows, table.job, gone)) for rows in read_file(table, file, _KEYS))
     if not removed:
         return _Rewrite(0)
-    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
 
     def name() -> str:
         return replayed_name(str(run.number), uuid.uuid4().hex, owner_tag(table.job))
 
+    return _Rewrite(removed, rewritten(table, file, name, lambda rows: pc.invert(_hits(rows, table.job, gone))))
+
+
+def rewritten(
+    table: Table, file: QuarantineFile, name: Callable[[], str], stay: Callable[[pa.Table], pa.ChunkedArray]
+) -> tuple[StagedFile, ...]:
+    """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
+    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
     writer = StagedWriter(options, name, "", 0)
     try:
         for rows in read_file(table, file):
-            for batch in rows.filter(pc.invert(_hits(rows, table.job, gone))).to_batches():
+            for batch in rows.filter(stay(rows)).to_batches():
                 writer.write(batch)
-        return _Rewrite(removed, writer.finish())
+        return writer.finish()
     except BaseException:
         writer.abandon()
         raise
+
+
+def replacement(table: Table, file: QuarantineFile, files: Iterable[StagedFile]) -> list[AddAction | RemoveAction]:
+    """The actions that put other files in the place of one."""
+    removal = RemoveAction(file.path, True, int(table.environment.now() * 1000), file.size_bytes, {})
+    return [removal, *(table.add_action(each) for each in files)]
 
 
 def _hits(rows: pa.Table, job: str, gone: Mapping[Partition, pa.Array]) -> pa.ChunkedArray:
     """Which rows a run of the job wrote. A topic id alone names a life of a topic, whatever the topic is called."""
     hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
     for partition, offsets in gone.items():
-        same = pc.and_(
-            pc.equal(rows.column("topic_id"), partition.topic_id), pc.equal(rows.column("partition"), partition.number)
-        )
+        same = where(rows, topic_id=partition.topic_id, partition=partition.number)
         hits = pc.or_(hits, pc.and_(same, pc.is_in(rows.column("offset"), value_set=offsets)))
     return pc.fill_null(pc.and_(hits, pc.equal(rows.column("job"), job)), False)
 

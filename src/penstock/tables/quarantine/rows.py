@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -149,8 +150,7 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
         if not file.may_hold(partition, offset, offset):
             continue
         for rows in own_rows(table, file):
-            here = pc.and_(pc.equal(rows.column("partition"), partition), pc.equal(rows.column("offset"), offset))
-            found += rows.filter(pc.and_(here, pc.equal(rows.column("topic"), topic))).to_pylist()
+            found += rows.filter(where(rows, topic=topic, partition=partition, offset=offset)).to_pylist()
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
 
 
@@ -174,7 +174,7 @@ def repeated_rows(table: Table) -> Places:
 def without_places(rows: pa.Table, places: Places) -> pa.Table:
     """The rows that are not at one of the places."""
     for (topic_id, partition), offsets in places.items():
-        here = pc.and_(pc.equal(rows.column("topic_id"), topic_id), pc.equal(rows.column("partition"), partition))
+        here = where(rows, topic_id=topic_id, partition=partition)
         rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))
     return rows
 
@@ -183,6 +183,11 @@ def partitions_of(rows: pa.Table) -> list[Partition]:
     """The partitions, with their topic's life, that rows came from."""
     places = rows.select(["topic", "topic_id", "partition"]).group_by(["topic", "topic_id", "partition"]).aggregate([])
     return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
+
+
+def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
+    """Which rows have these values in the columns of these names."""
+    return reduce(pc.and_, (pc.equal(rows.column(name), value) for name, value in values.items()))
 
 
 def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
@@ -198,12 +203,8 @@ def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
     together = sized.drop_columns(["value"])
     if before is not None:
         together = pa.concat_tables([before, together])
-    order = [
-        ("quarantined_at", "descending"),
-        ("topic", "ascending"),
-        ("partition", "ascending"),
-        ("offset", "descending"),
-    ]
+    up, down = "ascending", "descending"
+    order = [("quarantined_at", down), ("topic", up), ("partition", up), ("offset", down)]
     return together.take(pc.sort_indices(together, order)[:limit])
 
 

@@ -64,7 +64,6 @@ class Listed:
     partition: Partition
     end: int
     """Of the slice; for a routed job the number of the ledger entry. It grows with every listing of a partition."""
-    batch_id: str
     files: tuple[StagedFile, ...]
 
 
@@ -224,7 +223,7 @@ class Quarantine(QuarantineTable):
     def append(self, accepted: Iterable[AcceptedPart]) -> None:
         """Append the quarantine files of slices that were just committed."""
         self.append_listed(
-            Listed(part.partition, part.piece.end, "", part.quarantine_files)
+            Listed(part.partition, part.piece.end, part.quarantine_files)
             for part in accepted
             if isinstance(part, SlicePart) and part.quarantine_files
         )
@@ -251,7 +250,7 @@ class Quarantine(QuarantineTable):
     def _listed(self, partitions: set[Partition]) -> list[Listed]:
         """Search the data table's history for listings of this job, newest first."""
         return [
-            Listed(piece.place, piece.end, ours.batch, piece.files)
+            Listed(piece.place, piece.end, piece.files)
             for _, ours in commits_of(self._data.handle.history(), self._job.name)
             for piece in ours.slices
             if piece.place in partitions and piece.quarantine

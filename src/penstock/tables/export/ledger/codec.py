@@ -12,15 +12,7 @@ from penstock.errors import InvariantError
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.fold import DAMAGED
-from penstock.tables.export.ledger.state import (
-    Day,
-    LedgerState,
-    Rename,
-    RoutedPartition,
-    Stored,
-    TypeState,
-    Unfinished,
-)
+from penstock.tables.export.ledger.state import Day, LedgerState, Rename, RoutedPartition, Stored, TypeState, Unfinished
 
 VERSION = 2
 

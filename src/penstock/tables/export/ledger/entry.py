@@ -57,6 +57,10 @@ class WrittenRecord(Stored, frozen=True):
     size_bytes: int
     days: Mapping[Day, int] = msgspec.field(default_factory=dict)
 
+    def __add__(self, other: WrittenRecord) -> WrittenRecord:
+        days = {day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}}
+        return WrittenRecord(self.rows + other.rows, self.files + other.files, self.size_bytes + other.size_bytes, days)
+
 
 class TakenRecord(Stored, frozen=True):
     """What a catch-up slice did for a type: from which offset, and how many of its records it dealt with."""

@@ -277,10 +277,7 @@ def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]
     for lost in entry.dropped:
         before = after[lost.type]
         after[lost.type] = replace(
-            before,
-            rows=before.rows - lost.rows,
-            files=before.files - 1,
-            size_bytes=before.size_bytes - lost.size_bytes,
+            before, rows=before.rows - lost.rows, files=before.files - 1, size_bytes=before.size_bytes - lost.size_bytes
         )
     for name in {*wrote, *entry.failures}:
         outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * wrote.get(name, False)

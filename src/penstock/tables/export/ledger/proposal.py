@@ -76,13 +76,7 @@ class RoutedPart:
 LedgerPart = StartPart | FencePart | RoutedPart
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    accepted: tuple[LedgerPart, ...]
-    refused: tuple[Refusal, ...]
-
-
-def check(parts: Iterable[LedgerPart], state: LedgerState) -> Checked:
+def check(parts: Iterable[LedgerPart], state: LedgerState) -> tuple[tuple[LedgerPart, ...], tuple[Refusal, ...]]:
     """Split a proposal into what the ledger takes in this state and what it refuses, partition by partition."""
     accepted: list[LedgerPart] = []
     refused: list[Refusal] = []
@@ -92,7 +86,7 @@ def check(parts: Iterable[LedgerPart], state: LedgerState) -> Checked:
             accepted.append(part)
         else:
             refused.append(Refusal(part.partition, reason))
-    return Checked(tuple(accepted), tuple(refused))
+    return tuple(accepted), tuple(refused)
 
 
 def _refusal(part: LedgerPart, here: RoutedPartition) -> str | None:
@@ -154,17 +148,20 @@ def kind_of(accepted: tuple[LedgerPart, ...]) -> EntryKind:
     return EntryKind.START if any(isinstance(part, StartPart) for part in accepted) else EntryKind.FENCE
 
 
-def start_record(part: StartPart) -> StartRecord:
-    return StartRecord(part.partition, part.offset, part.token)
-
-
-def fence_record(part: FencePart) -> FenceRecord:
-    return FenceRecord(part.partition, part.token)
+def entry_records(
+    parts: tuple[LedgerPart, ...], state: LedgerState
+) -> tuple[tuple[StartRecord, ...], tuple[FenceRecord, ...], tuple[SliceRecord, ...]]:
+    """What parts become in an entry on top of a state."""
+    return (
+        tuple(StartRecord(each.partition, each.offset, each.token) for each in parts if isinstance(each, StartPart)),
+        tuple(FenceRecord(each.partition, each.token) for each in parts if isinstance(each, FencePart)),
+        tuple(slice_record(each, state.of(each.partition)) for each in parts if isinstance(each, RoutedPart)),
+    )
 
 
 def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:
     """What a slice will have done, on top of what the ledger holds of its partition."""
-    written = {name: _written(share) for name, share in part.written.items() if share.files}
+    written = {name: written_record(share) for name, share in part.written.items() if share.files}
     return SliceRecord(
         partition=part.partition,
         start=part.piece.start,
@@ -181,7 +178,7 @@ def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:
     )
 
 
-def _written(share: Share) -> WrittenRecord:
+def written_record(share: Share) -> WrittenRecord:
     size_bytes = sum(file.size_bytes for file in share.files)
     return WrittenRecord(share.counts.written, len(share.files), size_bytes, dict(share.days))
 

@@ -207,10 +207,16 @@ class LedgerState:
         waiting = [each.start for each in self.pending if _of(each, partition)]
         return min([here.position, *(lane.position for lane in here.lanes.values()), *waiting])
 
+    def lives(self) -> dict[str, list[str]]:
+        """The ids that each topic has had, in the order in which the ledger met them."""
+        found: dict[str, dict[str, None]] = {}
+        for each in self.partitions:
+            found.setdefault(each.topic, {})[each.topic_id] = None
+        return {topic: list(ids) for topic, ids in found.items()}
+
     def life_of(self, partition: Partition) -> int:
-        """Which life of its topic a partition belongs to, from 1 on, in the order in which the ledger met them."""
-        ids = list(dict.fromkeys(each.topic_id for each in self.partitions if each.topic == partition.topic))
-        return ids.index(partition.topic_id) + 1
+        """Which life of its topic a partition belongs to, from 1 on."""
+        return self.lives()[partition.topic].index(partition.topic_id) + 1
 
     def pending_types(self) -> frozenset[str]:
         return frozenset(each.type for each in self.pending)

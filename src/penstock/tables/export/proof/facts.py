@@ -15,9 +15,9 @@ from penstock.proof.findings import Check
 from penstock.proof.offsets.incarnations import TopicIncarnations
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.quarantine import QuarantineFiles
+from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.chain import Chain, TypeDay
 from penstock.tables.export.proof.proved import Proved, read_proved
 from penstock.tables.export.replays import last_run

@@ -229,12 +229,7 @@ class _Owned:
         self._topics: dict[str, set[str]] = {}
         for each in state.partitions:
             self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
-        self._ids: dict[str, list[str]] = {}
-        """Of each topic its incarnations, in the order in which the ledger met them."""
-        for each in state.partitions:
-            known = self._ids.setdefault(each.topic, [])
-            if each.topic_id not in known:
-                known.append(each.topic_id)
+        self._ids = state.lives()
         claims = {path.rsplit("/", 1)[-1]: job for path, job in _claims(table.storage)}
         self._other_jobs = set(claims.values()) - {self._job}
         self._other_spaces = {space for space, job in claims.items() if job != self._job}

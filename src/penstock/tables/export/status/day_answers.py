@@ -14,8 +14,8 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
+from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.state import Cause, Day, LedgerState
-from penstock.tables.export.opening import open_export
 from penstock.tables.export.spec import ExportSpec
 
 

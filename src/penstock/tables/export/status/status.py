@@ -25,9 +25,9 @@ from penstock.status.model import (
     RecordedGap,
     shown_path,
 )
+from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition
-from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.facts import incarnations_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec
 from penstock.tables.export.status.alerts import Measured, breaches, measure
