@@ -14,7 +14,7 @@ from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.keys import is_position_of
 from penstock.lake.delta.library import MissingTableError
-from penstock.lake.delta.table import Table, open_or_create, open_table
+from penstock.lake.delta.table import Table, find_table, open_or_create, open_table
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Batch, Log
@@ -25,7 +25,7 @@ from penstock.spark.failures import spark_errors
 from penstock.staging.reports import Written
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.delta.proof.verification import prove_table
+from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.replay_target import TableTarget
 from penstock.tables.delta.section import DeltaSection
 from penstock.tables.delta.spec import DeltaSpec
@@ -99,9 +99,8 @@ class DeltaKind:
         raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        try:
-            data = open_table(job.table, job.name, environment)
-        except MissingTableError:
+        data = find_table(job.table, job.name, environment)
+        if data is None:
             return Listings()
         marks = listed_marks(data.transactions())
         ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from penstock.flow.write.offset_ranges import count_of, offsets_of
-from penstock.lake.delta.keys import replay_key, total_key
 from penstock.lake.delta.table import Change
-from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch
 from penstock.staging.reports import Written
 from penstock.tables.delta.table import SingleTable
 from penstock.tables.delta.writer import BatchWriter
 from penstock.tables.quarantine.chunks import Chunk
 from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
-from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_number, run_record
+from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_change, run_number, run_record
 
 
 class TableTarget(Target[Written]):
@@ -48,18 +46,8 @@ class TableTarget(Target[Written]):
             if run_number(self._data) != run.number - 1:
                 return None
             self._data.check_schema(written.schema)
-            check_staged(self._data.storage(), written.files)
-            return Change(
-                actions=[self._data.add_action(each) for each in written.files],
-                transactions={replay_key(self._data.job): run.number, **self._totals(run)},
-                metadata=run_record(self._data.job, run, written.files),
-            )
+            rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
+            record = run_record(self._data.job, run, written.files)
+            return run_change(self._data, run.number, written.files, rows, record)
 
         return self._data.swap(decide)
-
-    def _totals(self, run: ReplayRun) -> dict[str, int]:
-        keys = {each: total_key(self._data.job, each, "replayed") for each in run.offsets}
-        return {
-            key: (self._data.transaction(key) or 0) + count_of(run.offsets[partition])
-            for partition, key in keys.items()
-        }

@@ -23,22 +23,21 @@ from penstock.flow.columns.fitting import respelled
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
-from penstock.lake.delta.keys import fingerprint, flow_key, replay_key, total_key
-from penstock.lake.delta.library import MissingTableError
+from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import missing_columns
-from penstock.lake.delta.table import Change, SchemaMovedError, Table, open_or_create, open_table
+from penstock.lake.delta.table import SchemaMovedError, Table, find_table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
-from penstock.lake.staged import StagedFileGoneError, check_staged
+from penstock.lake.staged import StagedFileGoneError
 from penstock.logs.log import Partition, Slice
-from penstock.tables.export.files.operations import FailedRename, gone_reason
+from penstock.tables.export.files.finishing import FailedRename, gone_reason
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.replayed import run_change, run_number
 
 
 def type_table_spec(place: TableSpec, name: str) -> TablePlace:
@@ -242,11 +241,9 @@ class DeltaTypes(ExportTable):
     def _table(self, name: str) -> Table | None:
         known = self._tables.get(name)
         if known is None:
-            try:
-                known = open_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
-            except MissingTableError:
-                return None
-            self._tables[name] = known
+            known = find_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
+            if known is not None:
+                self._tables[name] = known
         return known
 
     def _opened(self, name: str) -> Table:
@@ -274,32 +271,13 @@ def _take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:
     Raises `StagedFileGoneError` if a file is not there, and whatever a commit raises.
     """
     files = [_ordered_file(each) for each in renames]
-
-    def decide() -> Change | None:
-        if run_number(table) >= run:
-            return None
-        check_staged(table.storage(), files)
-        return Change(
-            actions=[table.add_action(each) for each in files],
-            transactions={replay_key(table.job): run, **_replayed_totals(table, renames)},
-            metadata=Provenance(
-                kind="replay",
-                job=table.job,
-                run=run,
-                rows=sum(each.rows for each in renames),
-                size_bytes=sum(each.size_bytes for each in renames),
-            ).metadata,
-        )
-
-    table.swap(decide)
-
-
-def _replayed_totals(table: Table, renames: Sequence[Rename]) -> dict[str, int]:
-    rows: Counter[str] = Counter()
+    rows: Counter[Partition] = Counter()
     for each in renames:
         # The keys of app transactions hold the topic id and no topic.
-        rows[total_key(table.job, Partition("", each.topic_id, each.partition), "replayed")] += each.rows
-    return {key: (table.transaction(key) or 0) + count for key, count in rows.items()}
+        rows[Partition("", each.topic_id, each.partition)] += each.rows
+    size_bytes = sum(each.size_bytes for each in renames)
+    record = Provenance(kind="replay", job=table.job, run=run, rows=rows.total(), size_bytes=size_bytes)
+    table.swap(lambda: None if run_number(table) >= run else run_change(table, run, files, rows, record.metadata))
 
 
 def _ordered_file(rename: Rename) -> StagedFile:

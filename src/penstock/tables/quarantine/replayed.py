@@ -1,6 +1,6 @@
 """The record of a replay run in the data table, and the removal of its rows from quarantine (RULES Q2).
 
-For an export the ledger stands for the data table (`tables.parquet.replaying`).
+For an export the ledger stands for the data table (`tables.export.replays`).
 
 The data commit of run N says which offsets it wrote; it is the truth. The removal carries the same number into the
 quarantine table. While that table's number is lower, rows are in both, and whoever comes next finishes the removal:
@@ -23,10 +23,11 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import owner_tag, replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
-from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.keys import replay_key, total_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_of, placed
 from penstock.lake.delta.table import Change, Table
+from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
 from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file, where
 
@@ -58,11 +59,9 @@ class Runs(Protocol):
 
     def last(self) -> int:
         """The number of the last run; 0 before the first."""
-        ...
 
     def owed(self, removed: int) -> Iterable[int]:
         """The runs whose rows may still be in a quarantine that knows the run `removed`."""
-        ...
 
     def find(self, number: int) -> ReplayRun | None: ...
 
@@ -94,6 +93,16 @@ class TableRuns:
 def run_number(table: Table) -> int:
     """The number of the last run that the loaded version knows; 0 before the first."""
     return table.transaction(replay_key(table.job)) or 0
+
+
+def run_change(
+    table: Table, number: int, files: Sequence[StagedFile], rows: Mapping[Partition, int], metadata: dict[str, Any]
+) -> Change:
+    """The commit that brings the files of a run into a table, with its number and what it adds to the counts."""
+    check_staged(table.storage(), files)
+    keys = {total_key(table.job, each, "replayed"): count for each, count in rows.items()}
+    totals = {key: (table.transaction(key) or 0) + count for key, count in keys.items()}
+    return Change([table.add_action(each) for each in files], {replay_key(table.job): number, **totals}, metadata)
 
 
 def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[str, Any]:

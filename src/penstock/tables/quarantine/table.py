@@ -18,10 +18,9 @@ from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
-from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.provenance import Provenance, commits_of
-from penstock.lake.delta.table import Change, Table, open_or_create, open_table
+from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
@@ -73,10 +72,7 @@ def quarantine_spec(job: JobSpec) -> TablePlace:
 
 def open_quarantine(job: JobSpec, environment: Environment | None = None) -> Table | None:
     """The quarantine table of a job, or None while there never was a bad record."""
-    try:
-        return open_table(quarantine_spec(job), job.name, environment)
-    except MissingTableError:
-        return None
+    return find_table(quarantine_spec(job), job.name, environment)
 
 
 def create_quarantine(job: JobSpec, environment: Environment) -> Table:
@@ -103,11 +99,8 @@ def refuse_earlier_table(job: JobSpec, environment: Environment) -> None:
     quarantine = open_quarantine(job, environment)
     if quarantine is None:
         return
-    try:
-        life = life_of(open_table(job.table, job.name, environment))
-    except MissingTableError:
-        life = None
-    refuse_earlier_life(job, life, quarantine)
+    table = find_table(job.table, job.name, environment)
+    refuse_earlier_life(job, None if table is None else life_of(table), quarantine)
 
 
 def adopt(job: JobSpec, life: int, environment: Environment) -> None:

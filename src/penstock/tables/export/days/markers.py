@@ -86,7 +86,7 @@ class DayMarkers:
 
     def marked(self) -> frozenset[TypeDay]:
         """The days of types that have a marker."""
-        parts = (each.path.removesuffix(".json").split("/") for each in self.storage.list(self.places.markers()))
+        parts = (each.path.removesuffix(".json").split("/") for each in self.storage.list(self.places.markers))
         return frozenset((each[-2], each[-1]) for each in parts)
 
     def _number(self, day: TypeDay) -> int | None:

@@ -16,6 +16,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.files.data_files import read_footer
+from penstock.tables.export.ledger.claimed import known_owner
 from penstock.tables.export.ledger.names import (
     NameSpace,
     claim_of,
@@ -120,7 +121,4 @@ def _is_of_another(storage: Storage, job: str, path: str) -> bool:
     found = parse_final_name(path)
     if found is None:
         return not is_own_output(path, job)
-    try:
-        return storage.read(claim_of(found.space)).decode() != job
-    except NotFoundError:
-        return False
+    return known_owner(storage, claim_of(found.space)) not in (None, job)

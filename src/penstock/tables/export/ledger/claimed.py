@@ -31,7 +31,7 @@ def claim_topics(storage: Storage, job: JobSpec, types: Iterable[str], topic_ids
     paths = [topic_claim(*each) for each in wanted]
     with ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool:
         # Looked at first: a job that is refused must leave no claim that keeps others away.
-        owners = list(pool.map(partial(_known_owner, storage), paths))
+        owners = list(pool.map(partial(known_owner, storage), paths))
         if all(each in (None, job.name) for each in owners):
             owners = list(pool.map(partial(_owner, storage, job.name), paths))
     for (topic_id, name), owner in zip(wanted, owners, strict=True):
@@ -60,7 +60,8 @@ def refuse_other_names(storage: Storage, job: JobSpec, space: NameSpace, topics:
             )
 
 
-def _known_owner(storage: Storage, path: str) -> str | None:
+def known_owner(storage: Storage, path: str) -> str | None:
+    """Which job has the claim; None if nobody has."""
     try:
         return storage.read(path).decode()
     except NotFoundError:

@@ -62,7 +62,8 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
     if entry.replay is not None:
         partitions |= _replayed(state.replay_run, partitions, entry.replay, entry.number)
     for partition, watermark_ms in entry.idle:
-        partitions[partition] = _idle(partitions[partition], watermark_ms)
+        here = partitions[partition]
+        partitions[partition] = replace(here, watermark_ms=later(here.watermark_ms, watermark_ms))
     reopened = {**state.reopened, **dict(entry.reopened)}
     return LedgerState(
         number=entry.number,
@@ -205,6 +206,7 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
     for name, took in taken.items():
         lane = lanes.pop(name)
         backfill = piece.end <= lane.counted_from
+        over = lane.cause is Cause.BACKFILL and piece.end >= lane.counted_from
         if name in rereads and name not in piece.written and rereads[name].start == took.start:
             # Nothing of the type was written there, so nothing of it can come twice.
             rereads[name] = replace(rereads[name], start=min(piece.end, rereads[name].end))
@@ -215,16 +217,12 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
             lanes[name] = replace(
                 lane,
                 position=piece.end,
-                cause=Cause.ROTATION if lane.cause is Cause.BACKFILL and not _in_backfill(lane, piece) else lane.cause,
+                cause=Cause.ROTATION if over else lane.cause,
                 deferred=left,
                 watermark_ms=later(lane.watermark_ms, piece.watermark_ms),
                 gap=lane.gap if backfill else lane.gap + took.gap,
             )
     return replace(here, lanes=lanes, totals=totals, rereads=rereads)
-
-
-def _in_backfill(lane: Lane, piece: SliceRecord) -> bool:
-    return piece.end < lane.counted_from
 
 
 def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float) -> RoutedPartition:
@@ -234,10 +232,6 @@ def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float)
     lane = Lane(here.origin, Cause.BACKFILL, here.position, since=at, routing=record.routing)
     rereads = {**here.rereads, name: Reread(here.origin, here.position)}
     return replace(here, lanes={**here.lanes, name: lane}, rereads=rereads)
-
-
-def _idle(here: RoutedPartition, watermark_ms: int) -> RoutedPartition:
-    return replace(here, watermark_ms=later(here.watermark_ms, watermark_ms))
 
 
 def later(one: int | None, other: int | None) -> int | None:
