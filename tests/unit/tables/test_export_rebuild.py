@@ -194,7 +194,7 @@ def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Pat
     rebuilt(root)
     assert root.state.number > 700
     assert quarantine_of(root).lacks(ZERO, root.state.number)
-    refuse_earlier_life(root.job, root.table.life, open_quarantine(root.job))
+    refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
 
 
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def commit_bad(root: ExportRoot, start: int, end: int) -> None:
 
 
 def quarantine_of(root: ExportRoot) -> QuarantineTable:
-    life = root.table.life
+    life = root.state.life
     assert life is not None
     return QuarantineTable(root.job, Environment(), life)
 

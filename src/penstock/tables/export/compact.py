@@ -197,7 +197,7 @@ def group_inputs(inputs: Iterable[Input], limit: int) -> Iterator[InputGroup]:
 
 
 def _compact_groups(table: ExportTable, groups: Sequence[InputGroup]) -> CompactReport:
-    entry_max = table.version + ENTRIES_TO_LAND_MAX
+    entry_max = table.state().number + ENTRIES_TO_LAND_MAX
     landed = swap(
         groups,
         lambda each: _merge(table, each, entry_max),

@@ -95,10 +95,6 @@ class DeltaTypes(ExportTable):
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         return ()
 
-    def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
-        """None: the tables of the types have looked at theirs, and committed them."""
-        return []
-
     def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
         """Let the tables take the files of replays, which are staged in them."""
         failed: list[FailedRename] = []

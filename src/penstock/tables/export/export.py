@@ -42,7 +42,7 @@ class Export:
         self.spec = job.table
         self.files = table
         self.environment = environment
-        life = table.life
+        life = table.state().life
         assert life is not None
         self.quarantine = QuarantineTable(job, environment, life)
         self.quarantine.finish_replay(LedgerRuns(table))

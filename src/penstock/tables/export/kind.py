@@ -79,7 +79,7 @@ class ExportKind:
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> TypesWriter:
         mine = job_of(job, ExportSpec)
         files = open_export(mine, environment)
-        refuse_earlier_life(job, files.life, open_quarantine(job, environment))
+        refuse_earlier_life(job, files.state().life, open_quarantine(job, environment))
         files.agree_on_types()
         return TypesWriter(mine, spark, files, log, environment)
 

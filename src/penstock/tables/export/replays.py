@@ -6,6 +6,7 @@ carries the same number. Only the newest run can still owe its removal: whoever 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -96,25 +97,22 @@ def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
 
 def _renames(table: ExportTable, entry: int, run: int, shares: Shares) -> Iterator[Rename]:
     """They belong to no slice: one that fails holds its type back, but no position of it."""
-    staged = [
-        (partition, name, share, file)
-        for partition, named in shares.items()
-        for name, share in named.items()
-        for file in share.files
-    ]
-    for number, (partition, name, share, file) in enumerate(staged):
-        yield Rename(
-            file.path,
-            table.replay_target(file, name, entry, number),
-            name,
-            partition.topic_id,
-            partition.number,
-            start=share.first or 0,
-            rows=file.rows,
-            size_bytes=file.size_bytes,
-            run=run,
-            stats=file.stats,
-        )
+    number = itertools.count()
+    for partition, named in shares.items():
+        for name, share in named.items():
+            for file in share.files:
+                yield Rename(
+                    file.path,
+                    table.replay_target(file, name, entry, next(number)),
+                    name,
+                    partition.topic_id,
+                    partition.number,
+                    start=share.first or 0,
+                    rows=file.rows,
+                    size_bytes=file.size_bytes,
+                    run=run,
+                    stats=file.stats,
+                )
 
 
 def raise_run(table: ExportTable, known: int) -> None:

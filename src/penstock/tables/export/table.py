@@ -86,15 +86,6 @@ class ExportTable:
         """Types whose own table did not take a commit, with the reason."""
         self._probed: set[str] = set()
 
-    @property
-    def life(self) -> int | None:
-        """The fingerprint of this ledger, which another one of the same job and root does not have; None: no ledger."""
-        return self.ledger.refresh().life
-
-    @property
-    def version(self) -> int:
-        return self.ledger.refresh().number
-
     def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
         """The ledger's word as of its newest entry, whatever partitions are asked for."""
         return self.ledger.refresh()
@@ -125,18 +116,15 @@ class ExportTable:
                 return None
             self.environment.reach("checked")
             routed = [part for part in accepted if isinstance(part, RoutedPart)]
-            check_staged(self.storage, self.files_to_move(routed))
-            check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
+            # Without renames the tables of the types have looked at the files, and committed them.
+            check_staged(self.storage, [file for part in routed for file in part.files] if renames else ())
+            check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
             return Draft(kind_of(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
         self.carry_leftover()
         return Outcome(number, accepted if number is not None else (), refused)
-
-    def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
-        """The staged files that become visible with the entry itself."""
-        return [file for part in parts for file in part.files]
 
     def carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
@@ -212,22 +200,13 @@ class ExportTable:
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""
-        life = state.life_of(part.partition)
+        life, place = state.life_of(part.partition), (part.partition.topic_id, part.partition.number)
         for name, share in part.written.items():
             for file in share.files:
                 folder = day_folder(name, str(file.partition_values["day"]))
                 target = f"{folder}/{final_name(self.space, part.partition, life, file.last_offset or 0)}"
                 start = part.takes.get(name, part.piece.start)
-                yield Rename(
-                    file.path,
-                    target,
-                    name,
-                    part.partition.topic_id,
-                    part.partition.number,
-                    start,
-                    rows=file.rows,
-                    size_bytes=file.size_bytes,
-                )
+                yield Rename(file.path, target, name, *place, start, rows=file.rows, size_bytes=file.size_bytes)
 
     def ahead_of(self, partition: Partition, name: str, start: int) -> int:
         """From which offset on a type lacks the records of a slice; files and positions land together, so all of it."""

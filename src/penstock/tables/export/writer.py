@@ -22,7 +22,6 @@ from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
 from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.policies import stopping_nothing
-from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause
@@ -68,10 +67,6 @@ class ExportWriter:
         self._listener = environment.listener
         self._failpoint = environment.failpoint
         self._batch_job = BatchJob(job, spark, log, environment, fanout_job)
-
-    @property
-    def checks(self) -> ReadChecks:
-        return self._batch_job.checks
 
     def write(
         self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, routing: str = ""

@@ -50,7 +50,9 @@ def chunks_of(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iter
     gathering = _Gathering(options)
     for file in own_files(quarantine):
         for rows in own_rows(quarantine, file):
-            for piece, lives in _pieces(choose(_with_error(rows, options.error_contains)), options.run_rows_max):
+            if options.error_contains:
+                rows = rows.filter(pc.match_substring(rows.column("error"), options.error_contains))
+            for piece, lives in _pieces(choose(rows), options.run_rows_max):
                 if not gathering.takes(piece, lives):
                     yield gathering.chunk()
                     gathering = _Gathering(options)
@@ -84,10 +86,6 @@ class _Gathering:
         # As a log would give them.
         ordered = rows.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
         return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(_span(rows, each) for each in partitions_of(rows)))
-
-
-def _with_error(rows: pa.Table, text: str) -> pa.Table:
-    return rows.filter(pc.match_substring(rows.column("error"), text)) if text else rows
 
 
 def _pieces(rows: pa.Table, rows_max: int) -> Iterator[tuple[pa.Table, dict[str, str]]]:

@@ -16,9 +16,7 @@ from penstock.errors import PenstockError
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.days.days import watermark_of
 from penstock.tables.export.ledger.names import Places
-from penstock.tables.export.ledger.state import Day, LedgerState
-
-TypeDay = tuple[str, Day]
+from penstock.tables.export.ledger.state import LedgerState, TypeDay
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from penstock.lake.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.days.markers import DayMarkers
 from penstock.tables.export.ledger.chain import Ledger
 from penstock.tables.export.ledger.names import Places, type_and_day
-from penstock.tables.export.ledger.state import Day, LedgerState, Rename, Unfinished
+from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay, Unfinished
 
 ACTS_AT_ONCE = 16
 
@@ -39,7 +39,7 @@ class Leftover:
 
     renames: tuple[FailedRename, ...] = ()
     removes: tuple[str, ...] = ()
-    marks: tuple[tuple[str, Day], ...] = ()
+    marks: tuple[TypeDay, ...] = ()
     """Days whose markers could not be changed, or wait for their files."""
 
     def __bool__(self) -> bool:
@@ -49,7 +49,7 @@ class Leftover:
     def orders(self) -> Unfinished:
         return Unfinished(tuple(each.rename for each in self.renames), self.removes, self.marks)
 
-    def holds_back(self, day: tuple[str, Day]) -> bool:
+    def holds_back(self, day: TypeDay) -> bool:
         """Whether a day is not as readers shall see it: a file of its type is not in place, or an old one of it is."""
         return any(each.rename.type == day[0] for each in self.renames) or any(
             type_and_day(path) == day for path in self.removes
@@ -149,7 +149,7 @@ class Finishing:
             self.environment.reach("marked")
         return replace(leftover, marks=tuple(sorted({*waiting, *markers.failed})))
 
-    def unseen(self, state: LedgerState) -> Counter[tuple[str, Day]]:
+    def unseen(self, state: LedgerState) -> Counter[TypeDay]:
         """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
         orders = state.unfinished
         if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
@@ -179,7 +179,7 @@ def finish(storage: Storage, orders: Unfinished, reach: Reach, placing: Placing 
     return Leftover((*waiting, *(placing or PlainFiles(storage)).place(ready, reach)), kept)
 
 
-def unseen_files(storage: Storage, orders: Unfinished, placing: Placing | None = None) -> Counter[tuple[str, Day]]:
+def unseen_files(storage: Storage, orders: Unfinished, placing: Placing | None = None) -> Counter[TypeDay]:
     """Per type and day the files that are not in their place yet, or still there although replaced; nothing is done."""
     there = _sizes(storage, orders.removes)
     unplaced = (placing or PlainFiles(storage)).unplaced(orders.renames)

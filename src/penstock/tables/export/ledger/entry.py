@@ -11,7 +11,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
-from penstock.tables.export.ledger.state import Cause, Day, Rename, Stored
+from penstock.tables.export.ledger.state import Cause, Day, Rename, Stored, TypeDay
 from penstock.tables.export.spec import TypeStart
 
 
@@ -128,7 +128,7 @@ class Entry(Stored, frozen=True):
     pending: tuple[Rename, ...] = ()
     """Renames of earlier entries that still cannot be done; all others are done (RULES L1, L4)."""
     pending_removes: tuple[str, ...] = ()
-    pending_marks: tuple[tuple[str, Day], ...] = ()
+    pending_marks: tuple[TypeDay, ...] = ()
     """Days whose markers earlier entries should have changed and could not."""
     dropped: tuple[Rename, ...] = ()
     """Pending renames that are given up because their staged files are gone; their rows count as vanished."""
@@ -136,8 +136,8 @@ class Entry(Stored, frozen=True):
     """See `LedgerState.retired`; 0 leaves it as it was."""
     failures: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Writes to the final place that failed since the last entry, by type."""
-    reopened: tuple[tuple[tuple[str, Day], int], ...] = ()
-    closed: tuple[tuple[str, Day], ...] = ()
+    reopened: tuple[tuple[TypeDay, int], ...] = ()
+    closed: tuple[TypeDay, ...] = ()
     """Days that are complete with this entry."""
     routings: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Routings that are new to the table, by id."""

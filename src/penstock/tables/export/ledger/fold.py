@@ -15,7 +15,6 @@ from penstock.tables.export.ledger.entry import Entry, ReplayRecord, SliceRecord
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import (
     Cause,
-    Day,
     Lane,
     LedgerState,
     Listing,
@@ -23,6 +22,7 @@ from penstock.tables.export.ledger.state import (
     Reread,
     RoutedFrom,
     RoutedPartition,
+    TypeDay,
     TypeState,
     Unfinished,
 )
@@ -84,7 +84,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
     )
 
 
-def _marks(state: LedgerState, entry: Entry) -> tuple[tuple[str, Day], ...]:
+def _marks(state: LedgerState, entry: Entry) -> tuple[TypeDay, ...]:
     """The days that the entry opens or closes, or whose files it replaces."""
     opened = (_days_of(entry) | _days_without_files(entry)) - state.open_days
     merged = [*entry.removes, *(each.target for each in entry.renames if each.waits)]
@@ -241,13 +241,13 @@ def later(one: int | None, other: int | None) -> int | None:
     return max(one, other)
 
 
-def _days_of(entry: Entry) -> frozenset[tuple[str, Day]]:
+def _days_of(entry: Entry) -> frozenset[TypeDay]:
     return frozenset(
         (name, day) for each in entry.writers for name, written in each.written.items() for day in written.days
     )
 
 
-def _days_without_files(entry: Entry) -> frozenset[tuple[str, Day]]:
+def _days_without_files(entry: Entry) -> frozenset[TypeDay]:
     """Days that an earlier entry may have closed before it turned out that their files cannot be put there."""
     found = (type_and_day(each.target) for each in entry.pending)
     return frozenset(each for each in found if each is not None)

@@ -10,7 +10,7 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.proposal import FencePart, Refusal, StartPart
-from penstock.lake.state import Totals
+from penstock.lake.state import Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
@@ -78,15 +78,11 @@ LedgerPart = StartPart | FencePart | RoutedPart
 
 def check(parts: Iterable[LedgerPart], state: LedgerState) -> tuple[tuple[LedgerPart, ...], tuple[Refusal, ...]]:
     """Split a proposal into what the ledger takes in this state and what it refuses, partition by partition."""
-    accepted: list[LedgerPart] = []
-    refused: list[Refusal] = []
-    for part in parts:
-        reason = _refusal(part, state.of(part.partition))
-        if reason is None:
-            accepted.append(part)
-        else:
-            refused.append(Refusal(part.partition, reason))
-    return tuple(accepted), tuple(refused)
+    judged = [(part, _refusal(part, state.of(part.partition))) for part in parts]
+    return (
+        tuple(part for part, reason in judged if reason is None),
+        tuple(Refusal(part.partition, reason) for part, reason in judged if reason is not None),
+    )
 
 
 def _refusal(part: LedgerPart, here: RoutedPartition) -> str | None:
@@ -194,19 +190,8 @@ def _deferred(part: RoutedPart) -> dict[str, DeferredRecord]:
 
 
 def _main_totals(part: RoutedPart) -> Totals:
-    counts = part.counted
-    deferred = sum(each.count for each in _deferred(part).values())
-    read = counts.read + deferred
-    return Totals(
-        read=read,
-        written=counts.written,
-        quarantined=counts.quarantined,
-        filtered=counts.filtered,
-        skipped=counts.skipped,
-        deferred=deferred,
-        holes=part.piece.end - part.piece.read_from - read,
-        gap=part.piece.gap,
-    )
+    counts, deferred = part.counted, sum(each.count for each in _deferred(part).values())
+    return slice_totals(part.piece, replace(counts, read=counts.read + deferred)) + Totals(deferred=deferred)
 
 
 def _catch_up_totals(part: RoutedPart, here: RoutedPartition) -> Totals:

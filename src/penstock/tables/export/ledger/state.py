@@ -15,6 +15,7 @@ from penstock.logs.log import EpochMark, Partition
 
 Day = str
 """`YYYY-MM-DD`, in UTC."""
+TypeDay = tuple[str, Day]
 
 
 class Cause(StrEnum):
@@ -125,7 +126,7 @@ class Unfinished(Stored, frozen=True):
 
     renames: tuple[Rename, ...] = ()
     removes: tuple[str, ...] = ()
-    marks: tuple[tuple[str, Day], ...] = ()
+    marks: tuple[TypeDay, ...] = ()
     """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
 
 
@@ -153,9 +154,9 @@ class LedgerState:
     """Of the last entry: nobody adds an entry before these acts are done or carried over (RULES L1)."""
     pending: tuple[Rename, ...] = ()
     """Renames that failed and were carried over (RULES L4)."""
-    reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)
+    reopened: Mapping[TypeDay, int] = field(default_factory=dict)
     """Days that got late rows after they were complete, with the watermark of that moment."""
-    open_days: frozenset[tuple[str, Day]] = frozenset()
+    open_days: frozenset[TypeDay] = frozenset()
     """Days that have rows and are not complete."""
     first_batch: str = ""
     """The batch id of the first entry: it tells this ledger from another one of the same job and root."""

@@ -19,14 +19,12 @@ from penstock.proof.findings import Check, Violation, ViolationKind, conclude, v
 from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, SliceRecord, TakenRecord
 from penstock.tables.export.ledger.names import type_and_day
-from penstock.tables.export.ledger.state import Day, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition, TypeDay
 from penstock.tables.export.spec import TypeStart
 
 SPANS_MAX = 100_000
 """Of all partitions together; beyond it neighbouring slices are checked as one."""
 _SPANS_OF_PARTITION_MIN = 16
-
-TypeDay = tuple[str, Day]
 
 
 def present(totals: Totals, deleted: int = 0) -> Totals:

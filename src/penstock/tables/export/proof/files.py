@@ -22,8 +22,8 @@ from penstock.tables.export.delta_types import type_table_spec
 from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
-from penstock.tables.export.ledger.state import LedgerState, Rename
-from penstock.tables.export.proof.chain import Chain, TypeDay
+from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
+from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_number
 

@@ -22,7 +22,7 @@ from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject
 from penstock.tables.export.ledger.state import RoutedPartition
-from penstock.tables.export.proof.facts import BrokenLedger, LedgerFacts, read_ledger
+from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
 from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
 from penstock.tables.export.proof.values import row_values
@@ -36,8 +36,8 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
     facts = ledger_facts(job, from_first=depth.every_entry)
     if facts is None:
         return NO_TABLE
-    if isinstance(facts, BrokenLedger):
-        return Proof(None, (facts.slices,))
+    if isinstance(facts, Check):
+        return Proof(None, (facts,))
     facts.table.refuse_other_names(job.log.topics)
     proof = prove(job, depth, open_log, provable(job, facts))
     keep_for_next(facts, proof.checks)
@@ -60,7 +60,7 @@ def provable(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Provable:
     )
 
 
-def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> LedgerFacts | BrokenLedger | None:
+def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> LedgerFacts | Check | None:
     """What the ledger tells, read once more if days were deleted since: their rows do not have to be there."""
     facts = read_ledger(job, from_first=from_first)
     if not isinstance(facts, LedgerFacts) or job.table.format != "parquet":

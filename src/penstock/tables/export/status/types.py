@@ -11,7 +11,7 @@ from typing import Any
 from penstock.logs.log import Partition
 from penstock.status.model import Alert, Section
 from penstock.tables.export.days.days import watermark_of
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, TypeDay
 from penstock.tables.export.status.alerts import failed_percent, gap_records
 from penstock.tables.export.status.day_answers import instant, last_complete_day
 
@@ -91,11 +91,7 @@ class TypeStatus:
 
 
 def type_status(
-    state: LedgerState,
-    name: str,
-    after_seconds: float,
-    now_ms: int | None = None,
-    unseen: Collection[tuple[str, Day]] = (),
+    state: LedgerState, name: str, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
 ) -> TypeStatus:
     """One type by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
     known = state.types[name]
