@@ -35,10 +35,6 @@ class TableFacts:
     """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
     replay_unfinished: bool
 
-    @property
-    def version(self) -> int:
-        return self.table.version
-
 
 def read_table(job: JobSpec) -> TableFacts | None:
     """Open the job's table and read its word; None while the job has not made one.

@@ -49,7 +49,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
     data = examine(storage, data_files(facts.table), columns, named_now(facts.table))
     quarantine = QuarantineFiles.of(job, facts.quarantine, facts.pending, life_of(facts.table))
     return Provable(
-        version=facts.version,
+        version=facts.table.version,
         states=facts.states,
         subject=_subject(facts),
         sources=Sources(storage, [TypeFiles(data.files)], quarantine.storage, quarantine.files, columns),

@@ -33,10 +33,6 @@ class LedgerRuns:
     table: ExportTable
 
     @property
-    def job(self) -> str:
-        return self.table.job.name
-
-    @property
     def path(self) -> str:
         return self.table.job.table.path
 

@@ -52,9 +52,6 @@ class Runs(Protocol):
     """Where the data commits of a job's runs are found."""
 
     @property
-    def job(self) -> str: ...
-
-    @property
     def path(self) -> str: ...
 
     def last(self) -> int:
@@ -73,10 +70,6 @@ class TableRuns:
     data: Table
 
     @property
-    def job(self) -> str:
-        return self.data.job
-
-    @property
     def path(self) -> str:
         return self.data.spec.path
 
@@ -87,7 +80,13 @@ class TableRuns:
         return range(removed + 1, self.last() + 1)
 
     def find(self, number: int) -> ReplayRun | None:
-        return find_run(self.data, number)
+        """Search the table's history for the commit of a run."""
+        with library_errors(self.path):
+            history = self.data.handle.history()
+        for _, ours in commits_of(history, self.data.job):
+            if ours.kind == _KIND and ours.run == number:
+                return ReplayRun(number, ours.batch, {each.place: each.ranges for each in ours.offsets})
+        return None
 
 
 def run_number(table: Table) -> int:
@@ -118,16 +117,6 @@ def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[st
     ).metadata
 
 
-def find_run(data: Table, number: int) -> ReplayRun | None:
-    """Search the data table's history for the commit of a run."""
-    with library_errors(data.spec.path):
-        history = data.handle.history()
-    for _, ours in commits_of(history, data.job):
-        if ours.kind == _KIND and ours.run == number:
-            return ReplayRun(number, ours.batch, {each.place: each.ranges for each in ours.offsets})
-    return None
-
-
 def finish_replay(runs: Runs, quarantine: Table) -> int:
     """Do the removals that runs still owe; returns how many rows were taken out."""
     removed = 0
@@ -135,7 +124,7 @@ def finish_replay(runs: Runs, quarantine: Table) -> int:
         run = runs.find(number)
         if run is None:
             raise InvariantError(
-                f"replay run {number} of {runs.job} was not finished and is not in the table's history any more",
+                f"replay run {number} of {quarantine.job} was not finished and is not in the table's history any more",
                 detail=f"records that it wrote to {runs.path} may still be in {quarantine.spec.path}",
                 hint="restore the table's log; until then a replay could write records twice",
             )

@@ -74,12 +74,7 @@ class Listing:
 
 
 def own_files(table: Table) -> list[QuarantineFile]:
-    """The files that may hold rows of the table's job, oldest first."""
-    return [file for file in all_files(table) if file.may_be_of(table.job)]
-
-
-def all_files(table: Table) -> list[QuarantineFile]:
-    """The files of all jobs in the version that the handle has loaded, oldest first."""
+    """The files that may hold rows of the table's job in the version that the handle has loaded, oldest first."""
     with library_errors(table.spec.path):
         found = active_files(table.handle, ("job", "partition", "offset"))
     files = [
@@ -94,7 +89,8 @@ def all_files(table: Table) -> list[QuarantineFile]:
         )
         for each in found
     ]
-    return sorted(files, key=lambda file: (file.modified_at_ms, file.offset_span or (0, 0), file.path))
+    mine = (file for file in files if file.may_be_of(table.job))
+    return sorted(mine, key=lambda file: (file.modified_at_ms, file.offset_span or (0, 0), file.path))
 
 
 def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
