@@ -117,11 +117,8 @@ def raise_run(table: ExportTable, known: int) -> None:
     So it is for a ledger that was begun anew over tables that are older, or of which an older copy was put back: a run
     with a number that was used before would count as done.
     """
-
-    def decide(state: LedgerState) -> Draft | None:
-        return Draft(EntryKind.REPLAY, replay=ReplayRecord(known)) if state.replay_run < known else None
-
-    table.append(decide)
+    begun = Draft(EntryKind.REPLAY, replay=ReplayRecord(known))
+    table.append(lambda state: begun if state.replay_run < known else None)
 
 
 def _written(shares: Shares) -> dict[str, WrittenRecord]:
