@@ -14,7 +14,7 @@ from penstock.staging.read_checks import ReadChecks
 from penstock.tables.export.catching_up.catch_up import check_residue
 from penstock.tables.export.catching_up.failing import FailingTypes
 from penstock.tables.export.catching_up.waiting import WaitingRecords
-from penstock.tables.export.chores import CatchUp, CatchUpBatch, CatchUpPlan, IdleMarks, IdlePartitions
+from penstock.tables.export.chores import CatchUp, CatchUpBatch, IdleMarks, IdlePartitions, next_catch_up
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
@@ -50,7 +50,6 @@ class Export:
         self.waiting = WaitingRecords(log, job.on.gap, self.spec.alerts.retention_percent_max, environment.listener)
         self.telling = Telling(table, self.spec.alerts, environment.listener)
         self._checks = ReadChecks(job, log)
-        self._catch_up = CatchUpPlan(self.spec.types, job.flush, job.on.gap)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
         table.finishing.remove_stale_markers()
@@ -103,7 +102,7 @@ class Export:
         if waiting:
             self._look_at_failing(state, waiting, view)
             self.waiting.tell_gaps(state, {each: view.bounds[each] for each in waiting})
-        batch = self._catch_up.next_batch(state, view, self.failing.resting(view.now))
+        batch = next_catch_up(self.job, state, view, self.failing.resting(view.now))
         if batch is not None:
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event("catch-up planned", types=names, offsets=batch.offsets)

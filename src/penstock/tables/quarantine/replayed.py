@@ -174,7 +174,7 @@ def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
 
 def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
     gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
-    removed = sum(_count(_hits(rows, table.job, gone)) for rows in read_file(table, file, _KEYS))
+    removed = sum(pc.sum(_hits(rows, table.job, gone)).as_py() or 0 for rows in read_file(table, file, _KEYS))
     if not removed:
         return _Rewrite(0)
 
@@ -213,7 +213,3 @@ def _hits(rows: pa.Table, job: str, gone: Mapping[Partition, pa.Array]) -> pa.Ch
         same = where(rows, topic_id=partition.topic_id, partition=partition.number)
         hits = pc.or_(hits, pc.and_(same, pc.is_in(rows.column("offset"), value_set=offsets)))
     return pc.fill_null(pc.and_(hits, pc.equal(rows.column("job"), job)), False)
-
-
-def _count(hits: pa.ChunkedArray) -> int:
-    return int(pc.sum(hits).as_py() or 0)

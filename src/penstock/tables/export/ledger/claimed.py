@@ -9,7 +9,7 @@ from functools import partial
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.export.ledger.names import CLAIMS, NameSpace, is_of_topic, topic_claim
+from penstock.tables.export.ledger.names import CLAIMS, NameSpace, claim_of, is_of_topic, topic_claim
 
 CLAIMS_AT_ONCE = 16
 
@@ -17,7 +17,7 @@ CLAIMS_AT_ONCE = 16
 def claim_names(storage: Storage, job: JobSpec, space: NameSpace, topics: Iterable[str]) -> None:
     """Reserve the beginnings of file names: two jobs never write the same name (S5, S7)."""
     for topic in sorted(set(topics)):
-        owner = _owner(storage, job.name, space.claim(topic))
+        owner = _owner(storage, job.name, claim_of(space.of(topic)))
         if owner != job.name:
             raise UserError(
                 f"the root {job.table.path} is used by the job {owner} under the same file names",

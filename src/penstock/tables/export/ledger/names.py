@@ -68,10 +68,6 @@ class NameSpace:
         # Readers pass over files whose names begin with these.
         return f"~{space}" if space.startswith(("_", ".")) else space
 
-    def claim(self, topic: str) -> str:
-        """The object by which a job reserves the names that begin so."""
-        return claim_of(self.of(topic))
-
 
 @dataclass(frozen=True, slots=True)
 class FinalName:
@@ -84,7 +80,7 @@ class FinalName:
 
 
 def claim_of(space: str) -> str:
-    """The object that says which job writes names that begin so."""
+    """The object by which a job reserves the names that begin so."""
     return f"{CLAIMS}/{space}"
 
 

@@ -85,6 +85,7 @@ def read_ledger(
         return None
     proved = None if from_first or deleted is not None else _known(table, state.number)
     reading = _read(table, quarantine, state.number, proved, Chain(deleted=deleted or {}))
+    owes = quarantine is not None and state.replay_run > run_number(quarantine)
     return LedgerFacts(
         table=table,
         state=state,
@@ -95,14 +96,8 @@ def read_ledger(
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
         known=proved,
-        unfinished=_unfinished(table, quarantine, state),
+        unfinished=last_run(table, state) if owes else None,
     )
-
-
-def _unfinished(table: ExportTable, quarantine: Table | None, state: LedgerState) -> ReplayRun | None:
-    if quarantine is None or state.replay_run <= run_number(quarantine):
-        return None
-    return last_run(table, state)
 
 
 def _known(table: ExportTable, last: int) -> Proved | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from penstock.flow.write.offset_ranges import Ranges
 from penstock.job.spec import JobSpec
 from penstock.lake.state import TOTAL_NAMES
 from penstock.logs.log import Partition
@@ -98,16 +97,13 @@ def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> 
 def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     partitions = facts.state.partitions
     others = {**facts.incarnations.others, **landed.others}
+    owed = {} if facts.unfinished is None else facts.unfinished.offsets
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
         incarnations=replace(facts.incarnations, others=others),
-        leaves={each: Leave(twice_below=_twice_below(facts, each), owed=_owed(facts, each)) for each in partitions},
+        leaves={each: Leave(twice_below=_twice_below(facts, each), owed=owed.get(each, ())) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )
-
-
-def _owed(facts: LedgerFacts, partition: Partition) -> Ranges:
-    return () if facts.unfinished is None else facts.unfinished.offsets.get(partition, ())
 
 
 def _twice_below(facts: LedgerFacts, partition: Partition) -> int | None:
