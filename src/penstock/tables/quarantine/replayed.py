@@ -23,13 +23,14 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import owner_tag, replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.keys import replay_key, total_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_of, placed
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file, where
+from penstock.tables.quarantine.rows import may_hold, own_files, read_file, where
 
 _KIND = "replay"
 _KEYS = ("job", "topic_id", "partition", "offset")
@@ -166,13 +167,13 @@ class _Rewrite:
     files: tuple[StagedFile, ...] = ()
 
 
-def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
+def _may_touch(file: ActiveFile, run: ReplayRun) -> bool:
     return any(
-        file.may_hold(partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
+        may_hold(file, partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
     )
 
 
-def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
+def _rewrite(table: Table, file: ActiveFile, run: ReplayRun) -> _Rewrite:
     gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
     removed = sum(pc.sum(_hits(rows, table.job, gone)).as_py() or 0 for rows in read_file(table, file, _KEYS))
     if not removed:
@@ -185,7 +186,7 @@ def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
 
 
 def rewritten(
-    table: Table, file: QuarantineFile, name: Callable[[], str], stay: Callable[[pa.Table], pa.ChunkedArray]
+    table: Table, file: ActiveFile, name: Callable[[], str], stay: Callable[[pa.Table], pa.ChunkedArray]
 ) -> tuple[StagedFile, ...]:
     """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
     options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
@@ -200,7 +201,7 @@ def rewritten(
         raise
 
 
-def replacement(table: Table, file: QuarantineFile, files: Iterable[StagedFile]) -> list[AddAction | RemoveAction]:
+def replacement(table: Table, file: ActiveFile, files: Iterable[StagedFile]) -> list[AddAction | RemoveAction]:
     """The actions that put other files in the place of one."""
     removal = RemoveAction(file.path, True, int(table.environment.now() * 1000), file.size_bytes, {})
     return [removal, *(table.add_action(each) for each in files)]
