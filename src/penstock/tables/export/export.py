@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
@@ -20,7 +18,6 @@ from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
-from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.telling import Telling
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.export.writer import Roles, WrittenShares
@@ -37,11 +34,11 @@ class Export:
 
     divisible = True
 
-    def __init__(self, job: JobSpec[ExportSpec], table: ExportTable, log: Log, environment: Environment) -> None:
-        self.job = job
+    def __init__(self, table: ExportTable, log: Log) -> None:
+        self.job = job = table.job
         self.spec = job.table
         self.files = table
-        self.environment = environment
+        self.environment = environment = table.environment
         life = table.state().life
         assert life is not None
         self.quarantine = QuarantineTable(job, environment, life)

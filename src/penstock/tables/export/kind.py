@@ -42,11 +42,9 @@ from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_lif
 class TypesWriter:
     """Writes batches of an export to staged files of its types."""
 
-    def __init__(
-        self, job: JobSpec[ExportSpec], spark: SparkSession, files: ExportTable, log: Log, environment: Environment
-    ) -> None:
-        self.table = Export(job, files, log, environment)
-        self.batches = ExportWriter(job, spark, files, log, environment)
+    def __init__(self, files: ExportTable, spark: SparkSession, log: Log) -> None:
+        self.table = Export(files, log)
+        self.batches = ExportWriter(files, spark, log)
         self._spark = spark
 
     def stage(self, batch: Batch) -> WrittenShares | SchemaChanged:
@@ -77,11 +75,10 @@ class ExportKind:
         return f"export of {len(export.types)} types as {export.format}"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> TypesWriter:
-        mine = job_of(job, ExportSpec)
-        files = open_export(mine, environment)
+        files = open_export(job_of(job, ExportSpec), environment)
         refuse_earlier_life(job, files.state().life, open_quarantine(job, environment))
         files.agree_on_types()
-        return TypesWriter(mine, spark, files, log, environment)
+        return TypesWriter(files, spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_export(job_of(job, ExportSpec), depth, open_log)

@@ -55,7 +55,7 @@ def provable(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Provable:
             facts.table.storage, [*landed.types.values()], facts.quarantine.storage, facts.quarantine.files, columns
         ),
         own_checks=lambda offsets: _own_checks(facts, landed, offsets),
-        values=lambda: row_values(job, facts, landed),
+        values=lambda: row_values(facts, landed),
     )
 
 
