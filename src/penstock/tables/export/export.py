@@ -45,7 +45,7 @@ class Export:
         self.quarantine.finish_replay(LedgerRuns(table))
         self.failing = FailingTypes(self.spec.retry_seconds)
         self.waiting = WaitingRecords(log, job.on.gap, self.spec.alerts.retention_percent_max, environment.listener)
-        self.telling = Telling(table, self.spec.alerts, environment.listener)
+        self.telling = Telling(table)
         self._checks = ReadChecks(job, log)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
