@@ -77,7 +77,7 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         reopened={each: at for each, at in reopened.items() if each not in entry.closed},
         first_batch=state.first_batch or entry.batch_id,
         routings={**state.routings, **entry.routings},
-        open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
+        open_days=(state.open_days | _opened(entry)) - frozenset(entry.closed),
         retired=max(state.retired, entry.retired),
         replay_run=state.replay_run if entry.replay is None else entry.replay.run,
         replay_entry=state.replay_entry if entry.replay is None else entry.number,
@@ -86,24 +86,18 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
 
 def _marks(state: LedgerState, entry: Entry) -> tuple[TypeDay, ...]:
     """The days that the entry opens or closes, or whose files it replaces."""
-    opened = (_days_of(entry) | _days_without_files(entry)) - state.open_days
+    opened = _opened(entry) - state.open_days
     merged = [*entry.removes, *(each.target for each in entry.renames if each.waits)]
     replaced = {each for path in merged if (each := type_and_day(path)) is not None}
     return tuple(sorted({*entry.pending_marks, *opened, *dict(entry.reopened), *entry.closed, *replaced}))
 
 
 def _without_lost(here: RoutedPartition, partition: Partition, lost: Rename) -> RoutedPartition:
-    """Rows that were counted as written and whose staged file is gone."""
+    """Without the rows of a staged file that is gone: those of a slice, or those that came out of quarantine."""
     if (partition.topic_id, partition.number) != (lost.topic_id, lost.partition):
         return here
-    return replace(here, totals=here.totals + lost_totals(lost))
-
-
-def lost_totals(lost: Rename) -> Totals:
-    """What a file that is given up takes from the counts: rows of a slice, or rows that came out of quarantine."""
-    if lost.run:
-        return Totals(quarantined=-lost.rows, replayed=-lost.rows, vanished=lost.rows)
-    return Totals(written=-lost.rows, vanished=lost.rows)
+    counted = Totals(quarantined=-lost.rows, replayed=-lost.rows) if lost.run else Totals(written=-lost.rows)
+    return replace(here, totals=here.totals + counted + Totals(vanished=lost.rows))
 
 
 def _left_behind(here: RoutedPartition, partition: Partition, started: Partition) -> RoutedPartition:
@@ -241,43 +235,28 @@ def later(one: int | None, other: int | None) -> int | None:
     return max(one, other)
 
 
-def _days_of(entry: Entry) -> frozenset[TypeDay]:
-    return frozenset(
-        (name, day) for each in entry.writers for name, written in each.written.items() for day in written.days
-    )
-
-
-def _days_without_files(entry: Entry) -> frozenset[TypeDay]:
-    """Days that an earlier entry may have closed before it turned out that their files cannot be put there."""
-    found = (type_and_day(each.target) for each in entry.pending)
-    return frozenset(each for each in found if each is not None)
+def _opened(entry: Entry) -> frozenset[TypeDay]:
+    """Days that got rows, and those that were closed before it turned out that their files cannot be put there."""
+    written = {(name, day) for each in entry.writers for name, found in each.written.items() for day in found.days}
+    waiting = {place for each in entry.pending if (place := type_and_day(each.target)) is not None}
+    return frozenset(written | waiting)
 
 
 def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]:
     after = dict(types)
     for name, record in entry.types.items():
-        after[name] = _named(after.get(name), record)
-    wrote: dict[str, bool] = {}
+        after[name] = replace(after.get(name, TypeState()), schema=record.schema)
+    wrote = {name for each in entry.writers for name in each.written}
     for each in entry.writers:
         for name, written in each.written.items():
-            before = after[name]
-            after[name] = replace(
-                before,
-                rows=before.rows + written.rows,
-                files=before.files + written.files,
-                size_bytes=before.size_bytes + written.size_bytes,
-            )
-            wrote[name] = True
+            after[name] = _with_rows(after[name], written.rows, written.files, written.size_bytes)
     for lost in entry.dropped:
-        before = after[lost.type]
-        after[lost.type] = replace(
-            before, rows=before.rows - lost.rows, files=before.files - 1, size_bytes=before.size_bytes - lost.size_bytes
-        )
+        after[lost.type] = _with_rows(after[lost.type], -lost.rows, -1, -lost.size_bytes)
     for name in {*wrote, *entry.failures}:
-        outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * wrote.get(name, False)
+        outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * (name in wrote)
         after[name] = replace(after[name], outcomes=outcomes[-OUTCOMES_KEPT:])
     return after
 
 
-def _named(before: TypeState | None, record: TypeRecord) -> TypeState:
-    return TypeState(record.schema) if before is None else replace(before, schema=record.schema)
+def _with_rows(here: TypeState, rows: int, files: int, size_bytes: int) -> TypeState:
+    return replace(here, rows=here.rows + rows, files=here.files + files, size_bytes=here.size_bytes + size_bytes)
