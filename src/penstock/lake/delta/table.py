@@ -281,6 +281,14 @@ def open_table(place: TableSpec, job: str, environment: Environment | None = Non
     return Table(spec, job, handle, environment or Environment())
 
 
+def find_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table | None:
+    """The table, or None while there is none."""
+    try:
+        return open_table(place, job, environment)
+    except MissingTableError:
+        return None
+
+
 def open_or_create(
     place: TableSpec, job: str, schema: pa.Schema, policy: NewColumnPolicy, environment: Environment | None = None
 ) -> Table:

@@ -8,10 +8,10 @@ from typing import Any
 
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import replay_key
-from penstock.lake.delta.library import MissingTableError, library_errors
+from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import commits_of
 from penstock.lake.delta.reading import state_of
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.proof.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
@@ -35,10 +35,6 @@ class TableFacts:
     """Quarantine files that a commit listed and the quarantine table has yet to take (RULES Q1)."""
     replay_unfinished: bool
 
-    @property
-    def version(self) -> int:
-        return self.table.version
-
 
 def read_table(job: JobSpec) -> TableFacts | None:
     """Open the job's table and read its word; None while the job has not made one.
@@ -46,9 +42,8 @@ def read_table(job: JobSpec) -> TableFacts | None:
     The quarantine is opened first: it follows the data, so it can only be behind, and how far behind is known.
     """
     quarantine = open_quarantine(job)
-    try:
-        table = open_table(job.table, job.name)
-    except MissingTableError:
+    table = find_table(job.table, job.name)
+    if table is None:
         return None
     with library_errors(job.table.path):
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)

@@ -14,45 +14,28 @@ from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.keys import is_position_of
 from penstock.lake.delta.library import MissingTableError
-from penstock.lake.delta.table import Table, open_or_create, open_table
+from penstock.lake.delta.table import Table, find_table, open_or_create, open_table
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
-from penstock.logs.log import Batch, Log
+from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.failures import spark_errors
-from penstock.staging.reports import Written
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.delta.proof.verification import prove_table
-from penstock.tables.delta.replay_target import TableTarget
+from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.section import DeltaSection
 from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.delta.status import table_status
 from penstock.tables.delta.table import SingleTable
 from penstock.tables.delta.vacuum import vacuum
-from penstock.tables.delta.writer import BatchWriter
-from penstock.tables.kind import CompactWish, RebuildReport, SchemaChanged, VacuumWish
+from penstock.tables.delta.writer import DeltaWriter
+from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
 from penstock.tables.quarantine.discard import Listings, listed_marks
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.quarantine.replayed import run_number
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_table
-
-
-class DeltaWriter:
-    """Writes batches of one job to staged files of its table."""
-
-    def __init__(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> None:
-        self.table = SingleTable(job, _created(job, spark, environment), environment)
-        self.batches = BatchWriter(job, spark, self.table.data, log, environment)
-
-    def stage(self, batch: Batch) -> Written | SchemaChanged:
-        written = self.batches.write(batch)
-        return SchemaChanged() if written is None else written
-
-    def replay_target(self) -> TableTarget:
-        return TableTarget(self.table, self.batches)
 
 
 class DeltaKind:
@@ -70,7 +53,7 @@ class DeltaKind:
         return self.name
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> DeltaWriter:
-        return DeltaWriter(job, spark, log, environment)
+        return DeltaWriter(SingleTable(job, _created(job, spark, environment), environment), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_table(job, depth, open_log)
@@ -99,9 +82,8 @@ class DeltaKind:
         raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        try:
-            data = open_table(job.table, job.name, environment)
-        except MissingTableError:
+        data = find_table(job.table, job.name, environment)
+        if data is None:
             return Listings()
         marks = listed_marks(data.transactions())
         ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}

@@ -21,7 +21,7 @@ def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> J
     if facts is None:
         return JobStatus(job.name, shown_path(job), None)
     table = TableView(
-        version=facts.version,
+        version=facts.table.version,
         incarnations=facts.incarnations,
         states=facts.states,
         commits=tuple(_commit(record) for record in facts.history[:COMMITS_SHOWN]),

@@ -1,4 +1,4 @@
-"""The write step of a job with one Delta table, and the columns that records bring."""
+"""The write step of a job with one Delta table: its batches, the columns that records bring, and replays."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
-from penstock.environment import Environment
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.new_fields import addable, left_out
@@ -14,52 +13,54 @@ from penstock.flow.columns.seen_types import column_types
 from penstock.flow.compile import table_job
 from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow
-from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.table import Table
+from penstock.flow.write.offset_ranges import count_of, offsets_of
+from penstock.job.spec import NewColumnPolicy
+from penstock.lake.delta.table import Change
 from penstock.logs.kafka.sizes import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
 from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.policies import stopping_nothing
 from penstock.staging.reports import Gathered, Written, check_conserved
+from penstock.tables.delta.table import SingleTable
+from penstock.tables.kind import SchemaChanged
+from penstock.tables.quarantine.chunks import Chunk
+from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
+from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_change, run_number, run_record
 
 BYTES_UNBOUNDED = str(2**31 - 1)
 """With this very number Spark does not measure batches at all."""
 
 
-class BatchWriter:
+class DeltaWriter:
     """Writes batches of one job to staged files of its table."""
 
-    def __init__(
-        self,
-        job: JobSpec,
-        spark: SparkSession,
-        table: Table,
-        log: Log,
-        environment: Environment,
-    ) -> None:
-        self.job = job
+    def __init__(self, table: SingleTable, spark: SparkSession, log: Log) -> None:
+        self.job = table.job
         self.spark = spark
         self.table = table
+        self.data = table.data
         self.log = log
-        self.listener = environment.listener
-        self.failpoint = environment.failpoint
-        self._batch_job = BatchJob(job, spark, log, environment, table_job)
+        self.listener = table.environment.listener
+        self.failpoint = table.environment.failpoint
+        self._batch_job = BatchJob(table.job, spark, log, table.environment, table_job)
 
-    def write(self, batch: Batch) -> Written | None:
-        """Run the batch's Spark job. None if the table first had to take new columns: the batch is planned again."""
-        started_at = self.table.environment.now()
+    def stage(self, batch: Batch) -> Written | SchemaChanged:
+        started_at = self.data.environment.now()
         flow = self.flow(batch)
         with spark_errors(self.spark):
             self._cut_batches(batch)
         records = self._batch_job.log_records(self.job.limits.arrow_batch_bytes_max)
         found = self._batch_job.run(batch, flow, records)
         self._batch_job.check(batch, found)
-        return self._written(flow, found, started_at)
+        return self._written(flow, found, started_at) or SchemaChanged()
+
+    def replay_target(self) -> TableTarget:
+        return TableTarget(self)
 
     def replay(self, batch: Batch, run: int, records: Records) -> Written | None:
         """Run the Spark job of a replay over records out of quarantine. None if the table first took new columns."""
-        started_at = self.table.environment.now()
+        started_at = self.data.environment.now()
         flow = self.flow(batch)
         flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
         return self._written(flow, self._batch_job.run(batch, flow, records), started_at)
@@ -82,7 +83,7 @@ class BatchWriter:
 
     def flow(self, batch: Batch) -> Flow:
         """What the tasks of a batch must know, with the columns that the table has now; others may have added some."""
-        flow = flow_of(self.job, batch, self.table.schema, self.table.spec.partition_by)
+        flow = flow_of(self.job, batch, self.data.schema, self.data.spec.partition_by)
         return replace(flow, failpoint=self.failpoint)
 
     def _added_columns(self, found: Gathered) -> bool:
@@ -90,7 +91,7 @@ class BatchWriter:
         fields = found.new_fields()
         if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
             return False
-        before = self.table.schema
+        before = self.data.schema
         types = column_types(fields, self.job.on.mixed_types)
         columns = addable(types, before.names, decoded_schema(self.job, before).names)
         ignored = left_out(fields, columns)
@@ -98,6 +99,46 @@ class BatchWriter:
             self.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
         if not len(columns):
             return False
-        self.table.add_columns(columns)
+        self.data.add_columns(columns)
         self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
         return True
+
+
+class TableTarget(Target[Written]):
+    """The one Delta table of a job as the target of a replay: its commit carries the run (RULES Q2)."""
+
+    def __init__(self, writer: DeltaWriter) -> None:
+        super().__init__(writer.job, writer.table.environment, writer.table.quarantine)
+        self._writer = writer
+        self._data = writer.table.data
+
+    @property
+    def runs(self) -> TableRuns:
+        return TableRuns(self._data)
+
+    def refresh(self) -> None:
+        self._data.refresh()
+
+    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Written] | None:
+        written = self._writer.replay(batch, number, chunk_records(self._writer.spark, chunk))
+        if written is None:
+            return None
+        replayed = {
+            key: offsets_of(share.replayed) for key, named in written.found.shares.items() for share in named.values()
+        }
+        run = ReplayRun(number, batch.id, offsets_by_partition(chunk, replayed))
+        check_run(chunk, run, written.found.total)
+        return StagedRun(run, written.found.total, written)
+
+    def _land(self, staged: StagedRun[Written]) -> bool:
+        run, written = staged.run, staged.files
+
+        def decide() -> Change | None:
+            if run_number(self._data) != run.number - 1:
+                return None
+            self._data.check_schema(written.schema)
+            rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
+            record = run_record(self._data.job, run, written.files)
+            return run_change(self._data, run.number, written.files, rows, record)
+
+        return self._data.swap(decide)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from penstock.environment import new_batch_id
-from penstock.job.spec import DaysSpec, FlushPolicy, GapPolicy
+from penstock.job.spec import DaysSpec, JobSpec
 from penstock.logs.log import Batch, Partition
 from penstock.plan import records_per_batch_max
 from penstock.tables.export.catching_up.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.days.days import next_boundary_ms
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.spec import TypeSpec
+from penstock.tables.export.spec import ExportSpec
 from penstock.tables.kind import View
 
 
@@ -43,37 +43,31 @@ class IdleMarks:
     idle: Mapping[Partition, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpPlan:
-    """What decides which waiting slices are due, beside the state of the ledger."""
-
-    types: Mapping[str, TypeSpec]
-    flush: FlushPolicy
-    gap: GapPolicy
-
-    def next_batch(self, state: LedgerState, view: View, resting: frozenset[str]) -> CatchUpBatch | None:
-        """The next slices of types that wait and are due; None if there are none."""
-        waiting = [each for each in view.tokens if state.of(each).lanes]
-        if not waiting:
-            return None
-        terms = CatchUpTerms(
-            rotations={name: spec.rotation for name, spec in self.types.items()},
-            now=view.now,
-            gap=self.gap,
-            flush_now=view.flush_now,
-            resting=resting,
-            records_max=max(1, records_per_batch_max(self.flush, view.record_bytes) // len(waiting)),
-        )
-        planned = [
-            found for each in waiting if (found := catch_up(each, state.of(each), view.bounds[each], terms)) is not None
-        ]
-        if not planned:
-            return None
-        # A Spark job routes in one way; what was counted under another comes next.
-        planned = [each for each in planned if each.routing == planned[0].routing]
-        takes = {each.piece.partition: each.takes for each in planned}
-        slices = tuple(each.piece for each in planned)
-        return CatchUpBatch(new_batch_id(), slices, takes=takes, routing=planned[0].routing)
+def next_catch_up(
+    job: JobSpec[ExportSpec], state: LedgerState, view: View, resting: frozenset[str]
+) -> CatchUpBatch | None:
+    """The next slices of types that wait and are due; None if there are none."""
+    waiting = [each for each in view.tokens if state.of(each).lanes]
+    if not waiting:
+        return None
+    terms = CatchUpTerms(
+        rotations={name: spec.rotation for name, spec in job.table.types.items()},
+        now=view.now,
+        gap=job.on.gap,
+        flush_now=view.flush_now,
+        resting=resting,
+        records_max=max(1, records_per_batch_max(job.flush, view.record_bytes) // len(waiting)),
+    )
+    planned = [
+        found for each in waiting if (found := catch_up(each, state.of(each), view.bounds[each], terms)) is not None
+    ]
+    if not planned:
+        return None
+    # A Spark job routes in one way; what was counted under another comes next.
+    planned = [each for each in planned if each.routing == planned[0].routing]
+    takes = {each.piece.partition: each.takes for each in planned}
+    slices = tuple(each.piece for each in planned)
+    return CatchUpBatch(new_batch_id(), slices, takes=takes, routing=planned[0].routing)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ second one that began before the source went may still be under way.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -158,7 +158,7 @@ def _closed_days(
     days: dict[str, list[DataFile]] = {}
     for file in files_of_type(table.storage, name, table.job.name, spaces):
         days.setdefault(file.day, []).append(file)
-    after = table.days.complete_after_seconds
+    after = table.export.days.complete_after_seconds
     now_ms = int(table.environment.now() * MILLIS_PER_SECOND)
     for day in sorted(days):
         if (all_days and day != max(days)) or is_complete(state, name, day, after, now_ms):
@@ -172,7 +172,8 @@ def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, stag
     inputs = list(_inputs(table, free))
     ready = [each for each in inputs if each.footer.source is None or not staged.holds(each.footer.source)]
     report = CompactReport(waiting=len(small) - len(free) + len(inputs) - len(ready))
-    groups = list(group_inputs(ready, limit))
+    in_order = sorted(ready, key=lambda each: each.order)
+    groups = list(group(in_order, limit, Limit(lambda each: len(each.originals), FILES_PER_OUTPUT_MAX, firm=True)))
     if groups and table.probe(free[0].type, [free[0].day]) is not None:
         return report + CompactReport(dropped=len(groups))
     for portion in portions(groups, BYTES_PER_ENTRY_MAX, Limit(lambda each: len(each.files), FILES_PER_ENTRY_MAX)):
@@ -190,14 +191,8 @@ def _inputs(table: ExportTable, files: Sequence[DataFile]) -> Iterator[Input]:
             yield Input(file, footer, replaced_facts(file.path, file.size_bytes, footer))
 
 
-def group_inputs(inputs: Iterable[Input], limit: int) -> Iterator[InputGroup]:
-    """Inputs in the order of their rows, together until they reach the size that is aimed at."""
-    in_order = sorted(inputs, key=lambda each: each.order)
-    return group(in_order, limit, Limit(lambda each: len(each.originals), FILES_PER_OUTPUT_MAX, firm=True))
-
-
 def _compact_groups(table: ExportTable, groups: Sequence[InputGroup]) -> CompactReport:
-    entry_max = table.version + ENTRIES_TO_LAND_MAX
+    entry_max = table.state().number + ENTRIES_TO_LAND_MAX
     landed = swap(
         groups,
         lambda each: _merge(table, each, entry_max),

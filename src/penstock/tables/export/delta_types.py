@@ -9,10 +9,12 @@ the table of each type to take its files, and whoever finishes the entry commits
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
+from msgspec import structs
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import PenstockError, UserError
@@ -22,20 +24,20 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
-from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import missing_columns
-from penstock.lake.delta.table import SchemaMovedError, Table, open_or_create, open_table
+from penstock.lake.delta.table import SchemaMovedError, Table, find_table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.staged import StagedFileGoneError
 from penstock.logs.log import Partition, Slice
-from penstock.tables.export.files.operations import FailedRename, gone_reason
+from penstock.tables.export.files.finishing import FailedRename, gone_reason
+from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
-from penstock.tables.export.taking import take_run
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.replayed import run_change, run_number
 
 
 def type_table_spec(place: TableSpec, name: str) -> TablePlace:
@@ -46,6 +48,12 @@ def type_table_spec(place: TableSpec, name: str) -> TablePlace:
         quarantine_path=place.quarantine_path,
         storage_options=place.storage_options,
     )
+
+
+def open_export(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
+    """The table of a routed job in the format that the job asks for."""
+    kind = DeltaTypes if job.table.format == "delta" else ExportTable
+    return kind(job, environment)
 
 
 class DeltaTypes(ExportTable):
@@ -62,7 +70,7 @@ class DeltaTypes(ExportTable):
         """Bring the rows into the tables of their types, then let the ledger say so."""
         state = self.complete()
         settled = tuple(without_lanes(part, state) for part in parts)
-        accepted = check(settled, state).accepted
+        accepted, _ = check(settled, state)
         routed = {part.partition: part for part in accepted if isinstance(part, RoutedPart)}
         for name in sorted({name for part in routed.values() for name, share in part.written.items() if share.files}):
             for partition, reason in self._land_type(name, batch_id, list(routed.values())).items():
@@ -86,10 +94,6 @@ class DeltaTypes(ExportTable):
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         return ()
-
-    def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
-        """None: the tables of the types have looked at theirs, and committed them."""
-        return []
 
     def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
         """Let the tables take the files of replays, which are staged in them."""
@@ -180,7 +184,7 @@ class DeltaTypes(ExportTable):
             table = self._opened(name)
             while waiting:
                 mine = [each for each in waiting if each.run == waiting[0].run]
-                take_run(table, mine[0].run, mine)
+                _take_run(table, mine[0].run, mine)
                 waiting = waiting[len(mine) :]
         except StagedFileGoneError:
             return [FailedRename(each, gone_reason(each), lost=True) for each in waiting]
@@ -233,11 +237,9 @@ class DeltaTypes(ExportTable):
     def _table(self, name: str) -> Table | None:
         known = self._tables.get(name)
         if known is None:
-            try:
-                known = open_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
-            except MissingTableError:
-                return None
-            self._tables[name] = known
+            known = find_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
+            if known is not None:
+                self._tables[name] = known
         return known
 
     def _opened(self, name: str) -> Table:
@@ -253,13 +255,30 @@ class DeltaTypes(ExportTable):
 
 def _below(file: StagedFile, name: str) -> StagedFile:
     """The file with its path as the type's own table sees it."""
-    return StagedFile(
-        file.topic,
-        file.partition,
-        file.path.removeprefix(f"{name}/"),
-        file.rows,
-        file.size_bytes,
-        file.partition_values,
-        file.stats,
-        file.last_offset,
-    )
+    return structs.replace(file, path=file.path.removeprefix(f"{name}/"))
+
+
+def _take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:
+    """Commit the files of a run to the table of their type; nothing, if somebody has done it.
+
+    The number of the run goes into the same commit: a table that knows it has the files, whoever brought them and
+    whatever compaction made of them since.
+
+    Raises `StagedFileGoneError` if a file is not there, and whatever a commit raises.
+    """
+    files = [_ordered_file(each) for each in renames]
+    rows: Counter[Partition] = Counter()
+    for each in renames:
+        # The keys of app transactions hold the topic id and no topic.
+        rows[Partition("", each.topic_id, each.partition)] += each.rows
+    size_bytes = sum(each.size_bytes for each in renames)
+    record = Provenance(kind="replay", job=table.job, run=run, rows=rows.total(), size_bytes=size_bytes)
+    table.swap(lambda: None if run_number(table) >= run else run_change(table, run, files, rows, record.metadata))
+
+
+def _ordered_file(rename: Rename) -> StagedFile:
+    """The file of a replay as the type's own table sees it."""
+    place = type_and_day(rename.target)
+    assert place is not None
+    path = rename.target.removeprefix(f"{rename.type}/")
+    return StagedFile("", rename.partition, path, rename.rows, rename.size_bytes, {"day": place[1]}, rename.stats)

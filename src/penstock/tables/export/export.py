@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from penstock.environment import Environment
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
 from penstock.tables.export.catching_up.catch_up import check_residue
 from penstock.tables.export.catching_up.failing import FailingTypes
 from penstock.tables.export.catching_up.waiting import WaitingRecords
-from penstock.tables.export.chores import CatchUp, CatchUpBatch, CatchUpPlan, IdleMarks, IdlePartitions
+from penstock.tables.export.chores import CatchUp, CatchUpBatch, IdleMarks, IdlePartitions, next_catch_up
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable
 from penstock.tables.export.events import CatchUpPlanned, TypeCannotBeWritten, TypeWrittenAgain
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
-from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.telling import Telling
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.export.writer import Roles, WrittenShares
@@ -38,20 +35,19 @@ class Export:
 
     divisible = True
 
-    def __init__(self, job: JobSpec[ExportSpec], table: ExportTable, log: Log, environment: Environment) -> None:
-        self.job = job
+    def __init__(self, table: ExportTable, log: Log) -> None:
+        self.job = job = table.job
         self.spec = job.table
         self.files = table
-        self.environment = environment
-        life = table.life
+        self.environment = environment = table.environment
+        life = table.state().life
         assert life is not None
         self.quarantine = QuarantineTable(job, environment, life)
         self.quarantine.finish_replay(LedgerRuns(table))
         self.failing = FailingTypes(self.spec.retry_seconds)
         self.waiting = WaitingRecords(log, job.on.gap, self.spec.alerts.retention_percent_max, environment.listener)
-        self.telling = Telling(table, self.spec.alerts, environment.listener)
+        self.telling = Telling(table)
         self._checks = ReadChecks(job, log)
-        self._catch_up = CatchUpPlan(self.spec.types, job.flush, job.on.gap)
         self._idle = IdlePartitions(self.spec.days)
         self._owned: set[Partition] = set()
         table.finishing.remove_stale_markers()
@@ -89,7 +85,7 @@ class Export:
     def _listed(self, partitions: Iterable[Partition]) -> list[Listed]:
         ledger = self.files.state()
         return [
-            Listed(each, listing.number, "", listing.files)
+            Listed(each, listing.number, listing.files)
             for each in partitions
             if (listing := ledger.of(each).listing) is not None and self.quarantine.lacks(each, listing.number)
         ]
@@ -104,7 +100,7 @@ class Export:
         if waiting:
             self._look_at_failing(state, waiting, view)
             self.waiting.tell_gaps(state, {each: view.bounds[each] for each in waiting})
-        batch = self._catch_up.next_batch(state, view, self.failing.resting(view.now))
+        batch = next_catch_up(self.job, state, view, self.failing.resting(view.now))
         if batch is not None:
             names = sorted({name for takes in batch.takes.values() for name in takes})
             self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
+from penstock.errors import UserError
 from penstock.job.spec import JobSpec, job_of
+from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.maintenance.compaction import Progress
-from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.lake.maintenance.reports import CompactReport, Dropped, VacuumReport
 from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.chores import CatchUpBatch
+from penstock.tables.export.compact import compact as compact_files
+from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.export import Export
-from penstock.tables.export.maintenance import compact_export, rebuild_export, vacuum_export
-from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.verification import prove_export
+from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.replay_target import ExportTarget
 from penstock.tables.export.section.section import ExportSection
@@ -28,6 +32,7 @@ from penstock.tables.export.status.day_answers import day_answers
 from penstock.tables.export.status.metrics import METRICS, ExportMeter
 from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
+from penstock.tables.export.vacuum import drop_lost_files, vacuum
 from penstock.tables.export.writer import ExportWriter, WrittenShares
 from penstock.tables.kind import CompactWish, SchemaChanged, VacuumWish
 from penstock.tables.quarantine.discard import Listings
@@ -37,11 +42,9 @@ from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_lif
 class TypesWriter:
     """Writes batches of an export to staged files of its types."""
 
-    def __init__(
-        self, job: JobSpec[ExportSpec], spark: SparkSession, files: ExportTable, log: Log, environment: Environment
-    ) -> None:
-        self.table = Export(job, files, log, environment)
-        self.batches = ExportWriter(job, spark, files, log, environment)
+    def __init__(self, files: ExportTable, spark: SparkSession, log: Log) -> None:
+        self.table = Export(files, log)
+        self.batches = ExportWriter(files, spark, log)
         self._spark = spark
 
     def stage(self, batch: Batch) -> WrittenShares | SchemaChanged:
@@ -60,15 +63,8 @@ class ExportKind:
     name = ExportSpec.kind
     section = ExportSection()
     steps = (
-        "entry_written",
-        "removing",
-        "removed",
-        "renaming",
-        "renamed",
-        "snapshot_written",
-        "type_landed",
-        "marked",
-    )
+        "entry_written", "removing", "removed", "renaming", "renamed", "snapshot_written", "type_landed", "marked",
+    )  # fmt: skip
     metrics = METRICS
 
     def meter(self) -> ExportMeter:
@@ -79,11 +75,10 @@ class ExportKind:
         return f"export of {len(export.types)} types as {export.format}"
 
     def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> TypesWriter:
-        mine = job_of(job, ExportSpec)
-        files = open_export(mine, environment)
-        refuse_earlier_life(job, files.life, open_quarantine(job, environment))
+        files = open_export(job_of(job, ExportSpec), environment)
+        refuse_earlier_life(job, files.state().life, open_quarantine(job, environment))
         files.agree_on_types()
-        return TypesWriter(mine, spark, files, log, environment)
+        return TypesWriter(files, spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_export(job_of(job, ExportSpec), depth, open_log)
@@ -97,14 +92,44 @@ class ExportKind:
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        return compact_export(job_of(job, ExportSpec), wish, environment, progress)
+        """Merge small files of closed days, or of all days but the newest; in Delta tables of any day."""
+        mine = job_of(job, ExportSpec)
+        if mine.table.format == "delta":
+            size = wish.target_bytes or mine.table.compact_bytes
+            tables = open_export(mine, environment).type_tables()
+            return sum((compact_table(each, size, progress) for each in tables), CompactReport())
+        return compact_files(existing(mine, environment), wish.target_bytes, all_days=wish.all_days, progress=progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        return vacuum_export(job_of(job, ExportSpec), wish, environment)
+        """Delete dead files; only where types have no tables of their own, the ledger alone knows which they are."""
+        mine = job_of(job, ExportSpec)
+        needs_ledger = mine.table.format == "parquet" or wish.drop_lost
+        table = existing(mine, environment) if needs_ledger else open_export(mine, environment)
+        lost = drop_lost_files(table, dry_run=wish.dry_run) if wish.drop_lost else ()
+        report = vacuum(table, dry_run=wish.dry_run)
+        return replace(report, dropped=tuple(Dropped(each.type, each.target, each.rows) for each in lost))
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        return rebuild_export(job_of(job, ExportSpec), log, environment)
+        mine = job_of(job, ExportSpec)
+        if mine.table.format != "parquet":
+            raise UserError(
+                f"the job {job.name} keeps its types in Delta tables",
+                hint="this command is for exports in the format parquet",
+            )
+        return rebuild(open_export(mine, environment), log.bounds(log.partitions()))
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         files = open_export(job_of(job, ExportSpec), environment)
         return files.listings(files.state())
+
+
+def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
+    """The job's files with their ledger; one that is missing is the user's to create or to rebuild."""
+    table = open_export(job, environment)
+    if not table.ledger.exists:
+        raise UserError(
+            f"there is no ledger of the job {job.name} at {job.table.path}",
+            hint="`penstock run` creates it; `penstock verify --rebuild` makes a lost one again from the files",
+        )
+    table.refuse_other_names(job.log.topics)
+    return table

@@ -6,7 +6,7 @@ carries the same number. Only the newest run can still owe its removal: whoever 
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from penstock.flow.write.report import Share
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind, ReplayRecord, WrittenRecord
+from penstock.tables.export.ledger.proposal import written_record
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.quarantine.replayed import ReplayRun
@@ -30,10 +31,6 @@ class LedgerRuns:
     """The runs of a routed job."""
 
     table: ExportTable
-
-    @property
-    def job(self) -> str:
-        return self.table.job.name
 
     @property
     def path(self) -> str:
@@ -96,25 +93,22 @@ def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
 
 def _renames(table: ExportTable, entry: int, run: int, shares: Shares) -> Iterator[Rename]:
     """They belong to no slice: one that fails holds its type back, but no position of it."""
-    staged = [
-        (partition, name, share, file)
-        for partition, named in shares.items()
-        for name, share in named.items()
-        for file in share.files
-    ]
-    for number, (partition, name, share, file) in enumerate(staged):
-        yield Rename(
-            file.path,
-            table.replay_target(file, name, entry, number),
-            name,
-            partition.topic_id,
-            partition.number,
-            start=share.first or 0,
-            rows=file.rows,
-            size_bytes=file.size_bytes,
-            run=run,
-            stats=file.stats,
-        )
+    number = itertools.count()
+    for partition, named in shares.items():
+        for name, share in named.items():
+            for file in share.files:
+                yield Rename(
+                    file.path,
+                    table.replay_target(file, name, entry, next(number)),
+                    name,
+                    partition.topic_id,
+                    partition.number,
+                    start=share.first or 0,
+                    rows=file.rows,
+                    size_bytes=file.size_bytes,
+                    run=run,
+                    stats=file.stats,
+                )
 
 
 def raise_run(table: ExportTable, known: int) -> None:
@@ -123,24 +117,14 @@ def raise_run(table: ExportTable, known: int) -> None:
     So it is for a ledger that was begun anew over tables that are older, or of which an older copy was put back: a run
     with a number that was used before would count as done.
     """
-
-    def decide(state: LedgerState) -> Draft | None:
-        return Draft(EntryKind.REPLAY, replay=ReplayRecord(known)) if state.replay_run < known else None
-
-    table.append(decide)
+    begun = Draft(EntryKind.REPLAY, replay=ReplayRecord(known))
+    table.append(lambda state: begun if state.replay_run < known else None)
 
 
 def _written(shares: Shares) -> dict[str, WrittenRecord]:
     found: dict[str, WrittenRecord] = {}
     for named in shares.values():
         for name, share in named.items():
-            if not share.files:
-                continue
-            before = found.get(name, WrittenRecord(0, 0, 0))
-            found[name] = WrittenRecord(
-                before.rows + share.counts.written,
-                before.files + len(share.files),
-                before.size_bytes + sum(file.size_bytes for file in share.files),
-                dict(Counter(before.days) + Counter(share.days)),
-            )
+            if share.files:
+                found[name] = found.get(name, WrittenRecord(0, 0, 0)) + written_record(share)
     return found

@@ -14,7 +14,7 @@ from penstock.flow.columns.computed import output_type
 from penstock.flow.columns.fitting import grown, respelled
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.expressions import fields
-from penstock.job.spec import DaysSpec, JobSpec
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
@@ -23,8 +23,7 @@ from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.export.files.finishing import Finishing
-from penstock.tables.export.files.lost_ledger import refuse_files_without_ledger
-from penstock.tables.export.files.unknown_files import refuse_older_ledger
+from penstock.tables.export.files.unknown_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
 from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, TypeRecord
@@ -34,11 +33,9 @@ from penstock.tables.export.ledger.proposal import (
     LedgerPart,
     RoutedPart,
     check,
-    fence_record,
+    entry_records,
     kind_of,
     refuse_strangers,
-    slice_record,
-    start_record,
     without_lanes,
 )
 from penstock.tables.export.ledger.routing import Routing
@@ -89,19 +86,6 @@ class ExportTable:
         """Types whose own table did not take a commit, with the reason."""
         self._probed: set[str] = set()
 
-    @property
-    def days(self) -> DaysSpec:
-        return self.export.days
-
-    @property
-    def life(self) -> int | None:
-        """The fingerprint of this ledger, which another one of the same job and root does not have; None: no ledger."""
-        return self.ledger.refresh().life
-
-    @property
-    def version(self) -> int:
-        return self.ledger.refresh().number
-
     def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
         """The ledger's word as of its newest entry, whatever partitions are asked for."""
         return self.ledger.refresh()
@@ -127,24 +111,20 @@ class ExportTable:
         def decide(state: LedgerState) -> Draft | None:
             nonlocal refused, accepted
             refuse_strangers(parts, state)
-            checked = check([without_lanes(part, state) for part in parts], state)
-            accepted, refused = checked.accepted, checked.refused
+            accepted, refused = check([without_lanes(part, state) for part in parts], state)
             if not accepted:
                 return None
             self.environment.reach("checked")
             routed = [part for part in accepted if isinstance(part, RoutedPart)]
-            check_staged(self.storage, self.files_to_move(routed))
-            check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
+            # Without renames the tables of the types have looked at the files, and committed them.
+            check_staged(self.storage, [file for part in routed for file in part.files] if renames else ())
+            check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
             return Draft(kind_of(accepted), batch_id, renames=renames, parts=accepted)
 
         number = self.append(decide)
         self.carry_leftover()
         return Outcome(number, accepted if number is not None else (), refused)
-
-    def files_to_move(self, parts: Iterable[RoutedPart]) -> list[StagedFile]:
-        """The staged files that become visible with the entry itself."""
-        return [file for part in parts for file in part.files]
 
     def carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
@@ -186,10 +166,8 @@ class ExportTable:
         return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
-        slices = tuple(
-            slice_record(part, state.of(part.partition)) for part in draft.parts if isinstance(part, RoutedPart)
-        )
-        after = self.days.complete_after_seconds
+        starts, fences, slices = entry_records(draft.parts, state)
+        after = self.export.days.complete_after_seconds
         leftover = self.finishing.leftover
         now = self.environment.now()
         now_ms = int(now * MILLIS_PER_SECOND)
@@ -200,8 +178,8 @@ class ExportTable:
             job=self.job.name,
             batch_id=draft.batch_id,
             at=now,
-            starts=tuple(start_record(part) for part in draft.parts if isinstance(part, StartPart)),
-            fences=tuple(fence_record(part) for part in draft.parts if isinstance(part, FencePart)),
+            starts=starts,
+            fences=fences,
             slices=slices,
             types=draft.types,
             idle=tuple(draft.idle.items()),
@@ -222,22 +200,13 @@ class ExportTable:
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
         """Staged name to final name of every file of a slice."""
-        life = state.life_of(part.partition)
+        life, place = state.life_of(part.partition), (part.partition.topic_id, part.partition.number)
         for name, share in part.written.items():
             for file in share.files:
                 folder = day_folder(name, str(file.partition_values["day"]))
                 target = f"{folder}/{final_name(self.space, part.partition, life, file.last_offset or 0)}"
                 start = part.takes.get(name, part.piece.start)
-                yield Rename(
-                    file.path,
-                    target,
-                    name,
-                    part.partition.topic_id,
-                    part.partition.number,
-                    start,
-                    rows=file.rows,
-                    size_bytes=file.size_bytes,
-                )
+                yield Rename(file.path, target, name, *place, start, rows=file.rows, size_bytes=file.size_bytes)
 
     def ahead_of(self, partition: Partition, name: str, start: int) -> int:
         """From which offset on a type lacks the records of a slice; files and positions land together, so all of it."""

@@ -18,16 +18,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from urllib.parse import urlsplit
 
+from penstock.errors import PenstockError
 from penstock.flow.write.names import CompactedName, ReplayedName, StagedName, parse_compacted_name
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import ListedTable, data_rules
 from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, Verdict, classify_all, delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
-from penstock.lake.storage import Entry
+from penstock.lake.storage import Entry, Storage
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind
-from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import PROBE, Draft, ExportTable
 from penstock.tables.quarantine.leftovers import quarantine_rules
 from penstock.tables.quarantine.table import open_quarantine
@@ -169,3 +170,29 @@ def _quarantine_rules(quarantine: Table, table: ExportTable, state: LedgerState)
     reached = {position_key(job, each): state.global_position(each) for each in state.partitions}
     positions = {key: position for key, position in reached.items() if position is not None}
     return quarantine_rules(quarantine, [job], positions, table.listings(state))
+
+
+def drop_lost_files(table: ExportTable, *, dry_run: bool = False) -> tuple[Rename, ...]:
+    """Give up renames that nobody can do any more: neither the staged file is there nor the one that it should become.
+
+    Until then the type is held back, because the ledger counts rows that are nowhere. The entry says that they count as
+    vanished, and the type goes on; the renames come back.
+    """
+    lost: tuple[Rename, ...] = ()
+
+    def decide(_: LedgerState) -> Draft | None:
+        nonlocal lost
+        waiting = (each.rename for each in table.finishing.leftover.renames if each.lost)
+        lost = tuple(each for each in waiting if _is_lost(table.storage, each))
+        return Draft(EntryKind.IDLE, dropped=lost) if lost and not dry_run else None
+
+    table.append(decide)
+    return lost
+
+
+def _is_lost(storage: Storage, rename: Rename) -> bool:
+    """Whether neither file is there; a store that cannot tell now is asked another time."""
+    try:
+        return not storage.exists(rename.source) and not storage.exists(rename.target)
+    except PenstockError:
+        return False

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from penstock.environment import Environment
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.new_fields import addable, left_out
@@ -19,15 +18,14 @@ from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
 from penstock.flow.write.manifest import Marks, PartitionKey
 from penstock.flow.write.pool import PoolLimits
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import NewColumnPolicy
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
 from penstock.staging.batch_job import BatchJob, Records
 from penstock.staging.policies import stopping_nothing
-from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause
-from penstock.tables.export.spec import ExportSpec, TypeSpec
+from penstock.tables.export.spec import TypeSpec
 from penstock.tables.export.table import ExportTable
 
 DAY_COLUMN = "day"
@@ -61,23 +59,12 @@ class WrittenShares:
 class ExportWriter:
     """Writes batches of a routed job to staged files of its types."""
 
-    def __init__(
-        self,
-        job: JobSpec[ExportSpec],
-        spark: SparkSession,
-        table: ExportTable,
-        log: Log,
-        environment: Environment,
-    ) -> None:
-        self._job = job
+    def __init__(self, table: ExportTable, spark: SparkSession, log: Log) -> None:
+        self._job = table.job
         self._table = table
-        self._listener = environment.listener
-        self._failpoint = environment.failpoint
-        self._batch_job = BatchJob(job, spark, log, environment, fanout_job)
-
-    @property
-    def checks(self) -> ReadChecks:
-        return self._batch_job.checks
+        self._listener = table.environment.listener
+        self._failpoint = table.environment.failpoint
+        self._batch_job = BatchJob(table.job, spark, log, table.environment, fanout_job)
 
     def write(
         self, batch: Batch, roles: Mapping[Partition, Roles], main: bool, routing: str = ""
@@ -116,7 +103,7 @@ class ExportWriter:
         return found.shares
 
     def _flow(self, batch: Batch, slices: Mapping[PartitionKey, RoutedSlice], routing: Routing) -> FanoutFlow:
-        return replace(fanout_flow(self._job, self._table, routing, batch.id, slices), failpoint=self._failpoint)
+        return replace(fanout_flow(self._table, routing, batch.id, slices), failpoint=self._failpoint)
 
     def _added_columns(self, flow: FanoutFlow, found: Gathered) -> bool:
         """Fix the columns of types that were met for the first time, and add those that records brought."""
@@ -142,20 +129,17 @@ class ExportWriter:
 
 
 def fanout_flow(
-    job: JobSpec[ExportSpec],
-    table: ExportTable,
-    routing: Routing,
-    batch_id: str,
-    slices: Mapping[PartitionKey, RoutedSlice],
+    table: ExportTable, routing: Routing, batch_id: str, slices: Mapping[PartitionKey, RoutedSlice]
 ) -> FanoutFlow:
     """What the tasks of a batch must know."""
+    job = table.job
     return FanoutFlow(
         job=job.name,
         batch_id=batch_id,
         decode=replace(job.decode, payload=routing.payload),
         on=replace(job.on, tombstone=routing.tombstone),
         route=routing.route,
-        types={name: _type_flow(job, table, routing, spec) for name, spec in job.table.all_types.items()},
+        types={name: _type_flow(table, routing, spec) for name, spec in job.table.all_types.items()},
         columns=job.columns,
         days=job.table.days,
         now_ms=int(table.environment.now() * 1000),
@@ -172,10 +156,10 @@ def fanout_flow(
     )
 
 
-def _type_flow(job: JobSpec, table: ExportTable, routing: Routing, spec: TypeSpec) -> TypeFlow:
+def _type_flow(table: ExportTable, routing: Routing, spec: TypeSpec) -> TypeFlow:
     raw = routing.is_unknown(spec.name)
     # What a message gives is in its descriptor; a JSON record can be read for every column that there is.
-    decoded = table.decoded_of(spec.name) if job.decode.format == "json" and not raw else spec.schema
+    decoded = table.decoded_of(spec.name) if table.job.decode.format == "json" and not raw else spec.schema
     return TypeFlow(
         name=spec.name,
         values=routing.values.get(spec.name, ()),

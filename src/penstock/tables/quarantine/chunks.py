@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition, Slice
-from penstock.tables.quarantine.rows import own_files, own_rows, partitions_of
+from penstock.tables.quarantine.rows import own_files, own_rows, partitions_of, where
 
 _KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -50,7 +50,9 @@ def chunks_of(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iter
     gathering = _Gathering(options)
     for file in own_files(quarantine):
         for rows in own_rows(quarantine, file):
-            for piece, lives in _pieces(choose(_with_error(rows, options.error_contains)), options.run_rows_max):
+            if options.error_contains:
+                rows = rows.filter(pc.match_substring(rows.column("error"), options.error_contains))
+            for piece, lives in _pieces(choose(rows), options.run_rows_max):
                 if not gathering.takes(piece, lives):
                     yield gathering.chunk()
                     gathering = _Gathering(options)
@@ -86,34 +88,22 @@ class _Gathering:
         return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(_span(rows, each) for each in partitions_of(rows)))
 
 
-def _with_error(rows: pa.Table, text: str) -> pa.Table:
-    return rows.filter(pc.match_substring(rows.column("error"), text)) if text else rows
-
-
 def _pieces(rows: pa.Table, rows_max: int) -> Iterator[tuple[pa.Table, dict[str, str]]]:
     """Rows cut so that a piece fits into a run and has one life per topic."""
     lives = rows.select(["topic", "topic_id"]).group_by(["topic", "topic_id"]).aggregate([]).to_pylist()
     for life in lives:
-        same = pc.and_(
-            pc.equal(rows.column("topic"), life["topic"]), pc.equal(rows.column("topic_id"), life["topic_id"])
-        )
-        mine = rows if len(lives) == 1 else rows.filter(same)
+        mine = rows if len(lives) == 1 else rows.filter(where(rows, **life))
         for start in range(0, mine.num_rows, rows_max):
             yield mine.slice(start, rows_max), {life["topic"]: life["topic_id"]}
 
 
 def _span(rows: pa.Table, partition: Partition) -> Slice:
-    mine = pc.and_(
-        pc.equal(rows.column("topic"), partition.topic), pc.equal(rows.column("partition"), partition.number)
-    )
+    mine = where(rows, topic=partition.topic, partition=partition.number)
     ends = pc.min_max(rows.filter(mine).column("offset")).as_py()
     return Slice(partition, ends["min"], ends["max"] + 1, ends["min"])
 
 
 def _inside(rows: pa.Table, piece: Slice) -> pa.ChunkedArray:
     offsets = rows.column("offset")
-    placed = pc.and_(
-        pc.equal(rows.column("topic"), piece.partition.topic),
-        pc.equal(rows.column("partition"), piece.partition.number),
-    )
+    placed = where(rows, topic=piece.partition.topic, partition=piece.partition.number)
     return pc.and_(placed, pc.and_(pc.greater_equal(offsets, piece.read_from), pc.less(offsets, piece.end)))

@@ -14,15 +14,16 @@ import pyarrow.compute as pc
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.environment import Environment
-from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.keys import replay_key, table_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.tables.quarantine.life import belongs_to, positions_in
-from penstock.tables.quarantine.rows import QuarantineFile, count_rows, own_files, own_rows, read_file
+from penstock.tables.quarantine.replayed import replacement, rewritten
+from penstock.tables.quarantine.rows import count_rows, is_of, own_files, own_rows
 from penstock.tables.quarantine.table import create_quarantine, open_quarantine
 
 _MARK = "#quarantine"
@@ -113,25 +114,16 @@ def _transactions(quarantine: Table, job: str, listings: Listings) -> dict[str, 
     }
 
 
-def _removal(table: Table, file: QuarantineFile) -> list[AddAction | RemoveAction]:
+def _removal(table: Table, file: ActiveFile) -> list[AddAction | RemoveAction]:
     """The actions that take the job's rows out of a file; one that another writer mixed is written again without."""
     if not any(rows.num_rows for rows in own_rows(table, file, ["offset"])):
         return []
-    now_ms = int(table.environment.now() * 1000)
-    kept = () if file.is_of(table.job) else _without_own(table, file)
-    return [RemoveAction(file.path, True, now_ms, file.size_bytes, {}), *(table.add_action(each) for each in kept)]
+    return replacement(table, file, () if is_of(file, table.job) else _without_own(table, file))
 
 
-def _without_own(table: Table, file: QuarantineFile) -> tuple[StagedFile, ...]:
-    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
-    # The commit lands as the next version or not at all.
-    writer = StagedWriter(options, lambda: compacted_name(table.version + 1, uuid.uuid4().hex), "", 0)
-    try:
-        for rows in read_file(table, file):
-            others = pc.fill_null(pc.not_equal(rows.column("job"), table.job), True)
-            for batch in rows.filter(others).to_batches():
-                writer.write(batch)
-        return writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
+def _without_own(table: Table, file: ActiveFile) -> tuple[StagedFile, ...]:
+    def name() -> str:
+        # The commit lands as the next version or not at all.
+        return compacted_name(table.version + 1, uuid.uuid4().hex)
+
+    return rewritten(table, file, name, lambda rows: pc.fill_null(pc.not_equal(rows.column("job"), table.job), True))

@@ -1,6 +1,6 @@
 """The record of a replay run in the data table, and the removal of its rows from quarantine (RULES Q2).
 
-For an export the ledger stands for the data table (`tables.parquet.replaying`).
+For an export the ledger stands for the data table (`tables.export.replays`).
 
 The data commit of run N says which offsets it wrote; it is the truth. The removal carries the same number into the
 quarantine table. While that table's number is lower, rows are in both, and whoever comes next finishes the removal:
@@ -10,7 +10,7 @@ it is worked out from the data commit alone, so it can be done any number of tim
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -23,12 +23,14 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import owner_tag, replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
-from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.active_files import ActiveFile
+from penstock.lake.delta.keys import replay_key, total_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_of, placed
 from penstock.lake.delta.table import Change, Table
+from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.rows import QuarantineFile, own_files, read_file
+from penstock.tables.quarantine.rows import may_hold, own_files, read_file, where
 
 _KIND = "replay"
 _KEYS = ("job", "topic_id", "partition", "offset")
@@ -51,18 +53,13 @@ class Runs(Protocol):
     """Where the data commits of a job's runs are found."""
 
     @property
-    def job(self) -> str: ...
-
-    @property
     def path(self) -> str: ...
 
     def last(self) -> int:
         """The number of the last run; 0 before the first."""
-        ...
 
     def owed(self, removed: int) -> Iterable[int]:
         """The runs whose rows may still be in a quarantine that knows the run `removed`."""
-        ...
 
     def find(self, number: int) -> ReplayRun | None: ...
 
@@ -72,10 +69,6 @@ class TableRuns:
     """The runs of a job with one Delta table, as of the loaded version."""
 
     data: Table
-
-    @property
-    def job(self) -> str:
-        return self.data.job
 
     @property
     def path(self) -> str:
@@ -88,12 +81,28 @@ class TableRuns:
         return range(removed + 1, self.last() + 1)
 
     def find(self, number: int) -> ReplayRun | None:
-        return find_run(self.data, number)
+        """Search the table's history for the commit of a run."""
+        with library_errors(self.path):
+            history = self.data.handle.history()
+        for _, ours in commits_of(history, self.data.job):
+            if ours.kind == _KIND and ours.run == number:
+                return ReplayRun(number, ours.batch, {each.place: each.ranges for each in ours.offsets})
+        return None
 
 
 def run_number(table: Table) -> int:
     """The number of the last run that the loaded version knows; 0 before the first."""
     return table.transaction(replay_key(table.job)) or 0
+
+
+def run_change(
+    table: Table, number: int, files: Sequence[StagedFile], rows: Mapping[Partition, int], metadata: dict[str, Any]
+) -> Change:
+    """The commit that brings the files of a run into a table, with its number and what it adds to the counts."""
+    check_staged(table.storage(), files)
+    keys = {total_key(table.job, each, "replayed"): count for each, count in rows.items()}
+    totals = {key: (table.transaction(key) or 0) + count for key, count in keys.items()}
+    return Change([table.add_action(each) for each in files], {replay_key(table.job): number, **totals}, metadata)
 
 
 def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[str, Any]:
@@ -109,16 +118,6 @@ def run_record(job: str, run: ReplayRun, files: Sequence[StagedFile]) -> dict[st
     ).metadata
 
 
-def find_run(data: Table, number: int) -> ReplayRun | None:
-    """Search the data table's history for the commit of a run."""
-    with library_errors(data.spec.path):
-        history = data.handle.history()
-    for _, ours in commits_of(history, data.job):
-        if ours.kind == _KIND and ours.run == number:
-            return ReplayRun(number, ours.batch, {each.place: each.ranges for each in ours.offsets})
-    return None
-
-
 def finish_replay(runs: Runs, quarantine: Table) -> int:
     """Do the removals that runs still owe; returns how many rows were taken out."""
     removed = 0
@@ -126,7 +125,7 @@ def finish_replay(runs: Runs, quarantine: Table) -> int:
         run = runs.find(number)
         if run is None:
             raise InvariantError(
-                f"replay run {number} of {runs.job} was not finished and is not in the table's history any more",
+                f"replay run {number} of {quarantine.job} was not finished and is not in the table's history any more",
                 detail=f"records that it wrote to {runs.path} may still be in {quarantine.spec.path}",
                 hint="restore the table's log; until then a replay could write records twice",
             )
@@ -147,7 +146,8 @@ def remove_run(quarantine: Table, run: ReplayRun) -> int:
                 continue
             if file.path not in rewrites:
                 rewrites[file.path] = _rewrite(quarantine, file, run)
-            actions += _actions(quarantine, file, rewrites[file.path])
+            if rewrites[file.path].removed:
+                actions += replacement(quarantine, file, rewrites[file.path].files)
         return Change(
             actions,
             {replay_key(quarantine.job): run.number},
@@ -167,52 +167,50 @@ class _Rewrite:
     files: tuple[StagedFile, ...] = ()
 
 
-def _actions(table: Table, file: QuarantineFile, rewrite: _Rewrite) -> list[AddAction | RemoveAction]:
-    if not rewrite.removed:
-        return []
-    now_ms = int(table.environment.now() * 1000)
-    removal = RemoveAction(file.path, True, now_ms, file.size_bytes, {})
-    return [removal, *(table.add_action(each) for each in rewrite.files)]
-
-
-def _may_touch(file: QuarantineFile, run: ReplayRun) -> bool:
+def _may_touch(file: ActiveFile, run: ReplayRun) -> bool:
     return any(
-        file.may_hold(partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
+        may_hold(file, partition.number, ranges[0][0], ranges[-1][1] - 1) for partition, ranges in run.offsets.items()
     )
 
 
-def _rewrite(table: Table, file: QuarantineFile, run: ReplayRun) -> _Rewrite:
-    """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
+def _rewrite(table: Table, file: ActiveFile, run: ReplayRun) -> _Rewrite:
     gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
-    removed = sum(_count(_hits(rows, table.job, gone)) for rows in read_file(table, file, _KEYS))
+    removed = sum(pc.sum(_hits(rows, table.job, gone)).as_py() or 0 for rows in read_file(table, file, _KEYS))
     if not removed:
         return _Rewrite(0)
-    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
 
     def name() -> str:
         return replayed_name(str(run.number), uuid.uuid4().hex, owner_tag(table.job))
 
+    return _Rewrite(removed, rewritten(table, file, name, lambda rows: pc.invert(_hits(rows, table.job, gone))))
+
+
+def rewritten(
+    table: Table, file: ActiveFile, name: Callable[[], str], stay: Callable[[pa.Table], pa.ChunkedArray]
+) -> tuple[StagedFile, ...]:
+    """Write the rows that stay to a new file. The old one is only named in a commit that finds it active."""
+    options = WriteOptions(table.spec.path, table.schema, dict(table.spec.storage_options))
     writer = StagedWriter(options, name, "", 0)
     try:
         for rows in read_file(table, file):
-            for batch in rows.filter(pc.invert(_hits(rows, table.job, gone))).to_batches():
+            for batch in rows.filter(stay(rows)).to_batches():
                 writer.write(batch)
-        return _Rewrite(removed, writer.finish())
+        return writer.finish()
     except BaseException:
         writer.abandon()
         raise
+
+
+def replacement(table: Table, file: ActiveFile, files: Iterable[StagedFile]) -> list[AddAction | RemoveAction]:
+    """The actions that put other files in the place of one."""
+    removal = RemoveAction(file.path, True, int(table.environment.now() * 1000), file.size_bytes, {})
+    return [removal, *(table.add_action(each) for each in files)]
 
 
 def _hits(rows: pa.Table, job: str, gone: Mapping[Partition, pa.Array]) -> pa.ChunkedArray:
     """Which rows a run of the job wrote. A topic id alone names a life of a topic, whatever the topic is called."""
     hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
     for partition, offsets in gone.items():
-        same = pc.and_(
-            pc.equal(rows.column("topic_id"), partition.topic_id), pc.equal(rows.column("partition"), partition.number)
-        )
+        same = where(rows, topic_id=partition.topic_id, partition=partition.number)
         hits = pc.or_(hits, pc.and_(same, pc.is_in(rows.column("offset"), value_set=offsets)))
     return pc.fill_null(pc.and_(hits, pc.equal(rows.column("job"), job)), False)
-
-
-def _count(hits: pa.ChunkedArray) -> int:
-    return int(pc.sum(hits).as_py() or 0)

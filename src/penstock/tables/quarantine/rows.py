@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -16,38 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.flow.write.reasons import error_kinds
-from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
-
-
-@dataclass(frozen=True, slots=True)
-class QuarantineFile:
-    """An active file of the quarantine table; a span is None where its statistics do not tell."""
-
-    path: str
-    size_bytes: int
-    rows: int | None
-    modified_at_ms: int
-    job_span: tuple[str, str] | None
-    partition_span: tuple[int, int] | None
-    offset_span: tuple[int, int] | None
-
-    def may_be_of(self, job: str) -> bool:
-        """Whether a row of the job can be in the file."""
-        return _meets(self.job_span, job, job)
-
-    def is_of(self, job: str) -> bool:
-        """Whether all rows of the file are known to be the job's."""
-        return self.job_span == (job, job)
-
-    def may_hold(self, partition: int, first: int, last: int) -> bool:
-        """Whether an offset of `[first, last]` of that partition number can be in the file."""
-        return _meets(self.partition_span, partition, partition) and _meets(self.offset_span, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,31 +48,25 @@ class Listing:
     newest: tuple[Entry, ...] = ()
 
 
-def own_files(table: Table) -> list[QuarantineFile]:
-    """The files that may hold rows of the table's job, oldest first."""
-    return [file for file in all_files(table) if file.may_be_of(table.job)]
-
-
-def all_files(table: Table) -> list[QuarantineFile]:
-    """The files of all jobs in the version that the handle has loaded, oldest first."""
+def own_files(table: Table) -> list[ActiveFile]:
+    """The files that may hold rows of the table's job in the version that the handle has loaded, oldest first."""
     with library_errors(table.spec.path):
         found = active_files(table.handle, ("job", "partition", "offset"))
-    files = [
-        QuarantineFile(
-            path=each.path,
-            size_bytes=each.size_bytes,
-            rows=each.rows,
-            modified_at_ms=each.modified_at_ms,
-            job_span=each.spans["job"] if each.nulls["job"] == 0 else None,
-            partition_span=each.spans["partition"],
-            offset_span=each.spans["offset"],
-        )
-        for each in found
-    ]
-    return sorted(files, key=lambda file: (file.modified_at_ms, file.offset_span or (0, 0), file.path))
+    mine = [each for each in found if each.nulls["job"] != 0 or _meets(each.spans["job"], table.job, table.job)]
+    return sorted(mine, key=lambda each: (each.modified_at_ms, each.spans["offset"] or (0, 0), each.path))
 
 
-def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def is_of(file: ActiveFile, job: str) -> bool:
+    """Whether all rows of the file are known to be the job's."""
+    return file.nulls["job"] == 0 and file.spans["job"] == (job, job)
+
+
+def may_hold(file: ActiveFile, partition: int, first: int, last: int) -> bool:
+    """Whether an offset of `[first, last]` of that partition number can be in the file."""
+    return _meets(file.spans["partition"], partition, partition) and _meets(file.spans["offset"], first, last)
+
+
+def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
     wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
@@ -112,14 +82,14 @@ def read_file(table: Table, file: QuarantineFile, columns: Sequence[str] | None 
             yield pa.Table.from_arrays(arrays, schema=wanted)
 
 
-def own_rows(table: Table, file: QuarantineFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def own_rows(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """The rows of the table's job in a file, one row group at a time."""
     if "job" not in table.schema.names:
         # Made before rows knew their job: they are nobody's.
         return
     wanted = tuple(table.schema.names) if columns is None else tuple(columns)
     for rows in read_file(table, file, (*wanted, *(() if "job" in wanted else ("job",)))):
-        mine = rows if file.is_of(table.job) else rows.filter(pc.equal(rows.column("job"), table.job))
+        mine = rows if is_of(file, table.job) else rows.filter(pc.equal(rows.column("job"), table.job))
         yield mine.select(wanted)
 
 
@@ -146,11 +116,10 @@ def find_rows(table: Table, topic: str, partition: int, offset: int) -> list[dic
     """All columns of the row at that place, newest first: a recreated topic may have the place twice."""
     found: list[dict[str, Any]] = []
     for file in own_files(table):
-        if not file.may_hold(partition, offset, offset):
+        if not may_hold(file, partition, offset, offset):
             continue
         for rows in own_rows(table, file):
-            here = pc.and_(pc.equal(rows.column("partition"), partition), pc.equal(rows.column("offset"), offset))
-            found += rows.filter(pc.and_(here, pc.equal(rows.column("topic"), topic))).to_pylist()
+            found += rows.filter(where(rows, topic=topic, partition=partition, offset=offset)).to_pylist()
     return sorted(found, key=lambda row: row["quarantined_at"], reverse=True)
 
 
@@ -174,7 +143,7 @@ def repeated_rows(table: Table) -> Places:
 def without_places(rows: pa.Table, places: Places) -> pa.Table:
     """The rows that are not at one of the places."""
     for (topic_id, partition), offsets in places.items():
-        here = pc.and_(pc.equal(rows.column("topic_id"), topic_id), pc.equal(rows.column("partition"), partition))
+        here = where(rows, topic_id=topic_id, partition=partition)
         rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))
     return rows
 
@@ -183,6 +152,11 @@ def partitions_of(rows: pa.Table) -> list[Partition]:
     """The partitions, with their topic's life, that rows came from."""
     places = rows.select(["topic", "topic_id", "partition"]).group_by(["topic", "topic_id", "partition"]).aggregate([])
     return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
+
+
+def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
+    """Which rows have these values in the columns of these names."""
+    return reduce(pc.and_, (pc.equal(rows.column(name), value) for name, value in values.items()))
 
 
 def _count_kinds(kinds: Counter[str], errors: pa.ChunkedArray) -> None:
@@ -198,20 +172,17 @@ def _newest(before: pa.Table | None, rows: pa.Table, limit: int) -> pa.Table:
     together = sized.drop_columns(["value"])
     if before is not None:
         together = pa.concat_tables([before, together])
-    order = [
-        ("quarantined_at", "descending"),
-        ("topic", "ascending"),
-        ("partition", "ascending"),
-        ("offset", "descending"),
-    ]
+    up, down = "ascending", "descending"
+    order = [("quarantined_at", down), ("topic", up), ("partition", up), ("offset", down)]
     return together.take(pc.sort_indices(together, order)[:limit])
 
 
-def _row_count(table: Table, file: QuarantineFile) -> int:
-    if file.rows is not None and file.is_of(table.job):
+def _row_count(table: Table, file: ActiveFile) -> int:
+    if file.rows is not None and is_of(file, table.job):
         return file.rows
     return sum(rows.num_rows for rows in own_rows(table, file, ["offset"]))
 
 
 def _meets(span: tuple[Any, Any] | None, first: Any, last: Any) -> bool:
+    """Whether a value in between may be there; a span is None where statistics do not tell."""
     return span is None or (span[0] <= last and first <= span[1])

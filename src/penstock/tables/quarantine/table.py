@@ -18,10 +18,9 @@ from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
-from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.provenance import Provenance, commits_of
-from penstock.lake.delta.table import Change, Table, open_or_create, open_table
+from penstock.lake.delta.table import Change, Table, find_table, open_or_create
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
@@ -64,7 +63,6 @@ class Listed:
     partition: Partition
     end: int
     """Of the slice; for a routed job the number of the ledger entry. It grows with every listing of a partition."""
-    batch_id: str
     files: tuple[StagedFile, ...]
 
 
@@ -74,10 +72,7 @@ def quarantine_spec(job: JobSpec) -> TablePlace:
 
 def open_quarantine(job: JobSpec, environment: Environment | None = None) -> Table | None:
     """The quarantine table of a job, or None while there never was a bad record."""
-    try:
-        return open_table(quarantine_spec(job), job.name, environment)
-    except MissingTableError:
-        return None
+    return find_table(quarantine_spec(job), job.name, environment)
 
 
 def create_quarantine(job: JobSpec, environment: Environment) -> Table:
@@ -104,11 +99,8 @@ def refuse_earlier_table(job: JobSpec, environment: Environment) -> None:
     quarantine = open_quarantine(job, environment)
     if quarantine is None:
         return
-    try:
-        life = life_of(open_table(job.table, job.name, environment))
-    except MissingTableError:
-        life = None
-    refuse_earlier_life(job, life, quarantine)
+    table = find_table(job.table, job.name, environment)
+    refuse_earlier_life(job, None if table is None else life_of(table), quarantine)
 
 
 def adopt(job: JobSpec, life: int, environment: Environment) -> None:
@@ -224,7 +216,7 @@ class Quarantine(QuarantineTable):
     def append(self, accepted: Iterable[AcceptedPart]) -> None:
         """Append the quarantine files of slices that were just committed."""
         self.append_listed(
-            Listed(part.partition, part.piece.end, "", part.quarantine_files)
+            Listed(part.partition, part.piece.end, part.quarantine_files)
             for part in accepted
             if isinstance(part, SlicePart) and part.quarantine_files
         )
@@ -251,7 +243,7 @@ class Quarantine(QuarantineTable):
     def _listed(self, partitions: set[Partition]) -> list[Listed]:
         """Search the data table's history for listings of this job, newest first."""
         return [
-            Listed(piece.place, piece.end, ours.batch, piece.files)
+            Listed(piece.place, piece.end, piece.files)
             for _, ours in commits_of(self._data.handle.history(), self._job.name)
             for piece in ours.slices
             if piece.place in partitions and piece.quarantine

@@ -72,5 +72,6 @@ def restart(root: ExportRoot) -> int:
     """What the next process of the job does first; returns the rows that it takes out of quarantine."""
     table = root.open()
     table.agree_on_types()
-    assert table.life is not None
-    return QuarantineTable(root.job, Environment(), table.life).finish_replay(LedgerRuns(table))
+    life = table.state().life
+    assert life is not None
+    return QuarantineTable(root.job, Environment(), life).finish_replay(LedgerRuns(table))

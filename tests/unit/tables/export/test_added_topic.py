@@ -12,8 +12,8 @@ from penstock.errors import UserError
 from penstock.job.spec import job_of
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.compact import compact
-from penstock.tables.export.maintenance import existing
-from penstock.tables.export.opening import open_export
+from penstock.tables.export.delta_types import open_export
+from penstock.tables.export.kind import existing
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.registry import load_job

@@ -17,9 +17,8 @@ from penstock.errors import TransientError
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.vacuum import Dead
 from penstock.tables.export.delta_types import DeltaTypes
-from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.replays import LedgerRuns, raise_run
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.vacuum import drop_lost_files, vacuum
 from penstock.tables.quarantine.discard import discard
 from penstock.tables.registry import kind_of
 from tests.export_root import MONDAY, TUESDAY, WEDNESDAY, ZERO, ExportRoot, Place, Rows

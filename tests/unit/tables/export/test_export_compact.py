@@ -23,7 +23,7 @@ from penstock.failpoints import noop
 from penstock.lake.storage import Entry as Stored
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
-from penstock.tables.export.files.operations import finish
+from penstock.tables.export.files.finishing import finish
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import Unfinished
 from tests.export_root import (

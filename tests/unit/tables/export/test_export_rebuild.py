@@ -189,12 +189,12 @@ def test_compacted_files_tell_what_they_replace(tmp_path: Path) -> None:
 def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Path) -> None:
     """The quarantine takes a listing for appended whose number is not above its own."""
     root = filled(tmp_path)
-    quarantine_of(root).append_listed([Listed(ZERO, 700, "", stage_bad(root, ZERO, 0, 1))])
+    quarantine_of(root).append_listed([Listed(ZERO, 700, stage_bad(root, ZERO, 0, 1))])
     lose_ledger(root)
     rebuilt(root)
     assert root.state.number > 700
     assert quarantine_of(root).lacks(ZERO, root.state.number)
-    refuse_earlier_life(root.job, root.table.life, open_quarantine(root.job))
+    refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
 
 
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:

@@ -25,10 +25,9 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.compact import compact
-from penstock.tables.export.files.lost_files import drop_lost_files
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.table import PROBE
-from penstock.tables.export.vacuum import vacuum
+from penstock.tables.export.vacuum import drop_lost_files, vacuum
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 from tests.export_root import (
     MONDAY,
@@ -298,7 +297,7 @@ def commit_bad(root: ExportRoot, start: int, end: int) -> None:
 
 
 def quarantine_of(root: ExportRoot) -> QuarantineTable:
-    life = root.table.life
+    life = root.state.life
     assert life is not None
     return QuarantineTable(root.job, Environment(), life)
 
@@ -306,7 +305,7 @@ def quarantine_of(root: ExportRoot) -> QuarantineTable:
 def append_listed(root: ExportRoot) -> None:
     listing = root.state.of(ZERO).listing
     assert listing is not None
-    quarantine_of(root).append_listed([Listed(ZERO, listing.number, "", listing.files)])
+    quarantine_of(root).append_listed([Listed(ZERO, listing.number, listing.files)])
 
 
 @pytest.mark.parametrize("export", ["format: parquet", "format: delta"])

@@ -331,11 +331,11 @@ def test_the_quarantine_of_an_earlier_export_is_refused_and_can_be_discarded(tmp
     root.start(EXPORTED)
     write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(6)}, [6, 7], filtered=2)
     append_bad(root)
-    refuse_earlier_life(root.job, root.table.life, open_quarantine(root.job))
+    refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
     shutil.rmtree(root.lake)
     root = ExportRoot(job_file(tmp_path))
     with pytest.raises(EarlierLifeError) as refused:
-        refuse_earlier_life(root.job, root.table.life, open_quarantine(root.job))
+        refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
     assert "table.export.quarantine" in refused.value.hint
     root.start(EXPORTED)
     write_with_bad(root, EXPORTED, (0, 10), {("order", MONDAY): range(9)}, [9])

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, date, datetime, timedelta
 
 from penstock.tables.export.ledger.entry import ReplayRecord, SliceRecord
-from penstock.tables.export.ledger.state import Day, LedgerState
+from penstock.tables.export.ledger.state import Day, LedgerState, TypeDay
 
 MILLIS_PER_SECOND = 1000
 
@@ -41,9 +41,9 @@ def is_complete(state: LedgerState, name: str, day: Day, after_seconds: float, n
 
 def reopened_by(
     writers: Iterable[SliceRecord | ReplayRecord], state: LedgerState, after_seconds: float, now_ms: int | None = None
-) -> dict[tuple[str, Day], int]:
+) -> dict[TypeDay, int]:
     """The days that were complete and get rows by these slices or by a replay, with the watermark of now."""
-    found: dict[tuple[str, Day], int] = {}
+    found: dict[TypeDay, int] = {}
     for each in writers:
         for name, written in each.written.items():
             for day in written.days:
@@ -54,7 +54,7 @@ def reopened_by(
     return found
 
 
-def closable(state: LedgerState, after_seconds: float, now_ms: int | None = None) -> tuple[tuple[str, Day], ...]:
+def closable(state: LedgerState, after_seconds: float, now_ms: int | None = None) -> tuple[TypeDay, ...]:
     """The open days that are complete in this state."""
     return tuple(sorted(each for each in state.open_days if is_complete(state, *each, after_seconds, now_ms)))
 

@@ -8,7 +8,7 @@ file is in its place. `entry` in a marker is the number of that entry, so its co
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -16,9 +16,7 @@ from penstock.errors import PenstockError
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.days.days import watermark_of
 from penstock.tables.export.ledger.names import Places
-from penstock.tables.export.ledger.state import Day, LedgerState
-
-TypeDay = tuple[str, Day]
+from penstock.tables.export.ledger.state import LedgerState, TypeDay
 
 
 @dataclass(slots=True)
@@ -44,14 +42,7 @@ class DayMarkers:
 
     def take_away(self, days: Iterable[TypeDay]) -> None:
         """Remove the markers that earlier entries put; one of this entry or a later one stays."""
-        for each in days:
-            try:
-                number = self._number(each)
-                if number is not None and number < self.state.number:
-                    self.storage.delete(self.places.marker(*each))
-                    self.taken.add(each)
-            except PenstockError as error:
-                self.failed[each] = error.primary
+        self.taken.update(self._removed(days, range(self.state.number)))
 
     def put_back(self, days: Iterable[TypeDay]) -> None:
         """Mark those days that are complete and not marked yet."""
@@ -74,28 +65,26 @@ class DayMarkers:
     def withdraw(self, newer: LedgerState) -> None:
         """Take back what was put too late: another process has gone on to entries that change these days."""
         changed = newer.open_days | frozenset(newer.unfinished.marks)
-        for each in sorted(self.put & changed):
-            try:
-                if self._number(each) == self.state.number:
-                    self.storage.delete(self.places.marker(*each))
-                    self.put.discard(each)
-            except PenstockError as error:
-                self.failed[each] = error.primary
+        self.put.difference_update(self._removed(sorted(self.put & changed), (self.state.number,)))
 
     def remove_stale(self, there: Iterable[TypeDay]) -> None:
         """Remove the markers of days that are open, whoever left them; the state was read after they were listed."""
-        for each in sorted(self.state.open_days.intersection(there)):
+        open_days = sorted(self.state.open_days.intersection(there))
+        self.taken.update(self._removed(open_days, range(self.state.number + 1)))
+
+    def _removed(self, days: Iterable[TypeDay], numbers: Container[int]) -> Iterator[TypeDay]:
+        """Remove the markers that entries with these numbers put; the days that had one."""
+        for each in days:
             try:
-                number = self._number(each)
-                if number is not None and number <= self.state.number:
+                if self._number(each) in numbers:
                     self.storage.delete(self.places.marker(*each))
-                    self.taken.add(each)
+                    yield each
             except PenstockError as error:
                 self.failed[each] = error.primary
 
     def marked(self) -> frozenset[TypeDay]:
         """The days of types that have a marker."""
-        parts = (each.path.removesuffix(".json").split("/") for each in self.storage.list(self.places.markers()))
+        parts = (each.path.removesuffix(".json").split("/") for each in self.storage.list(self.places.markers))
         return frozenset((each[-2], each[-1]) for each in parts)
 
     def _number(self, day: TypeDay) -> int | None:

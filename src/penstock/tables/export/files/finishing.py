@@ -1,18 +1,92 @@
-"""Carries out what the newest entry of a ledger orders, whoever wrote it, and keeps what cannot be done (RULES L1)."""
+"""Carries out what the newest entry of a ledger orders, whoever wrote it, and keeps what cannot be done.
+
+The acts on files are done by whoever comes first and as often as need be (RULES L1, L4, L7).
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError
-from penstock.lake.storage import Storage
+from penstock.failpoints import Reach
+from penstock.lake.storage import Entry, NotFoundError, Storage
 from penstock.tables.export.days.markers import DayMarkers
-from penstock.tables.export.files.operations import Leftover, Placing, finish, unseen_files
 from penstock.tables.export.ledger.chain import Ledger
-from penstock.tables.export.ledger.names import Places
-from penstock.tables.export.ledger.state import Day, LedgerState, Unfinished
+from penstock.tables.export.ledger.names import Places, type_and_day
+from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay, Unfinished
+
+ACTS_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRename:
+    """A rename that could not be done now: it is carried over, and its type is behind until it is (RULES L4)."""
+
+    rename: Rename
+    reason: str
+    lost: bool = False
+    """Whether the staged file is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What of an entry's orders could not be done."""
+
+    renames: tuple[FailedRename, ...] = ()
+    removes: tuple[str, ...] = ()
+    marks: tuple[TypeDay, ...] = ()
+    """Days whose markers could not be changed, or wait for their files."""
+
+    def __bool__(self) -> bool:
+        return bool(self.renames or self.removes or self.marks)
+
+    @property
+    def orders(self) -> Unfinished:
+        return Unfinished(tuple(each.rename for each in self.renames), self.removes, self.marks)
+
+    def holds_back(self, day: TypeDay) -> bool:
+        """Whether a day is not as readers shall see it: a file of its type is not in place, or an old one of it is."""
+        return any(each.rename.type == day[0] for each in self.renames) or any(
+            type_and_day(path) == day for path in self.removes
+        )
+
+
+class Placing(Protocol):
+    """How staged files get to where readers see them."""
+
+    def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
+        """Do what is not done yet; what cannot be done now comes back."""
+
+    def unplaced(self, renames: Sequence[Rename]) -> list[Rename]:
+        """Those that readers do not see yet; nothing is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainFiles:
+    """Files that readers find by their names alone."""
+
+    storage: Storage
+
+    def place(self, renames: Sequence[Rename], reach: Reach) -> list[FailedRename]:
+        if len(renames) < ACTS_AT_ONCE:
+            outcomes = [_rename(self.storage, each, reach) for each in renames]
+        else:
+            with ThreadPoolExecutor(ACTS_AT_ONCE) as pool:
+                outcomes = list(pool.map(lambda each: _rename(self.storage, each, reach), renames))
+        return [each for each in outcomes if each is not None]
+
+    def unplaced(self, renames: Sequence[Rename]) -> list[Rename]:
+        there = _sizes(self.storage, [path for each in renames for path in (each.source, each.target)])
+        return [
+            each
+            for each in renames
+            if (placed_bytes := there.get(each.target)) is None or there.get(each.source, placed_bytes) != placed_bytes
+        ]
 
 
 @dataclass(slots=True)
@@ -75,7 +149,7 @@ class Finishing:
             self.environment.reach("marked")
         return replace(leftover, marks=tuple(sorted({*waiting, *markers.failed})))
 
-    def unseen(self, state: LedgerState) -> Counter[tuple[str, Day]]:
+    def unseen(self, state: LedgerState) -> Counter[TypeDay]:
         """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
         orders = state.unfinished
         if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
@@ -93,3 +167,78 @@ class Finishing:
         markers.remove_stale(there)
         if markers.taken or markers.failed:
             self.marked.append(markers)
+
+
+def finish(storage: Storage, orders: Unfinished, reach: Reach, placing: Placing | None = None) -> Leftover:
+    """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
+    kept = tuple(path for path in orders.removes if not _removed(storage, path, reach))
+    if orders.removes:
+        reach("removed")
+    waiting = tuple(FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits)
+    ready = [each for each in orders.renames if not (kept and each.waits)]
+    return Leftover((*waiting, *(placing or PlainFiles(storage)).place(ready, reach)), kept)
+
+
+def unseen_files(storage: Storage, orders: Unfinished, placing: Placing | None = None) -> Counter[TypeDay]:
+    """Per type and day the files that are not in their place yet, or still there although replaced; nothing is done."""
+    there = _sizes(storage, orders.removes)
+    unplaced = (placing or PlainFiles(storage)).unplaced(orders.renames)
+    paths = [*(each.target for each in unplaced), *(path for path in orders.removes if path in there)]
+    return Counter(place for path in paths if (place := type_and_day(path)) is not None)
+
+
+def _sizes(storage: Storage, paths: Sequence[str]) -> dict[str, int]:
+    """The files that are there in the folders of these, with their sizes."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    return {entry.path: entry.size_bytes for folder in folders for entry in _listed(storage, folder)}
+
+
+def _listed(storage: Storage, folder: str) -> list[Entry]:
+    """What readers find in a folder: nothing, if it cannot be listed."""
+    try:
+        return list(storage.list(folder))
+    except PenstockError:
+        return []
+
+
+def _removed(storage: Storage, path: str, reach: Reach) -> bool:
+    reach("removing")
+    try:
+        storage.delete(path)
+    except PenstockError:
+        return False
+    return True
+
+
+def _rename(storage: Storage, rename: Rename, reach: Reach) -> FailedRename | None:
+    reach("renaming")
+    lost = False
+    try:
+        if storage.rename_if_absent(rename.source, rename.target):
+            return None
+        reason = f"{rename.target} is taken by another file"
+    except NotFoundError:
+        lost, reason = True, gone_reason(rename)
+    except PenstockError as error:
+        reason = error.primary
+    return None if _is_done(storage, rename) else FailedRename(rename, reason, lost)
+
+
+def gone_reason(rename: Rename) -> str:
+    """What a person is told of a staged file that nobody can place any more."""
+    return f"its staged file {rename.source} is gone; `penstock vacuum --drop-lost` gives up a file that is lost"
+
+
+def _is_done(storage: Storage, rename: Rename) -> bool:
+    """Whether somebody has done it, perhaps we ourselves in an earlier life, and not a stranger taken the name."""
+    try:
+        placed_bytes = storage.size_bytes(rename.target)
+    except PenstockError:
+        return False
+    try:
+        # Both names are there where a rename is a copy, and after a crash in the middle of a local one.
+        return storage.size_bytes(rename.source) == placed_bytes
+    except NotFoundError:
+        return True
+    except PenstockError:
+        return False

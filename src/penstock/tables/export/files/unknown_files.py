@@ -1,8 +1,8 @@
-"""Data files that a ledger cannot know: it is older than they are.
+"""Data files that a ledger cannot know: it is older than they are, or was lost.
 
-That is so after an older copy of `_penstock/` was restored. The job would go on from the older positions and write once
-more what these files hold. A name tells partition and last offset, or of a compacted file the entry: both are never
-beyond what the ledger says, because a file gets its name after its entry.
+It is older after an older copy of `_penstock/` was restored. The job would go on from the older positions and write
+once more what these files hold. A name tells partition and last offset, or of a compacted file the entry: both are
+never beyond what the ledger says, because a file gets its name after its entry.
 """
 
 from __future__ import annotations
@@ -16,8 +16,18 @@ from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.files.data_files import read_footer
-from penstock.tables.export.ledger.names import NameSpace, day_folder, output_entry, parse_final_name, type_and_day
+from penstock.tables.export.ledger.claimed import known_owner
+from penstock.tables.export.ledger.names import (
+    NameSpace,
+    claim_of,
+    day_folder,
+    is_own_output,
+    output_entry,
+    parse_final_name,
+    type_and_day,
+)
 from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.spec import ExportSpec
 
 FOOTERS_READ_MAX = 100
 """Of files that look as if the ledger did not know them: more of them are no proof either."""
@@ -53,13 +63,8 @@ def _is_ours(storage: Storage, path: str) -> bool:
 def files_beyond(paths: Iterable[str], job: str, space: NameSpace, state: LedgerState) -> Iterator[str]:
     """Those of the job's files that no entry up to this state can have named; the state was read after the listing."""
     waiting = {each.target for each in (*state.unfinished.renames, *state.pending)}
-    topics: dict[str, list[str]] = {}
-    for each in state.partitions:
-        lives = topics.setdefault(each.topic, [])
-        if each.topic_id not in lives:
-            lives.append(each.topic_id)
     heads = {(each.topic_id, each.number): here for each, here in state.partitions.items()}
-    lives_of = {space.of(topic): lives for topic, lives in topics.items()}
+    lives_of = {space.of(topic): lives for topic, lives in state.lives().items()}
     for path in paths:
         place, entry = type_and_day(path), output_entry(path, job)
         if entry is not None and entry > state.number:
@@ -89,3 +94,31 @@ def _recent_files(storage: Storage, name: str, state: LedgerState) -> list[str]:
         return [each.path for each in storage.list(name, after)]
     except UserError:
         return []
+
+
+def refuse_files_without_ledger(storage: Storage, job: JobSpec[ExportSpec]) -> None:
+    """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
+    for name in job.table.all_types if job.table.format == "parquet" else ():
+        found = _first_file_of(storage, job.name, name)
+        if found is not None:
+            raise UserError(
+                f"{job.table.path} has data files such as {found} and no ledger of the job",
+                detail="the ledger keeps the positions; without it every record would be written again",
+                hint="restore its newest copy, or rebuild it from the files: penstock verify JOB --rebuild",
+            )
+
+
+def _first_file_of(storage: Storage, job: str, name: str) -> str | None:
+    """A data file of a type that may be ours; a folder that cannot be read is its type's own trouble."""
+    try:
+        listed = (each.path for each in storage.list(name))
+        return next((each for each in listed if type_and_day(each) and not _is_of_another(storage, job, each)), None)
+    except UserError:
+        return None
+
+
+def _is_of_another(storage: Storage, job: str, path: str) -> bool:
+    found = parse_final_name(path)
+    if found is None:
+        return not is_own_output(path, job)
+    return known_owner(storage, claim_of(found.space)) not in (None, job)

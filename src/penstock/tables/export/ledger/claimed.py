@@ -9,7 +9,7 @@ from functools import partial
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.export.ledger.names import CLAIMS, NameSpace, is_of_topic, topic_claim
+from penstock.tables.export.ledger.names import CLAIMS, NameSpace, claim_of, is_of_topic, topic_claim
 
 CLAIMS_AT_ONCE = 16
 
@@ -17,7 +17,7 @@ CLAIMS_AT_ONCE = 16
 def claim_names(storage: Storage, job: JobSpec, space: NameSpace, topics: Iterable[str]) -> None:
     """Reserve the beginnings of file names: two jobs never write the same name (S5, S7)."""
     for topic in sorted(set(topics)):
-        owner = _owner(storage, job.name, space.claim(topic))
+        owner = _owner(storage, job.name, claim_of(space.of(topic)))
         if owner != job.name:
             raise UserError(
                 f"the root {job.table.path} is used by the job {owner} under the same file names",
@@ -31,7 +31,7 @@ def claim_topics(storage: Storage, job: JobSpec, types: Iterable[str], topic_ids
     paths = [topic_claim(*each) for each in wanted]
     with ThreadPoolExecutor(CLAIMS_AT_ONCE) as pool:
         # Looked at first: a job that is refused must leave no claim that keeps others away.
-        owners = list(pool.map(partial(_known_owner, storage), paths))
+        owners = list(pool.map(partial(known_owner, storage), paths))
         if all(each in (None, job.name) for each in owners):
             owners = list(pool.map(partial(_owner, storage, job.name), paths))
     for (topic_id, name), owner in zip(wanted, owners, strict=True):
@@ -60,7 +60,8 @@ def refuse_other_names(storage: Storage, job: JobSpec, space: NameSpace, topics:
             )
 
 
-def _known_owner(storage: Storage, path: str) -> str | None:
+def known_owner(storage: Storage, path: str) -> str | None:
+    """Which job has the claim; None if nobody has."""
     try:
         return storage.read(path).decode()
     except NotFoundError:

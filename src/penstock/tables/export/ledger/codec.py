@@ -13,11 +13,11 @@ from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.fold import DAMAGED
 from penstock.tables.export.ledger.state import (
-    Day,
     LedgerState,
     Rename,
     RoutedPartition,
     Stored,
+    TypeDay,
     TypeState,
     Unfinished,
 )
@@ -47,8 +47,8 @@ class _Snapshot(Stored, frozen=True):
     types: Mapping[str, TypeState] = msgspec.field(default_factory=dict)
     unfinished: Unfinished = Unfinished()
     pending: tuple[Rename, ...] = ()
-    reopened: tuple[tuple[tuple[str, Day], int], ...] = ()
-    open_days: tuple[tuple[str, Day], ...] = ()
+    reopened: tuple[tuple[TypeDay, int], ...] = ()
+    open_days: tuple[TypeDay, ...] = ()
     first_batch: str = ""
     routings: Mapping[str, str] = msgspec.field(default_factory=dict)
     retired: int = 0

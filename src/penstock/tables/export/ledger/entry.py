@@ -11,7 +11,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
-from penstock.tables.export.ledger.state import Cause, Day, Rename, Stored
+from penstock.tables.export.ledger.state import Cause, Day, Rename, Stored, TypeDay
 from penstock.tables.export.spec import TypeStart
 
 
@@ -56,6 +56,10 @@ class WrittenRecord(Stored, frozen=True):
     files: int
     size_bytes: int
     days: Mapping[Day, int] = msgspec.field(default_factory=dict)
+
+    def __add__(self, other: WrittenRecord) -> WrittenRecord:
+        days = {day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}}
+        return WrittenRecord(self.rows + other.rows, self.files + other.files, self.size_bytes + other.size_bytes, days)
 
 
 class TakenRecord(Stored, frozen=True):
@@ -124,7 +128,7 @@ class Entry(Stored, frozen=True):
     pending: tuple[Rename, ...] = ()
     """Renames of earlier entries that still cannot be done; all others are done (RULES L1, L4)."""
     pending_removes: tuple[str, ...] = ()
-    pending_marks: tuple[tuple[str, Day], ...] = ()
+    pending_marks: tuple[TypeDay, ...] = ()
     """Days whose markers earlier entries should have changed and could not."""
     dropped: tuple[Rename, ...] = ()
     """Pending renames that are given up because their staged files are gone; their rows count as vanished."""
@@ -132,8 +136,8 @@ class Entry(Stored, frozen=True):
     """See `LedgerState.retired`; 0 leaves it as it was."""
     failures: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Writes to the final place that failed since the last entry, by type."""
-    reopened: tuple[tuple[tuple[str, Day], int], ...] = ()
-    closed: tuple[tuple[str, Day], ...] = ()
+    reopened: tuple[tuple[TypeDay, int], ...] = ()
+    closed: tuple[TypeDay, ...] = ()
     """Days that are complete with this entry."""
     routings: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Routings that are new to the table, by id."""

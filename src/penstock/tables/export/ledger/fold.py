@@ -15,7 +15,6 @@ from penstock.tables.export.ledger.entry import Entry, ReplayRecord, SliceRecord
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import (
     Cause,
-    Day,
     Lane,
     LedgerState,
     Listing,
@@ -23,6 +22,7 @@ from penstock.tables.export.ledger.state import (
     Reread,
     RoutedFrom,
     RoutedPartition,
+    TypeDay,
     TypeState,
     Unfinished,
 )
@@ -62,7 +62,8 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
     if entry.replay is not None:
         partitions |= _replayed(state.replay_run, partitions, entry.replay, entry.number)
     for partition, watermark_ms in entry.idle:
-        partitions[partition] = _idle(partitions[partition], watermark_ms)
+        here = partitions[partition]
+        partitions[partition] = replace(here, watermark_ms=later(here.watermark_ms, watermark_ms))
     reopened = {**state.reopened, **dict(entry.reopened)}
     return LedgerState(
         number=entry.number,
@@ -76,33 +77,27 @@ def apply(state: LedgerState, entry: Entry) -> LedgerState:
         reopened={each: at for each, at in reopened.items() if each not in entry.closed},
         first_batch=state.first_batch or entry.batch_id,
         routings={**state.routings, **entry.routings},
-        open_days=(state.open_days | _days_of(entry) | _days_without_files(entry)) - frozenset(entry.closed),
+        open_days=(state.open_days | _opened(entry)) - frozenset(entry.closed),
         retired=max(state.retired, entry.retired),
         replay_run=state.replay_run if entry.replay is None else entry.replay.run,
         replay_entry=state.replay_entry if entry.replay is None else entry.number,
     )
 
 
-def _marks(state: LedgerState, entry: Entry) -> tuple[tuple[str, Day], ...]:
+def _marks(state: LedgerState, entry: Entry) -> tuple[TypeDay, ...]:
     """The days that the entry opens or closes, or whose files it replaces."""
-    opened = (_days_of(entry) | _days_without_files(entry)) - state.open_days
+    opened = _opened(entry) - state.open_days
     merged = [*entry.removes, *(each.target for each in entry.renames if each.waits)]
     replaced = {each for path in merged if (each := type_and_day(path)) is not None}
     return tuple(sorted({*entry.pending_marks, *opened, *dict(entry.reopened), *entry.closed, *replaced}))
 
 
 def _without_lost(here: RoutedPartition, partition: Partition, lost: Rename) -> RoutedPartition:
-    """Rows that were counted as written and whose staged file is gone."""
+    """Without the rows of a staged file that is gone: those of a slice, or those that came out of quarantine."""
     if (partition.topic_id, partition.number) != (lost.topic_id, lost.partition):
         return here
-    return replace(here, totals=here.totals + lost_totals(lost))
-
-
-def lost_totals(lost: Rename) -> Totals:
-    """What a file that is given up takes from the counts: rows of a slice, or rows that came out of quarantine."""
-    if lost.run:
-        return Totals(quarantined=-lost.rows, replayed=-lost.rows, vanished=lost.rows)
-    return Totals(written=-lost.rows, vanished=lost.rows)
+    counted = Totals(quarantined=-lost.rows, replayed=-lost.rows) if lost.run else Totals(written=-lost.rows)
+    return replace(here, totals=here.totals + counted + Totals(vanished=lost.rows))
 
 
 def _left_behind(here: RoutedPartition, partition: Partition, started: Partition) -> RoutedPartition:
@@ -205,6 +200,7 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
     for name, took in taken.items():
         lane = lanes.pop(name)
         backfill = piece.end <= lane.counted_from
+        over = lane.cause is Cause.BACKFILL and piece.end >= lane.counted_from
         if name in rereads and name not in piece.written and rereads[name].start == took.start:
             # Nothing of the type was written there, so nothing of it can come twice.
             rereads[name] = replace(rereads[name], start=min(piece.end, rereads[name].end))
@@ -215,16 +211,12 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
             lanes[name] = replace(
                 lane,
                 position=piece.end,
-                cause=Cause.ROTATION if lane.cause is Cause.BACKFILL and not _in_backfill(lane, piece) else lane.cause,
+                cause=Cause.ROTATION if over else lane.cause,
                 deferred=left,
                 watermark_ms=later(lane.watermark_ms, piece.watermark_ms),
                 gap=lane.gap if backfill else lane.gap + took.gap,
             )
     return replace(here, lanes=lanes, totals=totals, rereads=rereads)
-
-
-def _in_backfill(lane: Lane, piece: SliceRecord) -> bool:
-    return piece.end < lane.counted_from
 
 
 def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float) -> RoutedPartition:
@@ -236,10 +228,6 @@ def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float)
     return replace(here, lanes={**here.lanes, name: lane}, rereads=rereads)
 
 
-def _idle(here: RoutedPartition, watermark_ms: int) -> RoutedPartition:
-    return replace(here, watermark_ms=later(here.watermark_ms, watermark_ms))
-
-
 def later(one: int | None, other: int | None) -> int | None:
     """The later of two event times: a watermark never falls."""
     if one is None or other is None:
@@ -247,46 +235,28 @@ def later(one: int | None, other: int | None) -> int | None:
     return max(one, other)
 
 
-def _days_of(entry: Entry) -> frozenset[tuple[str, Day]]:
-    return frozenset(
-        (name, day) for each in entry.writers for name, written in each.written.items() for day in written.days
-    )
-
-
-def _days_without_files(entry: Entry) -> frozenset[tuple[str, Day]]:
-    """Days that an earlier entry may have closed before it turned out that their files cannot be put there."""
-    found = (type_and_day(each.target) for each in entry.pending)
-    return frozenset(each for each in found if each is not None)
+def _opened(entry: Entry) -> frozenset[TypeDay]:
+    """Days that got rows, and those that were closed before it turned out that their files cannot be put there."""
+    written = {(name, day) for each in entry.writers for name, found in each.written.items() for day in found.days}
+    waiting = {place for each in entry.pending if (place := type_and_day(each.target)) is not None}
+    return frozenset(written | waiting)
 
 
 def _types(types: Mapping[str, TypeState], entry: Entry) -> dict[str, TypeState]:
     after = dict(types)
     for name, record in entry.types.items():
-        after[name] = _named(after.get(name), record)
-    wrote: dict[str, bool] = {}
+        after[name] = replace(after.get(name, TypeState()), schema=record.schema)
+    wrote = {name for each in entry.writers for name in each.written}
     for each in entry.writers:
         for name, written in each.written.items():
-            before = after[name]
-            after[name] = replace(
-                before,
-                rows=before.rows + written.rows,
-                files=before.files + written.files,
-                size_bytes=before.size_bytes + written.size_bytes,
-            )
-            wrote[name] = True
+            after[name] = _with_rows(after[name], written.rows, written.files, written.size_bytes)
     for lost in entry.dropped:
-        before = after[lost.type]
-        after[lost.type] = replace(
-            before,
-            rows=before.rows - lost.rows,
-            files=before.files - 1,
-            size_bytes=before.size_bytes - lost.size_bytes,
-        )
+        after[lost.type] = _with_rows(after[lost.type], -lost.rows, -1, -lost.size_bytes)
     for name in {*wrote, *entry.failures}:
-        outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * wrote.get(name, False)
+        outcomes = after[name].outcomes + "0" * entry.failures.get(name, 0) + "1" * (name in wrote)
         after[name] = replace(after[name], outcomes=outcomes[-OUTCOMES_KEPT:])
     return after
 
 
-def _named(before: TypeState | None, record: TypeRecord) -> TypeState:
-    return TypeState(record.schema) if before is None else replace(before, schema=record.schema)
+def _with_rows(here: TypeState, rows: int, files: int, size_bytes: int) -> TypeState:
+    return replace(here, rows=here.rows + rows, files=here.files + files, size_bytes=here.size_bytes + size_bytes)

@@ -27,40 +27,22 @@ SUFFIX = ".parquet"
 CLAIMS = "_penstock/names"
 _DIGITS = 20
 _FINAL = re.compile(r"(?P<space>~?[A-Za-z0-9._-]+\.)(?P<partition>\d+)(?:~(?P<life>\d+))?\.(?P<last>\d+)\.parquet")
-_COMPACTED = re.compile(r"compacted~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
-_REPLAYED = re.compile(r"replayed~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
+_OUTPUT = re.compile(r"(?:compacted|replayed)~(?P<job>[a-z0-9._-]+)\.(?P<entry>\d+)\.(?P<number>\d+)\.parquet")
 _DAY_FOLDER = re.compile(r"day=(?P<day>\d{4}-\d{2}-\d{2})")
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
-    """The folders of one job below its root."""
+    """The folders and objects of one job below its root."""
 
-    job: str
-
-    @property
-    def home(self) -> str:
-        return f"_penstock/{self.job}"
-
-    @property
-    def staged(self) -> str:
-        return f"{self.home}/staged"
-
-    @property
-    def entries(self) -> str:
-        return f"{self.home}/ledger"
-
-    @property
-    def snapshots(self) -> str:
-        return f"{self.home}/snapshots"
-
-    @property
-    def last_snapshot(self) -> str:
-        return f"{self.home}/last_snapshot.json"
-
-    @property
-    def last_complete(self) -> str:
-        return f"{self.home}/last_complete.json"
+    def __init__(self, job: str) -> None:
+        home = f"_penstock/{job}"
+        self.staged = f"{home}/staged"
+        self.entries = f"{home}/ledger"
+        self.snapshots = f"{home}/snapshots"
+        self.markers = f"{home}/complete"
+        self.last_snapshot = f"{home}/last_snapshot.json"
+        self.last_complete = f"{home}/last_complete.json"
+        self.proved = f"{home}/proved.json"
 
     def entry(self, number: int) -> str:
         return f"{self.entries}/{number:0{_DIGITS}}.json"
@@ -68,15 +50,8 @@ class Places:
     def snapshot(self, number: int) -> str:
         return f"{self.snapshots}/{number:0{_DIGITS}}.json"
 
-    @property
-    def proved(self) -> str:
-        return f"{self.home}/proved.json"
-
     def marker(self, name: str, day: str) -> str:
-        return f"{self.home}/complete/{name}/{day}.json"
-
-    def markers(self) -> str:
-        return f"{self.home}/complete"
+        return f"{self.markers}/{name}/{day}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +68,6 @@ class NameSpace:
         # Readers pass over files whose names begin with these.
         return f"~{space}" if space.startswith(("_", ".")) else space
 
-    def claim(self, topic: str) -> str:
-        """The object by which a job reserves the names that begin so."""
-        return claim_of(self.of(topic))
-
 
 @dataclass(frozen=True, slots=True)
 class FinalName:
@@ -109,7 +80,7 @@ class FinalName:
 
 
 def claim_of(space: str) -> str:
-    """The object that says which job writes names that begin so."""
+    """The object by which a job reserves the names that begin so."""
     return f"{CLAIMS}/{space}"
 
 
@@ -145,18 +116,15 @@ def replayed_final_name(job: str, entry: int, number: int) -> str:
 def parse_final_name(path: str) -> FinalName | None:
     """What the name says, whatever folder it lies in; None if it is no data file of ours."""
     last_part = path.rsplit("/", 1)[-1]
-    if _COMPACTED.fullmatch(last_part) or _REPLAYED.fullmatch(last_part):
-        return None
     found = _FINAL.fullmatch(last_part)
-    if found is None:
+    if found is None or _OUTPUT.fullmatch(last_part):
         return None
     return FinalName(found["space"], int(found["partition"]), int(found["life"] or 1), int(found["last"]))
 
 
 def output_entry(path: str, job: str) -> int | None:
     """The entry that named an output of this job's compaction or replay; None for any other file."""
-    name = path.rsplit("/", 1)[-1]
-    found = _COMPACTED.fullmatch(name) or _REPLAYED.fullmatch(name)
+    found = _OUTPUT.fullmatch(path.rsplit("/", 1)[-1])
     return int(found["entry"]) if found is not None and found["job"] == job else None
 
 

@@ -10,7 +10,7 @@ from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.proposal import FencePart, Refusal, StartPart
-from penstock.lake.state import Totals
+from penstock.lake.state import Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
@@ -76,23 +76,13 @@ class RoutedPart:
 LedgerPart = StartPart | FencePart | RoutedPart
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    accepted: tuple[LedgerPart, ...]
-    refused: tuple[Refusal, ...]
-
-
-def check(parts: Iterable[LedgerPart], state: LedgerState) -> Checked:
+def check(parts: Iterable[LedgerPart], state: LedgerState) -> tuple[tuple[LedgerPart, ...], tuple[Refusal, ...]]:
     """Split a proposal into what the ledger takes in this state and what it refuses, partition by partition."""
-    accepted: list[LedgerPart] = []
-    refused: list[Refusal] = []
-    for part in parts:
-        reason = _refusal(part, state.of(part.partition))
-        if reason is None:
-            accepted.append(part)
-        else:
-            refused.append(Refusal(part.partition, reason))
-    return Checked(tuple(accepted), tuple(refused))
+    judged = [(part, _refusal(part, state.of(part.partition))) for part in parts]
+    return (
+        tuple(part for part, reason in judged if reason is None),
+        tuple(Refusal(part.partition, reason) for part, reason in judged if reason is not None),
+    )
 
 
 def _refusal(part: LedgerPart, here: RoutedPartition) -> str | None:
@@ -154,17 +144,20 @@ def kind_of(accepted: tuple[LedgerPart, ...]) -> EntryKind:
     return EntryKind.START if any(isinstance(part, StartPart) for part in accepted) else EntryKind.FENCE
 
 
-def start_record(part: StartPart) -> StartRecord:
-    return StartRecord(part.partition, part.offset, part.token)
-
-
-def fence_record(part: FencePart) -> FenceRecord:
-    return FenceRecord(part.partition, part.token)
+def entry_records(
+    parts: tuple[LedgerPart, ...], state: LedgerState
+) -> tuple[tuple[StartRecord, ...], tuple[FenceRecord, ...], tuple[SliceRecord, ...]]:
+    """What parts become in an entry on top of a state."""
+    return (
+        tuple(StartRecord(each.partition, each.offset, each.token) for each in parts if isinstance(each, StartPart)),
+        tuple(FenceRecord(each.partition, each.token) for each in parts if isinstance(each, FencePart)),
+        tuple(slice_record(each, state.of(each.partition)) for each in parts if isinstance(each, RoutedPart)),
+    )
 
 
 def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:
     """What a slice will have done, on top of what the ledger holds of its partition."""
-    written = {name: _written(share) for name, share in part.written.items() if share.files}
+    written = {name: written_record(share) for name, share in part.written.items() if share.files}
     return SliceRecord(
         partition=part.partition,
         start=part.piece.start,
@@ -181,7 +174,7 @@ def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:
     )
 
 
-def _written(share: Share) -> WrittenRecord:
+def written_record(share: Share) -> WrittenRecord:
     size_bytes = sum(file.size_bytes for file in share.files)
     return WrittenRecord(share.counts.written, len(share.files), size_bytes, dict(share.days))
 
@@ -197,19 +190,8 @@ def _deferred(part: RoutedPart) -> dict[str, DeferredRecord]:
 
 
 def _main_totals(part: RoutedPart) -> Totals:
-    counts = part.counted
-    deferred = sum(each.count for each in _deferred(part).values())
-    read = counts.read + deferred
-    return Totals(
-        read=read,
-        written=counts.written,
-        quarantined=counts.quarantined,
-        filtered=counts.filtered,
-        skipped=counts.skipped,
-        deferred=deferred,
-        holes=part.piece.end - part.piece.read_from - read,
-        gap=part.piece.gap,
-    )
+    counts, deferred = part.counted, sum(each.count for each in _deferred(part).values())
+    return slice_totals(part.piece, replace(counts, read=counts.read + deferred)) + Totals(deferred=deferred)
 
 
 def _catch_up_totals(part: RoutedPart, here: RoutedPartition) -> Totals:

@@ -15,6 +15,7 @@ from penstock.logs.log import EpochMark, Partition
 
 Day = str
 """`YYYY-MM-DD`, in UTC."""
+TypeDay = tuple[str, Day]
 
 
 class Cause(StrEnum):
@@ -125,7 +126,7 @@ class Unfinished(Stored, frozen=True):
 
     renames: tuple[Rename, ...] = ()
     removes: tuple[str, ...] = ()
-    marks: tuple[tuple[str, Day], ...] = ()
+    marks: tuple[TypeDay, ...] = ()
     """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
 
 
@@ -153,9 +154,9 @@ class LedgerState:
     """Of the last entry: nobody adds an entry before these acts are done or carried over (RULES L1)."""
     pending: tuple[Rename, ...] = ()
     """Renames that failed and were carried over (RULES L4)."""
-    reopened: Mapping[tuple[str, Day], int] = field(default_factory=dict)
+    reopened: Mapping[TypeDay, int] = field(default_factory=dict)
     """Days that got late rows after they were complete, with the watermark of that moment."""
-    open_days: frozenset[tuple[str, Day]] = frozenset()
+    open_days: frozenset[TypeDay] = frozenset()
     """Days that have rows and are not complete."""
     first_batch: str = ""
     """The batch id of the first entry: it tells this ledger from another one of the same job and root."""
@@ -207,10 +208,16 @@ class LedgerState:
         waiting = [each.start for each in self.pending if _of(each, partition)]
         return min([here.position, *(lane.position for lane in here.lanes.values()), *waiting])
 
+    def lives(self) -> dict[str, list[str]]:
+        """The ids that each topic has had, in the order in which the ledger met them."""
+        found: dict[str, dict[str, None]] = {}
+        for each in self.partitions:
+            found.setdefault(each.topic, {})[each.topic_id] = None
+        return {topic: list(ids) for topic, ids in found.items()}
+
     def life_of(self, partition: Partition) -> int:
-        """Which life of its topic a partition belongs to, from 1 on, in the order in which the ledger met them."""
-        ids = list(dict.fromkeys(each.topic_id for each in self.partitions if each.topic == partition.topic))
-        return ids.index(partition.topic_id) + 1
+        """Which life of its topic a partition belongs to, from 1 on."""
+        return self.lives()[partition.topic].index(partition.topic_id) + 1
 
     def pending_types(self) -> frozenset[str]:
         return frozenset(each.type for each in self.pending)

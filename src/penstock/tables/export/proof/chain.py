@@ -17,16 +17,14 @@ from penstock.lake.state import Totals
 from penstock.logs.log import Partition
 from penstock.proof.findings import Check, Violation, ViolationKind, conclude, violation_at
 from penstock.proof.invariants import Span
-from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, SliceRecord
+from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, SliceRecord, TakenRecord
 from penstock.tables.export.ledger.names import type_and_day
-from penstock.tables.export.ledger.state import Day, LedgerState, Rename, RoutedPartition
+from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition, TypeDay
 from penstock.tables.export.spec import TypeStart
 
 SPANS_MAX = 100_000
 """Of all partitions together; beyond it neighbouring slices are checked as one."""
 _SPANS_OF_PARTITION_MIN = 16
-
-TypeDay = tuple[str, Day]
 
 
 def present(totals: Totals, deleted: int = 0) -> Totals:
@@ -56,7 +54,7 @@ class Track:
     twice_below: int | None = None
     """Up to where records may have been read again for a type that came later."""
 
-    def advance(self, piece: SliceRecord, rough: bool, spans_max: int, deleted: int = 0) -> Iterator[Fault]:
+    def advance(self, piece: SliceRecord, rough: bool, spans_max: int, deleted: int) -> Iterator[Fault]:
         """A slice of the partition itself."""
         if piece.start > self.position:
             yield self.position, ViolationKind.HOLE, None, f"no slice holds [{self.position}, {piece.start})"
@@ -77,28 +75,23 @@ class Track:
         if len(self.spans) > spans_max:
             self.spans = list(_paired(self.spans))
 
-    def catch_up(
-        self, piece: SliceRecord, starts: Mapping[str, int], counts: Mapping[str, int], deleted: int = 0
-    ) -> Iterator[Fault]:
+    def catch_up(self, piece: SliceRecord, taken: Mapping[str, TakenRecord], deleted: int) -> Iterator[Fault]:
         """A slice of types that were behind: each goes on where it was left."""
         totals = piece.totals
         if totals.offsets:
             yield piece.start, ViolationKind.NOT_COUNTED, piece.end, "a catch-up counts offsets a second time"
-        for name, start in starts.items():
-            lane = self.behind.get(name)
+        for name, took in taken.items():
+            lane, start = self.behind.get(name), took.start
             if lane is None or start < lane.position:
                 yield start, ViolationKind.OVERLAP, None, f"type {name} is taken again from {start}"
             elif start > lane.position:
-                yield (
-                    lane.position,
-                    ViolationKind.HOLE,
-                    None,
-                    f"nothing takes type {name} in [{lane.position}, {start})",
-                )
+                text = f"nothing takes type {name} in [{lane.position}, {start})"
+                yield lane.position, ViolationKind.HOLE, None, text
             if lane is not None:
-                totals += self._moved(name, lane, piece.end, counts[name])
+                totals += self._moved(name, lane, piece.end, took.count)
         self.totals += totals
-        _join(self.spans, min(starts.values(), default=piece.start), piece.end, present(totals, deleted))
+        first = min((took.start for took in taken.values()), default=piece.start)
+        _join(self.spans, first, piece.end, present(totals, deleted))
 
     def drop(self, lost: Rename, deleted: int) -> None:
         """Rows that were written, and whose staged file was gone before it got its name."""
@@ -187,9 +180,8 @@ class Chain:
         self.slices += 1
         track = self.tracks.get(piece.partition)
         if track is None:
-            self._tell(
-                piece.partition, number, (piece.start, ViolationKind.UNKNOWN_PARTITION, None, "was never started")
-            )
+            unknown = (piece.start, ViolationKind.UNKNOWN_PARTITION, None, "was never started")
+            self._tell(piece.partition, number, unknown)
             return
         rows = {name: each.rows for name, each in piece.written.items()}
         deleted = self._count_days(piece, number)
@@ -200,9 +192,7 @@ class Chain:
             spans_max = max(_SPANS_OF_PARTITION_MIN, self.spans_max // len(self.tracks))
             faults = track.advance(piece, rough, spans_max, deleted)
         else:
-            starts = {name: each.start for name, each in piece.taken.items()}
-            counts = {name: each.count for name, each in piece.taken.items()}
-            faults = track.catch_up(piece, starts, counts, deleted)
+            faults = track.catch_up(piece, piece.taken, deleted)
         for fault in faults:
             self._tell(piece.partition, number, fault)
 
@@ -223,13 +213,8 @@ class Chain:
         for partition, ranges in replay.offsets:
             track = self.tracks.get(partition)
             if track is None or ranges[-1][1] > track.position:
-                fault = (
-                    ranges[0][0],
-                    ViolationKind.BEYOND_POSITION,
-                    ranges[-1][1],
-                    "records are replayed that nobody read",
-                )
-                self._tell(partition, number, fault)
+                text = "records are replayed that nobody read"
+                self._tell(partition, number, (ranges[0][0], ViolationKind.BEYOND_POSITION, ranges[-1][1], text))
             else:
                 track.totals += Totals(replayed=count_of(ranges))
         self._count_days(replay, number)
@@ -259,9 +244,8 @@ class Chain:
             for fault in _differences(self.tracks.get(partition), here):
                 self._tell(partition, None, fault)
         for partition in sorted(self.tracks.keys() - state.partitions.keys()):
-            self._tell(
-                partition, None, (0, ViolationKind.UNKNOWN_PARTITION, None, "the ledger's state does not have it")
-            )
+            fault = (0, ViolationKind.UNKNOWN_PARTITION, None, "the ledger's state does not have it")
+            self._tell(partition, None, fault)
         return self.check(state.number)
 
     def check(self, number: int) -> Check:

@@ -15,10 +15,10 @@ from penstock.proof.findings import Check
 from penstock.proof.offsets.incarnations import TopicIncarnations
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.quarantine import QuarantineFiles
+from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind
-from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.opening import open_export
-from penstock.tables.export.proof.chain import Chain, TypeDay
+from penstock.tables.export.ledger.state import LedgerState, TypeDay
+from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.proof.proved import Proved, read_proved
 from penstock.tables.export.replays import last_run
 from penstock.tables.export.spec import ExportSpec
@@ -51,13 +51,6 @@ class LedgerFacts:
     """The newest replay run, if its rows may still be in quarantine too (RULES Q2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenLedger:
-    """A ledger that has no state: its entries cannot be put one upon the other."""
-
-    slices: Check
-
-
 @dataclass(slots=True)
 class _Reading:
     chain: Chain
@@ -71,8 +64,10 @@ class _Reading:
 
 def read_ledger(
     job: JobSpec[ExportSpec], deleted: Mapping[TypeDay, int] | None = None, *, from_first: bool = False
-) -> LedgerFacts | BrokenLedger | None:
+) -> LedgerFacts | Check | None:
     """Read everything that the ledger holds; None while there is none. `deleted` are days as `Chain` knows them.
+
+    A ledger whose entries cannot be put one upon the other has no state: then the violated check comes back.
 
     What an earlier verification proved is not read again, unless days were deleted since or `from_first` asks for it:
     how many rows of a deleted day each slice had, only its entry tells.
@@ -85,29 +80,24 @@ def read_ledger(
     try:
         state = table.ledger.refresh()
     except InvariantError as error:
-        return BrokenLedger(_broken(table, error))
+        return _broken(table, error)
     if state.number == 0 and not _numbers(table):
         return None
     proved = None if from_first or deleted is not None else _known(table, state.number)
     reading = _read(table, quarantine, state.number, proved, Chain(deleted=deleted or {}))
+    owes = quarantine is not None and state.replay_run > run_number(quarantine)
     return LedgerFacts(
         table=table,
         state=state,
         chain=reading.chain,
         slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
-        quarantine=QuarantineFiles.of(job, quarantine, reading.pending, table.life),
+        quarantine=QuarantineFiles.of(job, quarantine, reading.pending, state.life),
         incarnations=incarnations_of(state),
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
         known=proved,
-        unfinished=_unfinished(table, quarantine, state),
+        unfinished=last_run(table, state) if owes else None,
     )
-
-
-def _unfinished(table: ExportTable, quarantine: Table | None, state: LedgerState) -> ReplayRun | None:
-    if quarantine is None or state.replay_run <= run_number(quarantine):
-        return None
-    return last_run(table, state)
 
 
 def _known(table: ExportTable, last: int) -> Proved | None:
@@ -134,7 +124,7 @@ def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Prove
     They are put upon the chain that is proved, or upon `none`.
     """
     reading = _Reading(none if proved is None else proved.chain)
-    life = table.life
+    life = table.state().life
     numbers = _numbers(table, 0 if proved is None else proved.number)
     first = min(numbers, default=1) if proved is None else proved.number + 1
     for number, entry in _entries(table, first, last):

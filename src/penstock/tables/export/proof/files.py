@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.reading import state_of
-from penstock.lake.delta.table import Table, open_table
+from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import Storage
 from penstock.proof.footers import NAMES_SHOWN_MAX, examine, told
 from penstock.proof.offsets.incarnations import find_incarnations
@@ -23,8 +22,8 @@ from penstock.tables.export.delta_types import type_table_spec
 from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
-from penstock.tables.export.ledger.state import LedgerState, Rename
-from penstock.tables.export.proof.chain import Chain, TypeDay
+from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
+from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_number
 
@@ -131,7 +130,7 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
     others: dict[str, frozenset[str]] = {}
     faults: list[str] = []
     waiting: list[DataFile] = []
-    opened = {name: _type_table(table, name) for name in state.types}
+    opened = {name: find_table(type_table_spec(table.job.table, name), table.job.name) for name in state.types}
     # Read after the tables: an entry is there before any table takes its files.
     later = [each for entry in _entries_after(table, state.number) for each in entry.renames]
     for name, own in opened.items():
@@ -152,13 +151,6 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
         for job, ids in incarnations.others.items():
             others[job] = others.get(job, frozenset()) | ids
     return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), per_type=False, others=others)
-
-
-def _type_table(table: ExportTable, name: str) -> Table | None:
-    try:
-        return open_table(type_table_spec(table.job.table, name), table.job.name)
-    except MissingTableError:
-        return None
 
 
 def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
@@ -229,13 +221,9 @@ class _Owned:
         self._topics: dict[str, set[str]] = {}
         for each in state.partitions:
             self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
-        self._ids: dict[str, list[str]] = {}
-        """Of each topic its incarnations, in the order in which the ledger met them."""
-        for each in state.partitions:
-            known = self._ids.setdefault(each.topic, [])
-            if each.topic_id not in known:
-                known.append(each.topic_id)
-        claims = {path.rsplit("/", 1)[-1]: job for path, job in _claims(table.storage)}
+        self._ids = state.lives()
+        listed = table.storage.list(CLAIMS)
+        claims = {each.path.rsplit("/", 1)[-1]: table.storage.read(each.path).decode() for each in listed}
         self._other_jobs = set(claims.values()) - {self._job}
         self._other_spaces = {space for space, job in claims.items() if job != self._job}
 
@@ -266,11 +254,6 @@ class _Owned:
         [topic] = topics
         ids = self._ids[topic]
         return ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
-
-
-def _claims(storage: Storage) -> Iterator[tuple[str, str]]:
-    for entry in storage.list(CLAIMS):
-        yield entry.path, storage.read(entry.path).decode()
 
 
 def _waiting(files: Sequence[DataFile]) -> Iterator[str]:

@@ -20,7 +20,8 @@ from penstock.lake.state import Totals
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.invariants import Span
-from penstock.tables.export.proof.chain import Behind, Chain, Track, TypeDay
+from penstock.tables.export.ledger.state import TypeDay
+from penstock.tables.export.proof.chain import Behind, Chain, Track
 
 VERSION = 2
 _DIGEST = "sha256"

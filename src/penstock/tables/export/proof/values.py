@@ -12,7 +12,6 @@ from penstock.errors import TransientError
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Slice
 from penstock.proof.offsets.table import DataFile
@@ -23,7 +22,6 @@ from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.proof.facts import LedgerFacts
 from penstock.tables.export.proof.files import Landed
-from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow
 
@@ -32,7 +30,6 @@ from penstock.tables.export.writer import fanout_flow
 class ExportRewriter:
     """The flow of an export, all types from the first offset on."""
 
-    job: JobSpec[ExportSpec]
     table: ExportTable
     state: LedgerState
 
@@ -41,7 +38,7 @@ class ExportRewriter:
         takes = dict.fromkeys(self.state.types, piece.start)
         routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes)
         flow = replace(
-            fanout_flow(self.job, self.table, self.table.routing, BATCH_ID, {key: routed}),
+            fanout_flow(self.table, self.table.routing, BATCH_ID, {key: routed}),
             root_url=str(folder / "root"),
             quarantine_url=str(folder / "quarantine"),
             storage_options={},
@@ -57,7 +54,7 @@ class ExportRewriter:
                     yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
 
 
-def row_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed) -> RowValues:
+def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
     """The rows of all types, to be compared with the log."""
     return RowValues(
         files=[
@@ -65,7 +62,7 @@ def row_values(job: JobSpec[ExportSpec], facts: LedgerFacts, landed: Landed) -> 
             for name, files in landed.types.items()
             for file in files.files
         ],
-        rewriter=ExportRewriter(job, facts.table, facts.state),
+        rewriter=ExportRewriter(facts.table, facts.state),
         # Types may be behind, and records may be dropped by their time: what is missing is a matter of offsets.
         strict=False,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from penstock.flow.write.offset_ranges import Ranges
 from penstock.job.spec import JobSpec
 from penstock.lake.state import TOTAL_NAMES
 from penstock.logs.log import Partition
@@ -22,7 +21,7 @@ from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject
 from penstock.tables.export.ledger.state import RoutedPartition
-from penstock.tables.export.proof.facts import BrokenLedger, LedgerFacts, read_ledger
+from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
 from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
 from penstock.tables.export.proof.values import row_values
@@ -36,8 +35,8 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
     facts = ledger_facts(job, from_first=depth.every_entry)
     if facts is None:
         return NO_TABLE
-    if isinstance(facts, BrokenLedger):
-        return Proof(None, (facts.slices,))
+    if isinstance(facts, Check):
+        return Proof(None, (facts,))
     facts.table.refuse_other_names(job.log.topics)
     proof = prove(job, depth, open_log, provable(job, facts))
     keep_for_next(facts, proof.checks)
@@ -56,11 +55,11 @@ def provable(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Provable:
             facts.table.storage, [*landed.types.values()], facts.quarantine.storage, facts.quarantine.files, columns
         ),
         own_checks=lambda offsets: _own_checks(facts, landed, offsets),
-        values=lambda: row_values(job, facts, landed),
+        values=lambda: row_values(facts, landed),
     )
 
 
-def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> LedgerFacts | BrokenLedger | None:
+def ledger_facts(job: JobSpec[ExportSpec], *, from_first: bool = False) -> LedgerFacts | Check | None:
     """What the ledger tells, read once more if days were deleted since: their rows do not have to be there."""
     facts = read_ledger(job, from_first=from_first)
     if not isinstance(facts, LedgerFacts) or job.table.format != "parquet":
@@ -98,16 +97,13 @@ def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> 
 def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     partitions = facts.state.partitions
     others = {**facts.incarnations.others, **landed.others}
+    owed = {} if facts.unfinished is None else facts.unfinished.offsets
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
         incarnations=replace(facts.incarnations, others=others),
-        leaves={each: Leave(twice_below=_twice_below(facts, each), owed=_owed(facts, each)) for each in partitions},
+        leaves={each: Leave(twice_below=_twice_below(facts, each), owed=owed.get(each, ())) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )
-
-
-def _owed(facts: LedgerFacts, partition: Partition) -> Ranges:
-    return () if facts.unfinished is None else facts.unfinished.offsets.get(partition, ())
 
 
 def _twice_below(facts: LedgerFacts, partition: Partition) -> int | None:

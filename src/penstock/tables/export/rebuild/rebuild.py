@@ -34,9 +34,9 @@ from penstock.flow.route.type_files import REPLAYED
 from penstock.job.spec import JobSpec, StartAt
 from penstock.lake.delta.keys import fingerprint, position_key
 from penstock.lake.state import Totals
-from penstock.lake.storage import NotFoundError
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
+from penstock.tables.export.ledger.claimed import known_owner
 from penstock.tables.export.ledger.codec import encode_entry
 from penstock.tables.export.ledger.entry import (
     Entry,
@@ -127,7 +127,7 @@ def _refuse_remains(table: ExportTable) -> None:
 
 def _forget_markers(table: ExportTable) -> None:
     """Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so."""
-    for entry in list(table.storage.list(table.places.markers())):
+    for entry in list(table.storage.list(table.places.markers)):
         table.storage.delete(entry.path)
 
 
@@ -198,18 +198,11 @@ def _files(table: ExportTable) -> Iterator[DataFile]:
     """All data files that may be this job's, also of topics and types that the job file no longer names."""
     places = ((entry, type_and_day(entry.path)) for entry in table.storage.list())
     data = [(entry, place, parse_final_name(entry.path)) for entry, place in places if place is not None]
-    owners = {name.space: _owner(table, name.space) for _, _, name in data if name is not None}
+    owners = {name.space: known_owner(table.storage, claim_of(name.space)) for _, _, name in data if name is not None}
     for entry, place, name in sorted(data, key=lambda each: each[0].path):
         unclaimed = name is not None and owners[name.space] in (None, table.job.name)
         if unclaimed or is_own_output(entry.path, table.job.name):
             yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
-
-
-def _owner(table: ExportTable, space: str) -> str | None:
-    try:
-        return table.storage.read(claim_of(space)).decode()
-    except NotFoundError:
-        return None
 
 
 def _without_files(

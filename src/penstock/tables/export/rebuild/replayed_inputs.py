@@ -7,11 +7,10 @@ only an earlier one, the rows of that run are in it as well, and the new ledger 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
 from penstock.lake.delta.table import Table
@@ -20,7 +19,7 @@ from penstock.tables.export.files.data_files import Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
 from penstock.tables.export.rebuild.inputs import VERSION, Ambiguity, PartitionProof, TypeProof
 from penstock.tables.quarantine.replayed import run_number
-from penstock.tables.quarantine.rows import own_files, own_rows
+from penstock.tables.quarantine.rows import own_files, own_rows, where
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,7 @@ def bad_counts(
         offsets.setdefault(each.partition, set()).update(offsets_of(each.offsets))
     for rows in _places_in(quarantine):
         for partition, known in offsets.items():
-            topic_id, number = rows.column("topic_id"), rows.column("partition")
-            here = pc.and_(pc.equal(topic_id, partition.topic_id), pc.equal(number, partition.number))
+            here = where(rows, topic_id=partition.topic_id, partition=partition.number)
             known.update(rows.filter(here).column("offset").to_pylist())
     ends = {each.partition: (each.origin, each.position) for each in proofs}
     return {
@@ -123,9 +121,6 @@ def replay_record(quarantine: Table | None, found: Sequence[ReplayedFile]) -> Re
     written: dict[str, WrittenRecord] = {}
     for each in found:
         offsets.setdefault(each.partition, []).extend(offsets_of(each.offsets))
-        before = written.get(each.type, WrittenRecord(0, 0, 0))
-        days: Mapping[str, int] = {**before.days, each.day: before.days.get(each.day, 0) + each.rows}
-        written[each.type] = WrittenRecord(
-            before.rows + each.rows, before.files + 1, before.size_bytes + each.size_bytes, days
-        )
+        mine = WrittenRecord(each.rows, 1, each.size_bytes, {each.day: each.rows})
+        written[each.type] = written.get(each.type, WrittenRecord(0, 0, 0)) + mine
     return ReplayRecord(last, tuple((partition, ranges_of(each)) for partition, each in offsets.items()), written)

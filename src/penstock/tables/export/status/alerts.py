@@ -8,9 +8,11 @@ everything below that was read, and is either written or known to be left behind
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import ge, gt
+from typing import Any
 
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
@@ -109,19 +111,16 @@ def gap_records(state: LedgerState, partition: Partition, name: str) -> int:
 
 def breaches(found: Measured, limits: AlertLimits) -> Iterator[Breach]:
     """Where a rule does not hold: failures and lag have to be below their limits, a discrepancy may reach its own."""
-    most = limits.failed_writes_percent_max
-    if most is not None:
-        for name, percent in sorted(found.failed_writes_percent_by_type.items()):
-            if percent >= most:
-                yield Breach(Rule.FAILED_WRITES, name, percent, most)
-    if limits.lag_records_max is not None:
-        for partition, lag in sorted(found.lag_records.items()):
-            if lag >= limits.lag_records_max:
-                yield Breach(Rule.LAG, str(partition), lag, limits.lag_records_max)
-    if limits.discrepancy_records_max is not None:
-        for partition, apart in sorted(found.discrepancy_records.items()):
-            if apart > limits.discrepancy_records_max:
-                yield Breach(Rule.DISCREPANCY, str(partition), apart, limits.discrepancy_records_max)
+    rules: Sequence[tuple[Rule, Mapping[Any, float], Callable[[float, float], bool]]] = (
+        (Rule.FAILED_WRITES, found.failed_writes_percent_by_type, ge),
+        (Rule.LAG, found.lag_records, ge),
+        (Rule.DISCREPANCY, found.discrepancy_records, gt),
+    )
+    for rule, values, breaks in rules:
+        limit = limit_of(rule, limits)
+        for place, value in sorted(values.items()):
+            if limit is not None and breaks(value, limit):
+                yield Breach(rule, str(place), value, limit)
     for (partition, name), records in sorted(found.expiring_records.items()):
         yield Breach(Rule.RETENTION, f"type {name} in {partition}", records, limits.retention_percent_max)
 

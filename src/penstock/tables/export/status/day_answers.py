@@ -14,8 +14,8 @@ from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
-from penstock.tables.export.ledger.state import Cause, Day, LedgerState
-from penstock.tables.export.opening import open_export
+from penstock.tables.export.delta_types import open_export
+from penstock.tables.export.ledger.state import Cause, Day, LedgerState, TypeDay
 from penstock.tables.export.spec import ExportSpec
 
 
@@ -125,11 +125,7 @@ def answer(
 
 
 def last_complete_day(
-    state: LedgerState,
-    name: str,
-    after_seconds: float,
-    now_ms: int | None = None,
-    unseen: Collection[tuple[str, Day]] = (),
+    state: LedgerState, name: str, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
 ) -> Day | None:
     """The latest day that is complete and whose files are all in place; earlier ones may have been opened again."""
     mark = watermark_of(state, name, now_ms)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError
@@ -16,6 +18,7 @@ from penstock.status.frame import TableView, job_status
 from penstock.status.log_lag import read_log_view
 from penstock.status.model import (
     COMMITS_SHOWN,
+    UNKNOWN,
     Alert,
     CommitStatus,
     JobStatus,
@@ -23,16 +26,16 @@ from penstock.status.model import (
     PartitionColumn,
     PartitionStatus,
     RecordedGap,
+    Section,
     shown_path,
 )
+from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition
-from penstock.tables.export.opening import open_export
 from penstock.tables.export.proof.facts import incarnations_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec
-from penstock.tables.export.status.alerts import Measured, breaches, measure
-from penstock.tables.export.status.sections import pending_section, rules_section, types_section
-from penstock.tables.export.status.types import TypeStatus, type_alerts, type_status
+from penstock.tables.export.status.alerts import Measured, Rule, breaches, limit_of, measure
+from penstock.tables.export.status.types import TypeStatus, type_alerts, type_status, types_section
 
 ENTRIES_SEARCHED = 20
 """How many of the newest entries are searched for gaps."""
@@ -138,3 +141,59 @@ def _gaps(entry: Entry) -> Iterator[RecordedGap]:
     for piece in entry.slices:
         if piece.totals.gap:
             yield RecordedGap(piece.partition, piece.start, piece.start + piece.totals.gap, entry.number, at)
+
+
+def pending_section(pending: Sequence[Rename]) -> Section:
+    """Files that could not be moved to their place."""
+    lines = (f"files that wait to be moved to their place: {len(pending)}",) if pending else ()
+    return Section("pending_renames", [{"type": each.type, "target": each.target} for each in pending], lines=lines)
+
+
+def rules_section(measured: Measured, limits: AlertLimits, log_is_away: bool) -> Section:
+    """The rules with their limits; what only the log could tell is unknown while it is away."""
+    percent = measured.failed_writes_percent
+    values: Mapping[Rule, object] = {
+        Rule.FAILED_WRITES: "-" if percent is None else f"{percent:.1f}%",
+        Rule.LAG: max(measured.lag_records.values(), default=UNKNOWN if log_is_away else "-"),
+        Rule.DISCREPANCY: max(measured.discrepancy_records.values(), default="-"),
+        Rule.RETENTION: UNKNOWN if log_is_away else sum(measured.expiring_records.values()),
+    }
+    told = (f"{rule.value.replace('_', ' ')} {values[rule]} ({_limit(limit_of(rule, limits))})" for rule in Rule)
+    return Section("rules", _rules_json(measured, limits), lines=("rules: " + ", ".join(told),))
+
+
+def _limit(limit: float | None) -> str:
+    return "no limit" if limit is None else f"limit {limit:g}"
+
+
+def _rules_json(measured: Measured, limits: AlertLimits) -> dict[str, Any]:
+    """The rules as plain values."""
+    return {
+        "failed_writes_percent": {
+            "value": measured.failed_writes_percent,
+            "types": dict(measured.failed_writes_percent_by_type),
+            "limit": limits.failed_writes_percent_max,
+        },
+        "lag_records": {
+            "value": max(measured.lag_records.values(), default=None),
+            "partitions": {str(each): lag for each, lag in measured.lag_records.items()},
+            "limit": limits.lag_records_max,
+        },
+        "discrepancy_records": {
+            "value": max(measured.discrepancy_records.values(), default=None),
+            "partitions": {str(each): apart for each, apart in measured.discrepancy_records.items()},
+            "limit": limits.discrepancy_records_max,
+        },
+        "retention_percent": {
+            "value": sum(measured.expiring_records.values()),
+            "types": _by_type(measured.expiring_records),
+            "limit": limits.retention_percent_max,
+        },
+    }
+
+
+def _by_type(records: Mapping[tuple[Partition, str], int]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for (_, name), count in records.items():
+        found[name] += count
+    return dict(found)

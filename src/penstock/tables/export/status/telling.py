@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.events import Listener
 from penstock.logs.log import Partition
 from penstock.tables.export.events import DayComplete, DayMarkerFailed, DayOpenedAgain, RecordsVanished
-from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.status.alerts import measured_rules
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import View
@@ -16,10 +14,10 @@ from penstock.tables.kind import View
 class Telling:
     """A cache of what was told: losing it costs a repetition."""
 
-    def __init__(self, table: ExportTable, limits: AlertLimits, listener: Listener) -> None:
+    def __init__(self, table: ExportTable) -> None:
         self._table = table
-        self._limits = limits
-        self._listener = listener
+        self._limits = table.export.alerts
+        self._listener = table.environment.listener
         self._ends: Mapping[Partition, int] = {}
         self._expiring: Mapping[Partition, int] = {}
         self._vanished = self._vanished_now()

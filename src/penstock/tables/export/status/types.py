@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from penstock.logs.log import Partition
-from penstock.status.model import Alert
+from penstock.status.model import Alert, Section
 from penstock.tables.export.days.days import watermark_of
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, TypeDay
 from penstock.tables.export.status.alerts import failed_percent, gap_records
 from penstock.tables.export.status.day_answers import instant, last_complete_day
+
+LANES_SHOWN = 20
+DAYS_SHOWN = 3
+HEADINGS = ("type", "rows", "files", "MiB", "behind", "failed", "watermark", "complete to", "open", "reopened")
 
 
 class TypeAlert(StrEnum):
@@ -87,11 +91,7 @@ class TypeStatus:
 
 
 def type_status(
-    state: LedgerState,
-    name: str,
-    after_seconds: float,
-    now_ms: int | None = None,
-    unseen: Collection[tuple[str, Day]] = (),
+    state: LedgerState, name: str, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
 ) -> TypeStatus:
     """One type by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
     known = state.types[name]
@@ -131,3 +131,34 @@ def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
 def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
     since = datetime.fromtimestamp(lane.since, UTC)
     return LaneStatus(partition, lane.position, head - lane.position, lane.deferred, lane.cause, since)
+
+
+def types_section(types: Sequence[TypeStatus]) -> Section:
+    lanes = [
+        f"behind: {each.name} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
+        f" ({lane.cause.value}, since {lane.since:%Y-%m-%d %H:%M:%SZ})"
+        for each in types
+        for lane in each.lanes
+    ]
+    rows = tuple(_cells(each) for each in types)
+    return Section("types", [each.as_json() for each in types], HEADINGS, rows, tuple(lanes[:LANES_SHOWN]))
+
+
+def _cells(each: TypeStatus) -> tuple[str, ...]:
+    return (
+        each.name,
+        str(each.rows),
+        str(each.files),
+        f"{each.size_bytes / 2**20:.1f}",
+        str(each.gap_records),
+        "-" if each.failed_writes_percent is None else f"{each.failed_writes_percent:.1f}%",
+        instant(each.watermark_ms) or "-",
+        each.last_complete_day or "-",
+        _days(each.open_days),
+        _days(each.reopened_days),
+    )
+
+
+def _days(days: Sequence[Day]) -> str:
+    more = len(days) - DAYS_SHOWN
+    return (" ".join(days[-DAYS_SHOWN:]) + (f" and {more} more" if more > 0 else "")) or "-"

@@ -66,11 +66,11 @@ class Story:
             assert self.here.lanes[name].position >= before.lanes[name].position
 
     def land(self, part: RoutedPart) -> None:
-        checked = check((part,), self.state)
-        assert checked.refused == ()
+        _, refused = check((part,), self.state)
+        assert refused == ()
         self.add(slices=(slice_record(part, self.here),))
-        again = check((part,), self.state)
-        assert again.refused or part.piece.offsets == 0 or not _moves(part), "the same slice is never taken twice"
+        _, refused = check((part,), self.state)
+        assert refused or part.piece.offsets == 0 or not _moves(part), "the same slice is never taken twice"
 
     def reader(self) -> Reader:
         return Reader([Event(at, kind) for at, kind in enumerate(self.log) if kind is not None], self.types)

@@ -68,10 +68,10 @@ def write_with_bad(
 def append_bad(root: ExportRoot) -> None:
     """Append the quarantine files that the ledger lists last, as the next run would."""
     listings = {each: here.listing for each, here in root.state.partitions.items()}
-    life = root.table.life
+    life = root.state.life
     assert life is not None
     QuarantineTable(root.job, Environment(), life).append_listed(
-        [Listed(each, found.number, "", found.files) for each, found in listings.items() if found is not None]
+        [Listed(each, found.number, found.files) for each, found in listings.items() if found is not None]
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.job.spec import job_of
 from penstock.logs.log import Bounds
-from penstock.proof.findings import ViolationKind
-from penstock.tables.export.proof.facts import BrokenLedger, read_ledger
+from penstock.proof.findings import Check, ViolationKind
+from penstock.tables.export.proof.facts import read_ledger
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
 from tests.export_root import MONDAY, ONE, TUESDAY, ZERO, ExportRoot
@@ -109,9 +109,9 @@ def test_a_hole_in_the_chain_is_named_with_its_offset(root: ExportRoot) -> None:
 
     edit_json(entry_path(root, 4), edit)
     broken = read_ledger(job_of(root.job, ExportSpec))
-    assert isinstance(broken, BrokenLedger)
-    assert not broken.slices.ok
-    assert broken.slices.violation == at(0, 10, ViolationKind.HOLE)
+    assert isinstance(broken, Check)
+    assert not broken.ok
+    assert broken.violation == at(0, 10, ViolationKind.HOLE)
 
 
 def test_an_overlap_below_a_snapshot_is_named_with_its_offset(root: ExportRoot) -> None:
