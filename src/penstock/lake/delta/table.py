@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.environment import Environment
@@ -15,12 +15,11 @@ from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
+from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
-from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, provenance_of
-from penstock.lake.delta.reading import state_of
-from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
-from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.delta.schema import TablePlace, arrow_schema, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, check
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.state import DeltaState
@@ -190,7 +189,7 @@ class Table:
             try:
                 with library_errors(self.spec.path):
                     self._handle.alter.add_columns(
-                        delta_schema(missing).fields,
+                        Schema.from_arrow(missing).fields,
                         commit_properties=CommitProperties(
                             custom_metadata=Provenance(kind="columns", job=self.job).metadata,
                             max_commit_retries=0,
@@ -292,7 +291,7 @@ def open_or_create(
         _create(spec, job, schema)
         table = open_table(spec, job, environment)
         table.environment.reach("created")
-    if len(fit(table.schema, schema, policy, spec.path).missing):
+    if len(fit(table.schema, schema, policy, spec.path)):
         table.add_columns(schema)
         table.refresh()
     return table
@@ -310,7 +309,7 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
         with library_errors(spec.path):
             DeltaTable.create(
                 spec.path,
-                delta_schema(schema),
+                Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=list(spec.partition_by),
                 configuration=dict(spec.properties),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.flow.write.offset_ranges import count_of, offsets_of
-from penstock.lake.delta.keys import replay_key, total_key
+from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.table import Change
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Batch
@@ -58,7 +58,7 @@ class TableTarget(Target[Written]):
         return self._data.swap(decide)
 
     def _totals(self, run: ReplayRun) -> dict[str, int]:
-        keys = {each: total_key(self._data.job, each, "replayed") for each in run.offsets}
+        keys = {each: field_key(self._data.job, each, "replayed") for each in run.offsets}
         return {
             key: (self._data.transaction(key) or 0) + count_of(run.offsets[partition])
             for partition, key in keys.items()

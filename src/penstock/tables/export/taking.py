@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.lake.delta.keys import replay_key, total_key
+from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
@@ -50,7 +50,7 @@ def _totals(table: Table, renames: Sequence[Rename]) -> dict[str, int]:
     rows: Counter[str] = Counter()
     for each in renames:
         # The keys of app transactions hold the topic id and no topic.
-        rows[total_key(table.job, Partition("", each.topic_id, each.partition), "replayed")] += each.rows
+        rows[field_key(table.job, Partition("", each.topic_id, each.partition), "replayed")] += each.rows
     return {key: (table.transaction(key) or 0) + count for key, count in rows.items()}
 
 

@@ -19,8 +19,8 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import position_key, table_key
 from penstock.lake.delta.library import MissingTableError
-from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.provenance import Provenance, commits_of
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
 from penstock.lake.proposal import AcceptedPart, SlicePart
 from penstock.lake.storage import open_storage
