@@ -15,7 +15,7 @@ from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport, report_batch
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
-from penstock.logs.batches import mark_of
+from penstock.logs.batches import as_one, mark_of
 from penstock.logs.log import EpochMark
 
 Batches = Iterator[pa.RecordBatch]
@@ -110,10 +110,6 @@ def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: 
                 held.clear()
     if held:
         yield held_key, as_one(held)
-
-
-def as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:

@@ -36,13 +36,13 @@ def gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.R
         for part in _parts(batch, bytes_max):
             part_bytes = part.nbytes
             if held and (held_bytes + part_bytes > bytes_max or held_rows + part.num_rows > ROWS_MAX):
-                yield _as_one(held)
+                yield as_one(held)
                 held, held_bytes, held_rows = [], 0, 0
             held.append(part)
             held_bytes += part_bytes
             held_rows += part.num_rows
     if held:
-        yield _as_one(held)
+        yield as_one(held)
 
 
 def _parts(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
@@ -56,5 +56,5 @@ def _parts(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     yield from _parts(batch.slice(middle), bytes_max)
 
 
-def _as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
