@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from penstock.failpoints import Failpoint
 from penstock.flow.rows import BadRows
 from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.report import TaskReport, report_batch
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
@@ -58,6 +60,13 @@ class TaskFlow:
     """Set when the records come from quarantine: their files belong to no slice, and what is still bad stays there."""
     dry: bool = False
     """Do everything but write files: whether the records break the job."""
+
+    def new_file_name(self, key: PartitionKey, start: int, owner: str | None = None) -> str:
+        """Of a staged file whose rows begin at an offset; `owner` tags one in a quarantine."""
+        if self.replay_run is not None:
+            return replayed_name(str(self.replay_run), uuid.uuid4().hex, owner)
+        piece = self.slices[key]
+        return staged_name(piece.topic_id, key[1], start, piece.end, uuid.uuid4().hex, owner)
 
 
 class Task(Protocol):

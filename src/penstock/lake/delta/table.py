@@ -154,18 +154,14 @@ class Table:
     ) -> None:
         """One compare-and-swap attempt on the loaded version; `ConflictError` if another commit came first."""
         now_ms = int(self.environment.now() * 1000)
-        properties = CommitProperties(
-            custom_metadata=dict(metadata),
-            max_commit_retries=0,
-            app_transactions=[Transaction(key, number, now_ms) for key, number in transactions.items()],
-        )
+        numbers = [Transaction(key, number, now_ms) for key, number in transactions.items()]
         with library_errors(self.spec.path):
             self._handle.create_write_transaction(
                 actions,
                 "append",
                 self._handle.schema(),
                 partition_by=list(self.spec.partition_by),
-                commit_properties=properties,
+                commit_properties=_tried_once(metadata, numbers),
                 post_commithook_properties=PostCommitHookProperties(),
             )
 
@@ -190,10 +186,7 @@ class Table:
                 with library_errors(self.spec.path):
                     self._handle.alter.add_columns(
                         Schema.from_arrow(missing).fields,
-                        commit_properties=CommitProperties(
-                            custom_metadata=Provenance(kind="columns", job=self.job).metadata,
-                            max_commit_retries=0,
-                        ),
+                        commit_properties=_tried_once(Provenance(kind="columns", job=self.job).metadata),
                     )
                 return
             except ConflictError:
@@ -244,11 +237,8 @@ class Table:
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
         if self.version == state.version + 1:
-            self._state = DeltaState(
-                self.version,
-                {**state.partitions, **wanted.state},
-                {**state.fingerprints, **wanted.fingerprints},
-            )
+            fingerprints = {**state.fingerprints, **wanted.fingerprints}
+            self._state = DeltaState(self.version, {**state.partitions, **wanted.state}, fingerprints)
 
     def check_schema(self, written_with: pa.Schema | None) -> None:
         """`SchemaMovedError` if files written with these columns no longer fit the loaded version."""
@@ -297,6 +287,11 @@ def open_or_create(
     return table
 
 
+def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
+    """Of a commit whose conflicts we look at ourselves, and which the library must not repeat."""
+    return CommitProperties(custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=numbers)
+
+
 def _delta_place(place: TableSpec) -> TablePlace:
     if isinstance(place, TablePlace):
         return place
@@ -314,9 +309,7 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
                 partition_by=list(spec.partition_by),
                 configuration=dict(spec.properties),
                 storage_options=dict(spec.storage_options),
-                commit_properties=CommitProperties(
-                    custom_metadata=Provenance(kind="create", job=job).metadata, max_commit_retries=0
-                ),
+                commit_properties=_tried_once(Provenance(kind="create", job=job).metadata),
             )
     except ConflictError:
         return

@@ -72,7 +72,10 @@ class BoundedAdmin:
         deadline = time.monotonic() + self._call_seconds_max + GRACE_SECONDS
         before, self._connection_fault = self._connection_fault, None
         futures = start(client, self._call_seconds_max)
-        results = {key: self._answer(client, future, deadline) for key, future in futures.items()}
+        results: dict[K, T | Fault] = {}
+        for key, future in futures.items():
+            answer = self._answer(client, future, deadline)
+            results[key] = answer
         failed = any(isinstance(result, Fault) for result in results.values())
         if failed and self._connection_fault is None:
             # Librdkafka does not repeat itself at every reconnection: the last word still explains this failure.

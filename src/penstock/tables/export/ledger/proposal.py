@@ -9,7 +9,7 @@ from typing import assert_never
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
-from penstock.lake.proposal import FencePart, Refusal, StartPart
+from penstock.lake.proposal import Checked, FencePart, StartPart, split
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.ledger.entry import (
@@ -76,23 +76,9 @@ class RoutedPart:
 LedgerPart = StartPart | FencePart | RoutedPart
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    accepted: tuple[LedgerPart, ...]
-    refused: tuple[Refusal, ...]
-
-
-def check(parts: Iterable[LedgerPart], state: LedgerState) -> Checked:
+def check(parts: Iterable[LedgerPart], state: LedgerState) -> Checked[LedgerPart]:
     """Split a proposal into what the ledger takes in this state and what it refuses, partition by partition."""
-    accepted: list[LedgerPart] = []
-    refused: list[Refusal] = []
-    for part in parts:
-        reason = _refusal(part, state.of(part.partition))
-        if reason is None:
-            accepted.append(part)
-        else:
-            refused.append(Refusal(part.partition, reason))
-    return Checked(tuple(accepted), tuple(refused))
+    return split(parts, lambda part: _refusal(part, state.of(part.partition)))
 
 
 def _refusal(part: LedgerPart, here: RoutedPartition) -> str | None:
