@@ -92,11 +92,7 @@ def resolve(jar_set: JarSet, cache: Path | None = None) -> tuple[Path, ...]:
 
 
 def resolve_with(
-    request: Request,
-    root: Path,
-    fetch: Fetch,
-    *,
-    pause: Callable[[float], None] = time.sleep,
+    request: Request, root: Path, fetch: Fetch, *, pause: Callable[[float], None] = time.sleep
 ) -> tuple[Path, ...]:
     """The jars of a request below `root`, fetched by `fetch` unless a whole set is there already."""
     folder = root / f"{request.name}-{request.coordinates[0].revision}"

@@ -35,10 +35,7 @@ _MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master m
 
 
 def open_spark(
-    spark: SparkSpec,
-    name: str = "penstock",
-    jar_sets: Iterable[JarSet] = (),
-    light: bool = False,
+    spark: SparkSpec, name: str = "penstock", jar_sets: Iterable[JarSet] = (), light: bool = False
 ) -> SparkSession:
     """Start Spark, or return the session that this process already has.
 

@@ -83,13 +83,7 @@ class TypeFiles(FilePool[PileKey]):
             self._by_owner.pop(owner, None)
 
     def add(
-        self,
-        owner: Owner,
-        day: str | None,
-        rows: pa.RecordBatch,
-        first: int,
-        last: int,
-        offsets: Sequence[int] = (),
+        self, owner: Owner, day: str | None, rows: pa.RecordBatch, first: int, last: int, offsets: Sequence[int] = ()
     ) -> None:
         """Take rows in the columns of their file, with the least and the greatest of their offsets; in a replay all."""
         if owner in self.failed or not rows.num_rows:

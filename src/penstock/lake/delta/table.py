@@ -147,10 +147,7 @@ class Table:
         raise self._too_many_rivals()
 
     def commit_actions(
-        self,
-        actions: list[AddAction | RemoveAction],
-        transactions: Mapping[str, int],
-        metadata: Mapping[str, Any],
+        self, actions: list[AddAction | RemoveAction], transactions: Mapping[str, int], metadata: Mapping[str, Any]
     ) -> None:
         """One compare-and-swap attempt on the loaded version; `ConflictError` if another commit came first."""
         now_ms = int(self.environment.now() * 1000)

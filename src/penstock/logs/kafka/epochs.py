@@ -16,17 +16,17 @@ from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
 from penstock.logs.kafka.faults import error_of, fault_of
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, Partition
 
 _POLL_SECONDS = 0.1
 _SETTINGS = {
-    "enable.auto.commit": "false",
     "auto.offset.reset": "error",
-    "enable.partition.eof": "true",
     # Any record tells that the offset before it was found valid, also one of an aborted transaction.
     "isolation.level": "read_uncommitted",
+}
+_TUNING = {
     "fetch.message.max.bytes": str(64 * 1024),
     "fetch.wait.max.ms": "10",
     "queued.min.messages": "1",
@@ -59,8 +59,7 @@ def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list
     lost: list[LostTail] = []
     waiting = {(partition.topic, partition.number): partition for partition in asked}
     deadline = time.monotonic() + CALL_SECONDS_MAX
-    settings = {**_SETTINGS, **librdkafka_settings(spec), "group.id": spec.group or "penstock"}
-    consumer = Consumer(settings, logger=QuietLog(logger))
+    consumer = Consumer({**_TUNING, **reading_settings(spec), **_SETTINGS}, logger=QuietLog(logger))
     try:
         consumer.assign(
             [TopicPartition(each.topic, each.number, mark.end, leader_epoch=mark.epoch) for each, mark in asked.items()]

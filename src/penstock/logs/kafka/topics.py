@@ -7,13 +7,7 @@ import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
-    ConfigResource,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-    ResourceType,
-    TopicDescription,
-)
+from confluent_kafka.admin import ConfigResource, ListOffsetsResultInfo, OffsetSpec, ResourceType, TopicDescription
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec

@@ -18,8 +18,7 @@ from penstock.lake.delta.table import Table
 from penstock.logs.kafka.sizes import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
-from penstock.staging.batch_job import BatchJob, Records
-from penstock.staging.policies import stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Written, check_conserved
 
 BYTES_UNBOUNDED = str(2**31 - 1)

@@ -20,8 +20,7 @@ from penstock.flow.write.manifest import Marks, PartitionKey
 from penstock.flow.write.pool import PoolLimits
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
-from penstock.staging.batch_job import BatchJob, Records
-from penstock.staging.policies import stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.ledger.routing import Routing, parse_routing

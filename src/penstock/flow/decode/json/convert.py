@@ -15,16 +15,7 @@ from penstock.errors import UserError
 from penstock.flow.decode.json.times import UTC_MICROS, timestamps
 from penstock.job.schema import job_type_name
 
-_PLAIN = (
-    pa.string(),
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-)
+_PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 
 _DECIMAL_DIGITS_MAX = 38
