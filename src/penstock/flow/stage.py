@@ -78,11 +78,9 @@ class Task(Protocol):
 
     def finish(self) -> TaskReport:
         """Complete every file and tell of all that was done."""
-        ...
 
     def abandon(self) -> None:
         """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
-        ...
 
 
 def run_task(task: Task, parts: Iterable[Part], failpoint: Failpoint | None) -> Batches:

@@ -53,7 +53,9 @@ def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
         return gone
     if isinstance(error, _CONNECTION_ERRORS):
         return TransientError("the connection to Spark's JVM was lost", detail=last_cause(error))
-    return task_error(error) or _cluster_error(error) or _batch_failed(error)
+    failed = "the Spark job of a batch failed"
+    unexplained = BatchFailedError(failed, detail=last_cause(error), hint="the batch will be planned again")
+    return task_error(error) or _cluster_error(error) or unexplained
 
 
 @contextmanager
@@ -103,9 +105,3 @@ def _cluster_error(error: Exception) -> TransientError | None:
             hint="the batch will be planned again; if they were killed for their memory, give them more",
         )
     return None
-
-
-def _batch_failed(error: Exception) -> BatchFailedError:
-    return BatchFailedError(
-        "the Spark job of a batch failed", detail=last_cause(error), hint="the batch will be planned again"
-    )

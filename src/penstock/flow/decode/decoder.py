@@ -24,7 +24,6 @@ RAW_SCHEMA = pa.schema([("value", pa.binary())])
 class Decoder(Protocol):
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,16 +268,13 @@ class Fanout:
             self._tallies.of(owner).count(filtered=batch.num_rows)
 
     def _count(self, owner: Owner, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
-        offsets, lengths = batch.column("offset"), _lengths(batch)
+        offsets = batch.column("offset")
+        # As they lie in the log; null for a tombstone.
+        lengths = pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
         if rows is not None and len(rows) < batch.num_rows:
             chosen = pa.array(rows)
             offsets, lengths = offsets.take(chosen), lengths.take(chosen)
         self._tallies.of(owner).read(offsets, lengths)
-
-
-def _lengths(batch: pa.RecordBatch) -> pa.Array:
-    """How long the values are, as they lie in the log; null for a tombstone."""
-    return pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -57,11 +57,9 @@ class Router(Protocol):
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         """Takes records whose values are not null, unless they are routed by what stands beside the value."""
-        ...
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
         """Takes records of an earlier answer in any order and gives one that is sure, in offset order."""
-        ...
 
 
 class ValueCodes:

@@ -56,13 +56,10 @@ def _hinted_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]] 
 
 
 def _listed_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]]:
-    return _newest_checkpoint([entry.path.rsplit("/", 1)[-1] for entry in storage.list(LOG_FOLDER)], version)
-
-
-def _newest_checkpoint(names: list[str], version: int) -> tuple[int, list[str]]:
     """The version and the files of the newest checkpoint that is whole; version -1 if there is none."""
     by_version: dict[int, dict[str, list[str]]] = {}
-    for name in names:
+    for entry in storage.list(LOG_FOLDER):
+        name = entry.path.rsplit("/", 1)[-1]
         found = _CHECKPOINT.fullmatch(name)
         if found is not None and int(found["version"]) <= version:
             # A multi-part checkpoint counts only with all of its parts; others are whole by themselves.

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, Any, cast
 
-from hdfs_native import Client, FileStatus, WriteOptions
+from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.lake.storage.files import RangeReader
+from penstock.lake.storage.files import ObjectWriter, RangeReader, Sink
 from penstock.lake.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours, is_clear
-from penstock.lake.storage.hdfs_files import HdfsRanges, HdfsWriter
 from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
 
 USER_OPTION = "hdfs_user"
@@ -26,6 +25,57 @@ _USER_VARIABLE = "HADOOP_USER_NAME"
 _DEFAULTS = {"dfs.client.failover.max.attempts": str(ATTEMPTS_MAX)}
 _FOLDER_MODE = 0o755
 _ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+
+
+class HdfsRanges:
+    """A file whose blocks are known: ranges of it are read without asking the NameNode again."""
+
+    def __init__(self, reader: FileReader, shown: str) -> None:
+        self._reader = reader
+        self._shown = shown
+
+    def size_bytes(self, path: str) -> int:
+        return len(self._reader)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        # The library panics beyond the end.
+        available = min(length, len(self._reader) - start)
+        if available <= 0:
+            return b""
+        with hdfs_told_as_ours(self._shown):
+            return self._reader.read_range(start, available)
+
+
+class HdfsWriter(ObjectWriter):
+    """A file being written; a file that is given up is taken away."""
+
+    def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
+        super().__init__(sink, shown, hdfs_told_as_ours)
+        self._remove = remove
+        self._failure: Exception | None = None
+
+    def _pass_on(self, sink: Sink, data: Any) -> None:
+        try:
+            sink.write(data)
+        except LIBRARY_ERRORS as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self._sink is not None and self._failure is not None:
+            self._closed = True
+            # The library would close what it could write of the file, without a word.
+            raise hdfs_failure(self._failure, self._path)
+        super().close()
+        self._sink = None
+
+    def abandon(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            # Before the library lets go of the writer, which would complete the half file.
+            self._remove()
 
 
 class HdfsStorage(RootedStorage):

@@ -41,17 +41,14 @@ def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]])
     present = log.leader_epochs(marks)
     # A leader cuts nothing off while it leads: mostly this one request tells.
     doubtful = {
-        partition: [each for each in _last_by_epoch(found) if each.epoch != present[partition]]
+        partition: [each for epoch, each in last_by_epoch.items() if epoch != present[partition]]
         for partition, found in marks.items()
+        if (last_by_epoch := {each.epoch: each for each in sorted(found)})
     }
     lost: list[LostTail] = []
     while asked := {partition: found.pop() for partition, found in doubtful.items() if found}:
         lost += _validated(log.spec, asked)
     return tuple(sorted(lost, key=lambda each: (each.partition, each.mark)))
-
-
-def _last_by_epoch(marks: Iterable[EpochMark]) -> list[EpochMark]:
-    return list({each.epoch: each for each in sorted(marks)}.values())
 
 
 def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list[LostTail]:
