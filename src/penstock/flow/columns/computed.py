@@ -56,14 +56,10 @@ def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Ar
         case Field(path=path):
             column = rows.columns.column(path[0])
             return pc.struct_field(column, list(path[1:])) if path[1:] else column
-        case KafkaField(name="timestamp"):
-            times, outside = record_times(rows.kafka)
-            faults.update(outside)
-            return times
-        case KafkaField(name="headers"):
-            headers, unreadable = record_headers(rows.kafka)
-            faults.update(unreadable)
-            return headers
+        case KafkaField(name="timestamp" | "headers" as name):
+            values, unfit = record_times(rows.kafka) if name == "timestamp" else record_headers(rows.kafka)
+            faults.update(unfit)
+            return values
         case KafkaField(name=name):
             return rows.kafka.column(name).cast(KAFKA_TYPES[name])
         case Constant(value=value):

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.flow.columns.computed import evaluate
 from penstock.flow.columns.fitting import grown
-from penstock.flow.columns.new_fields import addable
-from penstock.flow.columns.seen_types import NewFields, column_types
+from penstock.flow.columns.seen_types import NewFields, addable, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder

@@ -8,8 +8,7 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.new_fields import addable, left_out
-from penstock.flow.columns.seen_types import column_types
+from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import table_job
 from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow

@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.read_fields import with_read_fields
-from penstock.flow.columns.seen_types import column_types
+from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import fanout_job
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
