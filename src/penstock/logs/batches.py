@@ -10,6 +10,12 @@ import pyarrow as pa
 from penstock.logs.log import EpochMark
 
 ROWS_MAX = 100_000
+RECORD_BYTES_MAX = 1024 * 1024
+"""Kafka's own limit, for topics whose configuration nobody may see."""
+SPARK_ROWS_MIN, SPARK_ROWS_MAX = 16, 10_000
+"""Of the batches that Spark cuts: fewer would cost more than they bound."""
+_SKEW = 16
+"""A batch whose records are all as large as the topic allows may be so many times too large, no more."""
 _MARK = b"penstock.epoch_mark"
 
 
@@ -54,6 +60,16 @@ def _parts(batch: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
     middle = batch.num_rows // 2
     yield from _parts(batch.slice(0, middle), bytes_max)
     yield from _parts(batch.slice(middle), bytes_max)
+
+
+def rows_for(batch_bytes: int, record_bytes_max: int) -> int:
+    """How many rows Spark may put into an Arrow batch that shall hold about `batch_bytes`, whatever the records are.
+
+    Spark can bound the bytes itself, but then it measures the batch after every row (measured: 44 against 1.8 CPU
+    seconds for a million rows of 22 columns). Each batch costs about 80 microseconds: 2.0 seconds in batches of 256
+    rows, as for Kafka's default limit of 1 MiB.
+    """
+    return max(SPARK_ROWS_MIN, min(SPARK_ROWS_MAX, _SKEW * batch_bytes // max(1, record_bytes_max)))
 
 
 def as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

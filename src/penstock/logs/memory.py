@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.errors import TransientError, UserError
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import KafkaLogSpec, StartAt
-from penstock.logs.batches import mark_batch
+from penstock.logs.batches import RECORD_BYTES_MAX, mark_batch
 from penstock.logs.log import (
     Bounds,
     EpochMark,
@@ -31,7 +31,6 @@ from penstock.logs.log import (
 )
 
 BATCH_RECORDS = 4
-RECORD_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from confluent_kafka.admin import ConfigResource, ListOffsetsResultInfo, OffsetS
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
+from penstock.logs.batches import RECORD_BYTES_MAX
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, BoundedAdmin
 from penstock.logs.kafka.faults import Fault, unknown_topic
-from penstock.logs.kafka.sizes import RECORD_BYTES_MAX
 from penstock.logs.log import Bounds, Partition, start_offset
 
 UNKNOWN_SECONDS_MAX = 2.0

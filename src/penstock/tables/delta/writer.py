@@ -14,7 +14,7 @@ from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table
-from penstock.logs.kafka.sizes import rows_for
+from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
