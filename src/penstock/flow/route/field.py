@@ -138,12 +138,6 @@ def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
     return None, False
 
 
-def widened(schema: pa.Schema, path: tuple[str, ...], kind: pa.DataType) -> pa.Schema | None:
-    """The schema with a field at the path, if it needs no new struct for it; None if there is no place for one."""
-    fields = _with_leaf(list(schema), path, kind)
-    return None if fields is None else pa.schema(fields)
-
-
 def leaf_type(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
     """The type of the field at the path; None if the schema has none."""
     fields: Sequence[pa.Field] = list(schema)
@@ -154,12 +148,13 @@ def leaf_type(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
     return kind
 
 
-def _with_leaf(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field] | None:
+def widened(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field] | None:
+    """The fields with one at the path, if it needs no new struct for it; None if there is no place for one."""
     if len(path) == 1:
         return [*fields, pa.field(path[0], kind)]
     for index, field in enumerate(fields):
         if field.name == path[0] and pa.types.is_struct(field.type):
-            inner = _with_leaf(list(field.type), path[1:], kind)
+            inner = widened(list(field.type), path[1:], kind)
             return None if inner is None else [*fields[:index], field.with_type(pa.struct(inner)), *fields[index + 1 :]]
     return None
 

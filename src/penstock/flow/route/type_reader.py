@@ -127,5 +127,5 @@ def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[p
     kind = leaf_type(schema, path)
     if kind is not None:
         return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)
-    wide = widened(schema, path, pa.int64() if numeric else pa.string())
-    return (schema, False) if wide is None else (wide, True)
+    wide = widened(list(schema), path, pa.int64() if numeric else pa.string())
+    return (schema, False) if wide is None else (pa.schema(wide), True)

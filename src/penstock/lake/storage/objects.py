@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING, cast
 
 import obstore
 import obstore.exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore
 
-from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.lake.storage.failures import failure_of, told_as_ours
 from penstock.lake.storage.files import (
     ObjectWriter,
@@ -108,13 +109,10 @@ class ObjectStorage(RootedStorage):
             obstore.put(self._store, self._key(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        try:
-            # One request: a multipart upload would be checked only when it completes.
-            obstore.put(self._store, self._key(path), data, mode="create", use_multipart=False)
-        except _TAKEN:
+        # One request: a multipart upload would be checked only when it completes.
+        create = partial(obstore.put, self._store, self._key(path), data, mode="create", use_multipart=False)
+        if not self._landed(create, path):
             return False
-        except (store_errors.BaseError, OSError, ValueError) as error:
-            raise self._conditional_failure(error, path) from error
         # What was created on a condition has happened for good: nobody who lost power may find the name free.
         if self._is_local:
             make_durable("/" + self._key(path))
@@ -122,12 +120,8 @@ class ObjectStorage(RootedStorage):
 
     def rename_if_absent(self, source: str, target: str) -> bool:
         act = obstore.copy if self._keeps_source else obstore.rename
-        try:
-            act(self._store, self._key(source), self._key(target), overwrite=False)
-        except _TAKEN:
+        if not self._landed(partial(act, self._store, self._key(source), self._key(target), overwrite=False), source):
             return False
-        except (store_errors.BaseError, OSError, ValueError) as error:
-            raise self._conditional_failure(error, source) from error
         # The bytes are on the disk since their writer closed.
         if self._is_local:
             make_name_durable("/" + self._key(target))
@@ -145,11 +139,19 @@ class ObjectStorage(RootedStorage):
     def open_reader(self, path: str) -> IO[bytes]:
         return cast(IO[bytes], RangeReader(self, path))
 
-    def _conditional_failure(self, error: Exception, path: str) -> PenstockError:
-        told = failure_of(error, self._shown(path))
-        if isinstance(told, TransientError) and not self._is_local:
-            return OutcomeUnknownError(told.primary, detail=told.detail, hint="read the name back before acting")
-        return told
+    def _landed(self, act: Callable[[], object], path: str) -> bool:
+        """Do what depends on a free name; False if it is taken."""
+        try:
+            act()
+        except _TAKEN:
+            return False
+        except (store_errors.BaseError, OSError, ValueError) as error:
+            told = failure_of(error, self._shown(path))
+            if isinstance(told, TransientError) and not self._is_local:
+                hint = "read the name back before acting"
+                raise OutcomeUnknownError(told.primary, detail=told.detail, hint=hint) from error
+            raise told from error
+        return True
 
 
 class MemoryStorage(ObjectStorage):
