@@ -53,21 +53,17 @@ class Table:
         self.spec = spec
         self.job = job
         self.environment = environment
-        self._handle = handle
+        self.handle = handle
         self._state = DeltaState(handle.version(), {}, {})
         self._numbers: tuple[int, Mapping[str, int]] | None = None
 
     @property
-    def handle(self) -> DeltaTable:
-        return self._handle
-
-    @property
     def version(self) -> int:
-        return self._handle.version()
+        return self.handle.version()
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow_schema(self._handle)
+        return arrow_schema(self.handle)
 
     def storage(self) -> Storage:
         return open_storage(self.spec.path, self.spec.storage_options)
@@ -75,7 +71,7 @@ class Table:
     def refresh(self) -> None:
         """Load what others committed since."""
         with library_errors(self.spec.path):
-            self._handle.update_incremental()
+            self.handle.update_incremental()
 
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The table's word on these partitions, as of the newest version."""
@@ -153,10 +149,10 @@ class Table:
         now_ms = int(self.environment.now() * 1000)
         numbers = [Transaction(key, number, now_ms) for key, number in transactions.items()]
         with library_errors(self.spec.path):
-            self._handle.create_write_transaction(
+            self.handle.create_write_transaction(
                 actions,
                 "append",
-                self._handle.schema(),
+                self.handle.schema(),
                 partition_by=list(self.spec.partition_by),
                 commit_properties=_tried_once(metadata, numbers),
                 post_commithook_properties=PostCommitHookProperties(),
@@ -181,7 +177,7 @@ class Table:
                 return
             try:
                 with library_errors(self.spec.path):
-                    self._handle.alter.add_columns(
+                    self.handle.alter.add_columns(
                         Schema.from_arrow(missing).fields,
                         commit_properties=_tried_once(Provenance(kind="columns", job=self.job).metadata),
                     )
@@ -194,7 +190,7 @@ class Table:
         """The provenance records of the versions after `version`, newest first."""
         with library_errors(self.spec.path):
             count = self.version - version
-            return self._handle.history(count) if count > 0 else []
+            return self.handle.history(count) if count > 0 else []
 
     def _land(self, batch_id: str, wanted: Effect) -> TransientError | None:
         """Try the commit once; after any error the table is read back before anything is believed (RULES C2).

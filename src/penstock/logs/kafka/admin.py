@@ -82,10 +82,15 @@ class BoundedAdmin:
             self._connection_fault = before
         return results
 
+    def cluster_id(self) -> str:
+        """The id that a cluster keeps for life."""
+        found = self.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
+        return str(found.cluster_id)
+
     def topic_names(self) -> frozenset[str]:
         """Every topic that this client may see."""
         # The metadata call blocks and is deaf to rejected credentials, so a cheap request goes before it.
-        self.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
+        self.cluster_id()
         try:
             metadata = self._open_client().list_topics(timeout=self._call_seconds_max)
         except KafkaException as error:

@@ -71,10 +71,7 @@ def record_offsets(
 
 
 def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
-    """When the first record at or behind each offset was made, in seconds since 1970.
-
-    A partition without such a record, or whose record did not come in time, is absent.
-    """
+    """When the first record at or after each offset was made, as `Log.record_times` says."""
     if not offsets:
         return {}
     waiting = {(each.topic, each.number): each for each in offsets}

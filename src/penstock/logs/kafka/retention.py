@@ -28,7 +28,7 @@ class Retention:
 def expiring_offsets(
     log: KafkaTopics, bounds: Mapping[Partition, Bounds], percent: float, now: float
 ) -> dict[Partition, int]:
-    """The offsets below which records have used up so much of their topic's retention; absent where none ever goes.
+    """As `Log.expiring` says.
 
     Of a retention by size a record has used up as much as there are offsets after it, once the log has begun to lose
     its oldest ones.
