@@ -29,7 +29,6 @@ from penstock.lake.storage import Storage, open_storage
 FOOTER_KEY = "penstock"
 REPLAYED = "replayed"
 """The kind of a footer, which the files of a slice do not have."""
-INDEXED_COLUMNS_MAX = 32
 _REASON_CHARACTERS_MAX = 300
 
 
@@ -119,7 +118,7 @@ class TypeFiles(FilePool[PileKey]):
             return None
         name = None if key.day is None else key.owner.type
         if name not in self._indexed:
-            self._indexed[name] = indexed_leaves(schema, INDEXED_COLUMNS_MAX)
+            self._indexed[name] = indexed_leaves(schema)
         return self._indexed[name]
 
     def _before_end(self, key: PileKey, file: ParquetFile) -> None:

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+INDEXED_COLUMNS_MAX = 32
 STRING_POINTS_MAX = 32
 FOOTER_TEXT_BYTES_MAX = 4096
 """Of a longer text Parquet's writer tells no bound."""
@@ -44,7 +45,7 @@ class Leaf:
     kind: pa.DataType
 
 
-def indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, ...]:
+def indexed_leaves(schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> tuple[Leaf, ...]:
     """The first leaves of a file's schema, as many as get statistics; a list or a map counts as one and gets none."""
     found: list[Leaf] = []
     number = 0

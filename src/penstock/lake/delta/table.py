@@ -186,12 +186,6 @@ class Table:
                 self._back_off(attempt)
         raise TransientError(f"gave up adding columns to {self.spec.path}: too many other commits")
 
-    def commits_since(self, version: int) -> list[dict[str, Any]]:
-        """The provenance records of the versions after `version`, newest first."""
-        with library_errors(self.spec.path):
-            count = self.version - version
-            return self.handle.history(count) if count > 0 else []
-
     def _land(self, batch_id: str, wanted: Effect) -> TransientError | None:
         """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
 
@@ -204,7 +198,10 @@ class Table:
             raise
         except TransientError as error:
             self.refresh()
-            return None if any(self._is_batch(each, batch_id) for each in self.commits_since(before)) else error
+            with library_errors(self.spec.path):
+                since = self.handle.history(self.version - before) if self.version > before else []
+            ours = (found for each in since if (found := provenance_of(each)) is not None)
+            return None if any(each.batch == batch_id for each in ours) else error
         self.refresh()
         return None
 
@@ -221,11 +218,6 @@ class Table:
             f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
             hint="too many writers on one table; the batch will be written again",
         )
-
-    @staticmethod
-    def _is_batch(record: Mapping[str, Any], batch_id: str) -> bool:
-        ours = provenance_of(record)
-        return ours is not None and ours.batch == batch_id
 
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
