@@ -21,17 +21,17 @@ def compact(
         str | None,
         typer.Option(
             "--target-size",
-            help="Merge files below this size, as 128MiB; unless given, the job's min_bytes_per_file or, of an export, "
+            help="Merge files below this size, such as 128MiB; default: the job's min_bytes_per_file or, of an export, "
             "its compact_size.",
             show_default=False,
         ),
     ] = None,
     all_days: Annotated[
-        bool, typer.Option("--all-days", help="Of an export: also days that are not complete, but the newest.")
+        bool, typer.Option("--all-days", help="For exports: also days that are not complete, except the latest.")
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Merge small files; rows and positions stay, and the job may run meanwhile."""
+    """Merge small files; rows and positions do not change, and the job may be running."""
     spec = load_job(job)
     wish = CompactWish(None if target_size is None else _size(target_size), all_days)
     report = kind_of(spec).compact(spec, wish, environment(), _progress(json))

@@ -14,18 +14,18 @@ from penstock.tables.registry import kind_of, load_job
 
 def vacuum(
     job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     drop_lost: Annotated[
         bool,
         typer.Option(
             "--drop-lost",
-            help="Of an export: also give up files that were to be moved to their place and are gone; their rows count "
-            "as vanished, and the type goes on.",
+            help="For exports: also give up staged files that are gone before they were renamed; their rows count "
+            "as vanished, and the type continues.",
         ),
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Delete dead files of the table and its quarantine; the job may run meanwhile."""
+    """Delete unreferenced files of the table and its quarantine; the job may be running."""
     spec = load_job(job)
     report = kind_of(spec).vacuum(spec, VacuumWish(dry_run, drop_lost), environment())
     tell(spec.name, report, json)
