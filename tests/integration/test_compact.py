@@ -29,8 +29,8 @@ from penstock.lake.delta.compact import (
     group_files,
     merge_group,
 )
-from penstock.lake.delta.keys import token_key
-from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.keys import field_key
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.maintenance.reports import CompactReport
 from tests.lake import JOB, ONE, SCHEMA, ZERO, Lake, at_step, offsets
@@ -60,7 +60,7 @@ def test_small_files_become_one_per_day_and_nothing_else_changes(lake: Lake) -> 
     assert state.fingerprints == before.fingerprints
     assert [state.of(each).position for each in (ZERO, ONE)] == [30, 30]
     assert state.of(ZERO).totals.written == 30
-    assert after.transaction(token_key(JOB, ZERO)) == 1
+    assert after.transaction(field_key(JOB, ZERO, "token")) == 1
     assert compact(after, LARGE) == CompactReport()
 
 

@@ -16,10 +16,9 @@ from deltalake import CommitProperties, DeltaTable, Schema, write_deltalake
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import Counts
-from penstock.lake.delta.keys import position_key
+from penstock.lake.delta.keys import position_key, state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError
-from penstock.lake.delta.place import TablePlace
-from penstock.lake.delta.reading import read_state
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import COMMIT_ATTEMPTS_MAX, SchemaMovedError, Table, open_table
 from penstock.lake.proposal import FencePart, Proposal, SlicePart, StartPart
 from penstock.lake.staged import StagedFileGoneError
@@ -249,7 +248,7 @@ def test_totals_outlive_the_log_that_made_them(local: Lake) -> None:
     assert len(list(log.glob("*.json"))) <= 1
 
     fresh = DeltaTable(local.path)
-    assert read_state(fresh, JOB, [ZERO, ONE]) == before
+    assert state_of(fresh.version(), fresh.transaction_version, JOB, [ZERO, ONE]) == before
     after = local.open()
     local.append(after, ZERO, 24, 30)
     assert after.state([ZERO]).of(ZERO).totals.written == 13

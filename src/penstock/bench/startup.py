@@ -23,7 +23,7 @@ from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import staged_name
 from penstock.job.spec import FlushPolicy, GapPolicy, NewColumnPolicy
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import Table, open_or_create, open_table
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Bounds, Partition, Slice

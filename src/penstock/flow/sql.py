@@ -147,12 +147,12 @@ def _refuse_shuffles(frame: DataFrame) -> None:
 
 
 def _good(rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.RecordBatch:
-    arrays = [
-        pa.repeat(pa.scalar(int(RowState.GOOD), pa.int8()), rows.num_rows),
-        *(kafka.column(name) for name in ("topic", "partition", "offset", "timestamp")),
-    ]
-    names = [f"{_PREFIX}{name}" for name in ("state", "topic", "partition", "offset", "timestamp")]
-    return pa.RecordBatch.from_arrays([*arrays, *rows.columns], names=[*names, *rows.schema.names])
+    state = pa.repeat(pa.scalar(int(RowState.GOOD), pa.int8()), rows.num_rows)
+    places = ("topic", "partition", "offset", "timestamp")
+    return pa.RecordBatch.from_arrays(
+        [state, *(kafka.column(name) for name in places), *rows.columns],
+        names=[*(f"{_PREFIX}{name}" for name in ("state", *places)), *rows.schema.names],
+    )
 
 
 def _bad(bad: BadRows) -> pa.RecordBatch:
@@ -165,15 +165,8 @@ def _bad(bad: BadRows) -> pa.RecordBatch:
 
 
 def _note(key: PartitionKey, text: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([int(RowState.NOTE)], pa.int8()),
-            pa.array([key[0]]),
-            pa.array([key[1]], pa.int32()),
-            pa.array([text]),
-        ],
-        names=[f"{_PREFIX}state", f"{_PREFIX}topic", f"{_PREFIX}partition", f"{_PREFIX}error"],
-    )
+    told = {"state": int(RowState.NOTE), "topic": key[0], "partition": key[1], "error": text}
+    return pa.RecordBatch.from_pylist([{f"{_PREFIX}{name}": value for name, value in told.items()}])
 
 
 def _by_partition_hidden(batch: pa.RecordBatch) -> Iterator[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -12,10 +13,11 @@ import pyarrow.compute as pc
 from penstock.failpoints import Failpoint
 from penstock.flow.rows import BadRows
 from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.report import TaskReport, report_batch
 from penstock.job.expressions import Expression
 from penstock.job.spec import DecodeSpec, Policies
-from penstock.logs.batches import mark_of
+from penstock.logs.batches import as_one, mark_of
 from penstock.logs.log import EpochMark
 
 Batches = Iterator[pa.RecordBatch]
@@ -59,6 +61,13 @@ class TaskFlow:
     dry: bool = False
     """Do everything but write files: whether the records break the job."""
 
+    def new_file_name(self, key: PartitionKey, start: int, owner: str | None = None) -> str:
+        """Of a staged file whose rows begin at an offset; `owner` tags one in a quarantine."""
+        if self.replay_run is not None:
+            return replayed_name(str(self.replay_run), uuid.uuid4().hex, owner)
+        piece = self.slices[key]
+        return staged_name(piece.topic_id, key[1], start, piece.end, uuid.uuid4().hex, owner)
+
 
 class Task(Protocol):
     """The work of one Spark task."""
@@ -69,11 +78,9 @@ class Task(Protocol):
 
     def finish(self) -> TaskReport:
         """Complete every file and tell of all that was done."""
-        ...
 
     def abandon(self) -> None:
         """Let go of every open file after an error; what lies in the table's folder is vacuum's (RULES C2)."""
-        ...
 
 
 def run_task(task: Task, parts: Iterable[Part], failpoint: Failpoint | None) -> Batches:
@@ -110,10 +117,6 @@ def log_parts(batches: Iterable[pa.RecordBatch], note_mark: NoteMark, rows_min: 
                 held.clear()
     if held:
         yield held_key, as_one(held)
-
-
-def as_one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -12,10 +11,9 @@ from penstock.flow.compile import visible_schema
 from penstock.flow.stage import NamedSlice
 from penstock.flow.task import Flow
 from penstock.flow.write.files import WriteOptions
-from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.job.spec import JobSpec
-from penstock.logs.log import Batch, Slice
+from penstock.logs.log import Batch
 
 
 def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:
@@ -43,7 +41,10 @@ def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[s
         quarantine=replace(
             write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1
         ),
-        slices=named_slices(batch.slices),
+        slices={
+            (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
+            for each in batch.slices
+        },
         stated=job.schema,
     )
 
@@ -58,10 +59,3 @@ def write_options(job: JobSpec, schema: pa.Schema, partition_by: tuple[str, ...]
         row_group_bytes_max=job.limits.row_group_bytes_max,
         row_group_rows_max=job.flush.max_messages_per_batch,
     )
-
-
-def named_slices(slices: Sequence[Slice]) -> dict[PartitionKey, NamedSlice]:
-    return {
-        (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
-        for each in slices
-    }

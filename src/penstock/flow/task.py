@@ -9,7 +9,6 @@ batch's, and files are told apart by the table's partition columns instead of da
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -24,7 +23,7 @@ from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import PartitionKey
-from penstock.flow.write.names import owner_tag, replayed_name, staged_name
+from penstock.flow.write.names import owner_tag
 from penstock.flow.write.report import UNROUTED, TaskReport
 from penstock.flow.write.tally import Owner, Staged, Tallies
 from penstock.job.spec import SqlSpec
@@ -128,10 +127,7 @@ class SliceWriter:
         return lane
 
     def _name(self, key: PartitionKey, owner: str | None = None) -> str:
-        if self._flow.replay_run is not None:
-            return replayed_name(str(self._flow.replay_run), uuid.uuid4().hex, owner)
-        piece = self._flow.slices[key]
-        return staged_name(piece.topic_id, key[1], piece.start, piece.end, uuid.uuid4().hex, owner)
+        return self._flow.new_file_name(key, self._flow.slices[key].start, owner)
 
 
 class TableTask(SliceWriter):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, assert_never
+from typing import Generic, Protocol, TypeVar, assert_never
 
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.lake.state import DeltaState
@@ -89,9 +89,12 @@ class Refusal:
     reason: str
 
 
+P = TypeVar("P", bound=AcceptedPart)
+
+
 @dataclass(frozen=True, slots=True)
-class Checked:
-    accepted: tuple[Part, ...]
+class Checked(Generic[P]):
+    accepted: tuple[P, ...]
     refused: tuple[Refusal, ...]
 
 
@@ -104,17 +107,16 @@ class Outcome:
     refused: tuple[Refusal, ...] = ()
 
 
-def check(proposal: Proposal, state: DeltaState) -> Checked:
+def check(proposal: Proposal, state: DeltaState) -> Checked[Part]:
     """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
-    accepted: list[Part] = []
-    refused: list[Refusal] = []
-    for part in proposal.parts:
-        reason = _refusal(part, state)
-        if reason is None:
-            accepted.append(part)
-        else:
-            refused.append(Refusal(part.partition, reason))
-    return Checked(tuple(accepted), tuple(refused))
+    return split(proposal.parts, lambda part: _refusal(part, state))
+
+
+def split(parts: Iterable[P], refusal: Callable[[P], str | None]) -> Checked[P]:
+    """The parts that are taken, and the others with the reason, partition by partition."""
+    reasons = [(part, refusal(part)) for part in parts]
+    refused = (Refusal(part.partition, reason) for part, reason in reasons if reason is not None)
+    return Checked(tuple(part for part, reason in reasons if reason is None), tuple(refused))
 
 
 def _refusal(part: Part, state: DeltaState) -> str | None:

@@ -17,9 +17,19 @@ SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError, EOFError)
 """Whatever a call into Spark raises, also while its JVM dies."""
 _CONNECTION_ERRORS = (Py4JNetworkError, ConnectionError, EOFError)
 _CAUSE_CHARACTERS_MAX = 500
-_KAFKA_CLIENT = re.compile(r"^(?:[\w.]*\.)?KafkaException: .*", re.MULTILINE)
 _CANNOT_RUN = re.compile(r"Cannot run program .*")
-_LOST_EXECUTOR = re.compile(r"ExecutorLostFailure.*|Executor heartbeat timed out.*")
+_CLUSTER_FAILURES = (
+    (
+        re.compile(r"^(?:[\w.]*\.)?KafkaException: .*", re.MULTILINE),
+        "Kafka's client failed in a Spark task",
+        "are the files of log.kafka.security on every executor, and every broker reachable from there?",
+    ),
+    (
+        re.compile(r"ExecutorLostFailure.*|Executor heartbeat timed out.*"),
+        "Spark lost the executors of a batch",
+        "the batch will be planned again; if they were killed for their memory, give them more",
+    ),
+)
 
 
 class BatchFailedError(TransientError):
@@ -53,7 +63,9 @@ def spark_failure(error: Exception, spark: SparkSession) -> PenstockError:
         return gone
     if isinstance(error, _CONNECTION_ERRORS):
         return TransientError("the connection to Spark's JVM was lost", detail=last_cause(error))
-    return task_error(error) or _cluster_error(error) or _batch_failed(error)
+    failed = "the Spark job of a batch failed"
+    unexplained = BatchFailedError(failed, detail=last_cause(error), hint="the batch will be planned again")
+    return task_error(error) or _cluster_error(error) or unexplained
 
 
 @contextmanager
@@ -88,24 +100,7 @@ def last_cause(error: Exception) -> str:
 def _cluster_error(error: Exception) -> TransientError | None:
     """A failure that no record can cause: the Kafka client of a task did not open, or an executor was lost."""
     text = str(getattr(error, "_desc", None) or error)
-    client = _KAFKA_CLIENT.search(text)
-    if client is not None:
-        return TransientError(
-            "Kafka's client failed in a Spark task",
-            detail=client[0][:_CAUSE_CHARACTERS_MAX],
-            hint="are the files of log.kafka.security on every executor, and every broker reachable from there?",
-        )
-    lost = _LOST_EXECUTOR.search(text)
-    if lost is not None:
-        return TransientError(
-            "Spark lost the executors of a batch",
-            detail=lost[0][:_CAUSE_CHARACTERS_MAX],
-            hint="the batch will be planned again; if they were killed for their memory, give them more",
-        )
+    for pattern, primary, hint in _CLUSTER_FAILURES:
+        if found := pattern.search(text):
+            return TransientError(primary, detail=found[0][:_CAUSE_CHARACTERS_MAX], hint=hint)
     return None
-
-
-def _batch_failed(error: Exception) -> BatchFailedError:
-    return BatchFailedError(
-        "the Spark job of a batch failed", detail=last_cause(error), hint="the batch will be planned again"
-    )

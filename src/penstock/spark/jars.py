@@ -92,14 +92,10 @@ def resolve(jar_set: JarSet, cache: Path | None = None) -> tuple[Path, ...]:
 
 
 def resolve_with(
-    request: Request,
-    root: Path,
-    fetch: Fetch,
-    *,
-    pause: Callable[[float], None] = time.sleep,
+    request: Request, root: Path, fetch: Fetch, *, pause: Callable[[float], None] = time.sleep
 ) -> tuple[Path, ...]:
     """The jars of a request below `root`, fetched by `fetch` unless a whole set is there already."""
-    folder = root / _folder_name(request)
+    folder = root / f"{request.name}-{request.coordinates[0].revision}"
     kept = _read_complete(folder, request)
     if kept is not None:
         return kept
@@ -199,10 +195,6 @@ def _read_complete(folder: Path, request: Request) -> tuple[Path, ...] | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return jars if whole and jars else None
-
-
-def _folder_name(request: Request) -> str:
-    return f"{request.name}-{request.coordinates[0].revision}"
 
 
 def _module_name(jar_name: str) -> str:

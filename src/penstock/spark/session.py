@@ -21,14 +21,21 @@ from penstock.spark.jars import JarSet, resolve
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For a JVM that only deals out tasks: thorough compiling and many collectors would cost more than they gain."""
 CONNECT_SECONDS_MAX = 10.0
+_SETTINGS = {
+    **SET_BY_PENSTOCK,
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "1g",
+    "spark.python.worker.reuse": "true",
+    "spark.speculation": "false",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.log.level": "ERROR",
+}
 _MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master must either be")
 
 
 def open_spark(
-    spark: SparkSpec,
-    name: str = "penstock",
-    jar_sets: Iterable[JarSet] = (),
-    light: bool = False,
+    spark: SparkSpec, name: str = "penstock", jar_sets: Iterable[JarSet] = (), light: bool = False
 ) -> SparkSession:
     """Start Spark, or return the session that this process already has.
 
@@ -39,7 +46,7 @@ def open_spark(
     if is_local(spark.master) if spark.master else not may_be_given_a_master():
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {**_settings(), **(LIGHT if light else {}), **spark.conf}
+    settings = {**_SETTINGS, **(LIGHT if light else {}), **spark.conf}
     jars = [str(jar) for jar_set in jar_sets for jar in resolve(jar_set)]
     if jars:
         settings["spark.jars"] = ",".join([*jars, *filter(None, [spark.conf.get("spark.jars")])])
@@ -133,16 +140,3 @@ def _opening_error(error: Exception, master: str) -> PenstockError:
         detail=cause,
         hint="is the cluster up, and does it accept applications from here?",
     )
-
-
-def _settings() -> dict[str, str]:
-    return {
-        **SET_BY_PENSTOCK,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.driver.memory": "1g",
-        "spark.python.worker.reuse": "true",
-        "spark.speculation": "false",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.log.level": "ERROR",
-    }

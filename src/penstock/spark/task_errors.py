@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.errors import (
-    FencedError,
-    InvariantError,
-    OutcomeUnknownError,
-    PenstockError,
-    TransientError,
-    UserError,
-)
+from penstock.errors import FencedError, InvariantError, OutcomeUnknownError, PenstockError, TransientError, UserError
 
 _BRANCHES = (UserError, TransientError, FencedError, OutcomeUnknownError, InvariantError)
 _TOLD = re.compile(

@@ -15,7 +15,7 @@ from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import TaskReport
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, NewColumnPolicy, Policies
 from penstock.logs.log import Batch, Log, Slice, Source
 from penstock.spark.failures import BatchFailedError, spark_errors
 from penstock.staging.isolate import Poison, Probe, find_poison
@@ -54,12 +54,7 @@ class BatchJob(Generic[F]):
     """Runs the batches of one job."""
 
     def __init__(
-        self,
-        job: JobSpec,
-        spark: SparkSession,
-        log: Log,
-        environment: Environment,
-        compiled: Compile[F],
+        self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment, compiled: Compile[F]
     ) -> None:
         self._job = job
         self._spark = spark
@@ -142,6 +137,11 @@ class BatchJob(Generic[F]):
         limit = str(self._job.limits.arrow_batch_bytes_max)
         self.session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", limit)
         self.session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(CAREFUL_ROWS_MAX))
+
+
+def stopping_nothing(on: Policies) -> Policies:
+    """The policies of a replay: a record that would stop the job stays where it is and stops nothing."""
+    return replace(on, new_column=NewColumnPolicy.QUARANTINE) if on.new_column is NewColumnPolicy.FAIL else on
 
 
 def _without(flow: F, poison: Poison) -> F:

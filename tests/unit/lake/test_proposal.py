@@ -7,17 +7,7 @@ from hypothesis import strategies as st
 
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.lake.delta.effect import effect
-from penstock.lake.delta.keys import (
-    epoch_end_key,
-    epoch_key,
-    origin_key,
-    position_key,
-    quarantine_key,
-    token_key,
-    topic_fingerprint,
-    topic_key,
-    total_key,
-)
+from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.proposal import FencePart, GivenUpPart, Proposal, SlicePart, StartPart, check
 from penstock.lake.state import DeltaPartition, DeltaState, Totals
 from penstock.logs.log import EpochMark, Partition, Slice
@@ -73,8 +63,8 @@ def test_a_start_commits_position_origin_token_and_topic_identity() -> None:
     made = effect(start, start.parts, DeltaState(0, {}, {}))
     assert made.transactions == {
         position_key("job", ONE): 7,
-        origin_key("job", ONE): 7,
-        token_key("job", ONE): 1,
+        field_key("job", ONE, "origin"): 7,
+        field_key("job", ONE, "token"): 1,
         topic_key("job", "web"): topic_fingerprint("idA"),
     }
 
@@ -85,12 +75,12 @@ def test_a_slice_commits_position_token_and_the_totals_that_changed() -> None:
     made = effect(proposal, proposal.parts, before)
     assert made.transactions == {
         position_key("job", ONE): 20,
-        token_key("job", ONE): 1,
-        total_key("job", ONE, "read"): 18,
-        total_key("job", ONE, "written"): 15,
-        total_key("job", ONE, "quarantined"): 2,
-        total_key("job", ONE, "filtered"): 1,
-        total_key("job", ONE, "holes"): 2,
+        field_key("job", ONE, "token"): 1,
+        field_key("job", ONE, "read"): 18,
+        field_key("job", ONE, "written"): 15,
+        field_key("job", ONE, "quarantined"): 2,
+        field_key("job", ONE, "filtered"): 1,
+        field_key("job", ONE, "holes"): 2,
     }
 
 
@@ -104,7 +94,7 @@ def test_quarantine_files_leave_a_mark_at_the_end_of_their_slice() -> None:
     bad = StagedFile("web", 1, "q.pq", 1, 10)
     piece = SlicePart(Slice(ONE, 10, 20, 10), 1, Counts(read=10, written=9, quarantined=1), (), (bad,))
     made = effect(Proposal("job", "b", (piece,)), (piece,), state(one=(10, 1)))
-    assert made.transactions[quarantine_key("job", ONE)] == 20
+    assert made.transactions[field_key("job", ONE, "quarantine")] == 20
     assert made.metadata["penstock"]["slices"][0]["quarantine"][0]["path"] == "q.pq"
 
 
@@ -121,14 +111,14 @@ def test_the_last_record_with_a_leader_epoch_is_kept_until_another_one_is_read()
         made = effect(Proposal("job", "b", (each,)), (each,), here)
         here = DeltaState(here.version + 1, made.state, {})
         changed.append({name: number for name, number in made.transactions.items() if "#epoch" in name})
-    assert changed == [{epoch_key("job", ONE): 3, epoch_end_key("job", ONE): 18}, {}, {}, {}]
+    assert changed == [{field_key("job", ONE, "epoch"): 3, field_key("job", ONE, "epoch_end"): 18}, {}, {}, {}]
     assert (here.of(ONE).position, here.of(ONE).mark) == (40, EpochMark(end=18, epoch=3))
 
 
 def test_a_fence_raises_the_token_and_keeps_the_position() -> None:
     fence = Proposal("job", "b", (FencePart(ONE, 9),))
     made = effect(fence, fence.parts, state(one=(10, 4)))
-    assert made.transactions == {position_key("job", ONE): 10, token_key("job", ONE): 9}
+    assert made.transactions == {position_key("job", ONE): 10, field_key("job", ONE, "token"): 9}
     assert check(Proposal("job", "b", (part(ONE, 10, 20, token=8),)), DeltaState(6, made.state, {})).refused
 
 

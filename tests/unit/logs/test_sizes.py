@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.logs.kafka.sizes import rows_for
+from penstock.logs.batches import rows_for
 
 MIB = 1024 * 1024
 

@@ -14,8 +14,8 @@ from penstock.flow.write.names import compacted_name, staged_name
 from penstock.job.expressions import KafkaField, parse
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, SqlSpec
 from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance
-from penstock.lake.delta.transactions import app_transactions
 from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice

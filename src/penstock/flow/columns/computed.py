@@ -5,10 +5,9 @@ A row for which an expression has no answer (`day` of a text that is no time) is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,13 +15,11 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000, record_headers, record_times
 from penstock.flow.decode.json.times import UTC_MICROS, days, hours, timestamps_or_null
-from penstock.flow.decode.misfit import clipped
+from penstock.flow.decode.misfit import quoted
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text
 from penstock.job.kafka_types import KAFKA_TYPES
 from penstock.job.schema import job_type_name
-
-_SHOWN_CHARACTERS_MAX = 60
 
 Faults = dict[int, str]
 """Row number to the reason why the row has no value."""
@@ -59,14 +56,10 @@ def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Ar
         case Field(path=path):
             column = rows.columns.column(path[0])
             return pc.struct_field(column, list(path[1:])) if path[1:] else column
-        case KafkaField(name="timestamp"):
-            times, outside = record_times(rows.kafka)
-            faults.update(outside)
-            return times
-        case KafkaField(name="headers"):
-            headers, unreadable = record_headers(rows.kafka)
-            faults.update(unreadable)
-            return headers
+        case KafkaField(name="timestamp" | "headers" as name):
+            values, unfit = record_times(rows.kafka) if name == "timestamp" else record_headers(rows.kafka)
+            faults.update(unfit)
+            return values
         case KafkaField(name=name):
             return rows.kafka.column(name).cast(KAFKA_TYPES[name])
         case Constant(value=value):
@@ -152,12 +145,13 @@ def _coalesced(args: Sequence[Expression], kind: pa.DataType, rows: DecodedRows,
     return values
 
 
-def _times(values: pa.Array, faults: Faults) -> pa.Array:
+def times_of(values: pa.Array, faults: Faults) -> pa.Array:
+    """Times, dates or texts as times; a text that is none is null and named in `faults`."""
     if not pa.types.is_string(values.type):
         return values.cast(UTC_MICROS)
     times, unreadable = timestamps_or_null(values)
     for row in unreadable:
-        faults[row] = f"{_shown(values[row])} is not a time"
+        faults[row] = f"{quoted(values[row].as_py())} is not a time"
     return times
 
 
@@ -167,13 +161,13 @@ def _times_of_numbers(numbers: pa.Array, micros: int, faults: Faults) -> pa.Arra
     least, end = -(-MICROS_OF_YEAR_1 // micros), MICROS_OF_YEAR_10000 // micros
     outside = pc.or_(pc.less(wide, least), pc.greater_equal(wide, end))
     for row in pc.indices_nonzero(outside.fill_null(False)).to_pylist():
-        faults[row] = f"{_shown(numbers[row])} is not in the years 1 to 9999"
+        faults[row] = f"{quoted(numbers[row].as_py())} is not in the years 1 to 9999"
     inside = pc.if_else(outside, pa.scalar(None, pa.int64()), wide)
     return pc.multiply(inside, micros).cast(UTC_MICROS)
 
 
 def _day(values: pa.Array, faults: Faults) -> pa.Array:
-    return values if pa.types.is_date32(values.type) else days(_times(values, faults))
+    return values if pa.types.is_date32(values.type) else days(times_of(values, faults))
 
 
 def _cut(texts: pa.Array, start: Expression, length: Expression) -> pa.Array:
@@ -186,11 +180,6 @@ def _whole_number(expression: Expression) -> int:
     return expression.value
 
 
-def _shown(scalar: Any) -> str:
-    value = scalar.as_py()
-    return clipped(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS_MAX)
-
-
 @dataclass(frozen=True, slots=True)
 class _Function:
     """What a function takes and gives, and its kernel over the values of its arguments."""
@@ -201,11 +190,14 @@ class _Function:
     apply: Callable[[Sequence[pa.Array], Sequence[Expression], Faults], pa.Array]
 
 
+_TIME = (is_time, "a time, a date or text")
 _TEXT = (pa.types.is_string, "text", pa.string())
 _NUMBER = (pa.types.is_integer, "whole numbers", UTC_MICROS)
 _FUNCTIONS: dict[FunctionName, _Function] = {
-    "day": _Function(is_time, "a time, a date or text", pa.date32(), lambda v, _, faults: _day(v[0], faults)),
-    "hour": _Function(is_time, "a time, a date or text", UTC_MICROS, lambda v, _, faults: hours(_times(v[0], faults))),
+    "day": _Function(*_TIME, pa.date32(), lambda v, _, faults: _day(v[0], faults)),
+    "hour": _Function(
+        is_time, "a time, a date or text", UTC_MICROS, lambda v, _, faults: hours(times_of(v[0], faults))
+    ),
     "timestamp_seconds": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1_000_000, faults)),
     "timestamp_millis": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1_000, faults)),
     "timestamp_micros": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1, faults)),

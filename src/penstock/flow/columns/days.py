@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -13,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
-from penstock.flow.columns.computed import Faults, evaluate, is_time, output_type
-from penstock.flow.decode.json.times import UTC_MICROS, timestamps_or_null
-from penstock.flow.decode.misfit import clipped
+from penstock.flow.columns.computed import Faults, evaluate, is_time, output_type, times_of
+from penstock.flow.decode.json.times import UTC_MICROS
 from penstock.flow.rows import DecodedRows
 from penstock.job.expressions import Expression, to_text
 from penstock.job.schema import job_type_name
@@ -26,7 +24,6 @@ NO_EVENT_TIME = "has no event time"
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_SHOWN_CHARACTERS_MAX = 60
 
 
 def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Array:
@@ -36,13 +33,9 @@ def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa
         faults.update(dict.fromkeys(range(rows.kafka.num_rows), f"{NO_EVENT_TIME}: {fault}"))
         return pa.nulls(rows.kafka.num_rows, UTC_MICROS)
     values = evaluate(expression, rows, faults)
-    if pa.types.is_string(values.type):
-        times, unreadable = timestamps_or_null(values)
-        for row in unreadable:
-            shown = clipped(json.dumps(values[row].as_py(), ensure_ascii=False), _SHOWN_CHARACTERS_MAX)
-            faults[row] = f"event time {shown} is not a time"
-    else:
-        times = values.cast(UTC_MICROS)
+    unreadable: Faults = {}
+    times = times_of(values, unreadable)
+    faults.update({row: f"event time {why}" for row, why in unreadable.items()})
     if times.null_count:
         for row in pc.indices_nonzero(times.is_null()).to_pylist():
             faults.setdefault(row, NO_EVENT_TIME)

@@ -6,12 +6,14 @@ with nulls, and what has no place in the table is an error, never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from penstock.errors import InvariantError, UserError
+
+_Join = Callable[[Iterable[pa.Field], Iterable[pa.Field]], pa.Schema]
 
 
 class Conflict(NamedTuple):
@@ -58,14 +60,17 @@ def grown(one: Iterable[pa.Field], other: Iterable[pa.Field]) -> pa.Schema:
     fields = []
     for field in one:
         more = theirs.pop(folded(field.name), None)
-        fields.append(field if more is None else field.with_type(_grown_type(field.type, more.type)))
+        fields.append(field if more is None else field.with_type(_joined_type(field.type, more.type, grown)))
     return pa.schema([*fields, *theirs.values()])
 
 
-def respelled(fields: Iterable[pa.Field], like: Iterable[pa.Field]) -> pa.Schema:
-    """The fields under the names that `like` has for them, at any depth."""
-    names = {folded(field.name): field for field in like}
-    return pa.schema([_respelled_field(field, names.get(folded(field.name))) for field in fields])
+def respelled(fields: Iterable[pa.Field], others: Iterable[pa.Field]) -> pa.Schema:
+    """The fields under the names that `others` have for them, at any depth."""
+    theirs = {folded(field.name): field for field in others}
+    found = [(field, theirs.get(folded(field.name), field)) for field in fields]
+    return pa.schema(
+        [each.with_name(like.name).with_type(_joined_type(each.type, like.type, respelled)) for each, like in found]
+    )
 
 
 def new_paths(before: Iterable[pa.Field], after: Iterable[pa.Field], above: str = "") -> list[str]:
@@ -145,21 +150,10 @@ def _type_conflict(path: str, one: pa.DataType, other: pa.DataType) -> Conflict 
     return None if one.equals(other) else Conflict(path, one, other)
 
 
-def _grown_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+def _joined_type(one: pa.DataType, other: pa.DataType, join: _Join) -> pa.DataType:
+    """The first type; where both are structs, or lists of them, with what becomes of their fields."""
     if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return pa.struct(list(grown(one, other)))
+        return pa.struct(list(join(one, other)))
     if pa.types.is_list(one) and pa.types.is_list(other):
-        return pa.list_(_grown_type(one.value_type, other.value_type))
+        return pa.list_(_joined_type(one.value_type, other.value_type, join))
     return one
-
-
-def _respelled_field(field: pa.Field, like: pa.Field | None) -> pa.Field:
-    return field if like is None else field.with_name(like.name).with_type(_respelled_type(field.type, like.type))
-
-
-def _respelled_type(kind: pa.DataType, like: pa.DataType) -> pa.DataType:
-    if pa.types.is_struct(kind) and pa.types.is_struct(like):
-        return pa.struct(list(respelled(kind, like)))
-    if pa.types.is_list(kind) and pa.types.is_list(like):
-        return pa.list_(_respelled_type(kind.value_type, like.value_type))
-    return kind

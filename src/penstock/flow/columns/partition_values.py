@@ -7,6 +7,7 @@ import math
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -179,10 +180,7 @@ def _codes_of(column: pa.Array) -> pa.Array:
 
 
 def _spans(runs: pa.RunEndEncodedArray) -> Iterator[tuple[int, int]]:
-    start = 0
-    for end in runs.run_ends.to_pylist():
-        yield start, end
-        start = end
+    return pairwise([0, *runs.run_ends.to_pylist()])
 
 
 def _cut(rows: pa.RecordBatch, start: int, end: int) -> pa.RecordBatch:

@@ -1,4 +1,4 @@
-"""What the values of new fields show, counted, and the types that columns for them get.
+"""What the values of new fields show, counted, the types that columns for them get, and which become columns.
 
 The records of a whole batch decide, not the oddest of them. Types that fit each other are widened together: whole
 numbers and fractions to double, objects and lists member by member. Of those that do not fit each other the one that
@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from penstock.flow.columns.fitting import folded
@@ -21,8 +20,7 @@ from penstock.job.spec import MixedTypesPolicy
 _COUNTS = ("texts", "objects", "lists", "wholes", "fractions", "flags")
 
 
-@dataclass(slots=True)
-class SeenTypes:
+class SeenTypes(msgspec.Struct, omit_defaults=True):
     """How many values of a field are of which kind."""
 
     texts: int = 0
@@ -33,7 +31,7 @@ class SeenTypes:
     flags: int = 0
     items: SeenTypes | None = None
     """What the elements of the lists show."""
-    members: NewFields = field(default_factory=dict)
+    members: dict[str, SeenTypes] = msgspec.field(default_factory=dict)
     """What the members of the objects show."""
 
     @property
@@ -114,36 +112,37 @@ def column_types(fields: Mapping[str, SeenTypes], mixed: MixedTypesPolicy) -> di
     return types
 
 
+def addable(fields: Mapping[str, pa.DataType], taken: Iterable[str], decoded: Iterable[str] = ()) -> pa.Schema:
+    """Those that a table can take beside the columns that it has; a field that is decoded already brings new members.
+
+    Delta compares names without case. A name that is taken by a computed column is no column of the records.
+    """
+    known, names = frozenset(decoded), {folded(name) for name in taken}
+    return pa.schema(
+        [pa.field(name, fields[name]) for name in sorted(fields) if name in known or folded(name) not in names]
+    )
+
+
+def left_out(fields: Mapping[str, SeenTypes], columns: Iterable[pa.Field]) -> list[str]:
+    """Fields with values that find no place in the columns, as dotted paths."""
+    chosen = {field.name: field.type for field in columns}
+    found: list[str] = []
+    for name, seen in fields.items():
+        if name not in chosen:
+            found += [name] if seen.shows_values else []
+            continue
+        kind, inner = chosen[name], seen
+        while inner.items is not None and pa.types.is_list(kind):
+            kind, inner = kind.value_type, inner.items
+        if pa.types.is_struct(kind):
+            found += [f"{name}.{below}" for below in left_out(inner.members, kind)]
+    return sorted(found)
+
+
 def to_json(fields: Mapping[str, SeenTypes]) -> str:
     """In ASCII, because names of fields may hold what is no character; without zeros, and empty if there are none."""
-    return json.dumps(_fields_json(fields)) if fields else ""
+    return json.dumps(msgspec.to_builtins(fields)) if fields else ""
 
 
 def from_json(text: str) -> NewFields:
-    return _fields(json.loads(text)) if text else {}
-
-
-def _fields_json(fields: Mapping[str, SeenTypes]) -> dict[str, Any]:
-    return {name: _seen_json(each) for name, each in fields.items()}
-
-
-def _fields(body: Mapping[str, Any]) -> NewFields:
-    return {name: _seen(each) for name, each in body.items()}
-
-
-def _seen_json(seen: SeenTypes) -> dict[str, Any]:
-    body: dict[str, Any] = {name: count for name in _COUNTS if (count := getattr(seen, name))}
-    if seen.items is not None:
-        body["items"] = _seen_json(seen.items)
-    if seen.members:
-        body["members"] = _fields_json(seen.members)
-    return body
-
-
-def _seen(body: Mapping[str, Any]) -> SeenTypes:
-    items = body.get("items")
-    return SeenTypes(
-        **{name: count for name, count in body.items() if name in _COUNTS},
-        items=None if items is None else _seen(items),
-        members=_fields(body.get("members", {})),
-    )
+    return msgspec.convert(json.loads(text), NewFields) if text else {}

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.flow.decode.garmadon.events import GarmadonDecoder, check_garmadon
+from penstock.flow.decode.garmadon.events import GarmadonDecoder
 from penstock.flow.decode.json.convert import check_schema
 from penstock.flow.decode.json.loose_text import loosened
 from penstock.flow.decode.json.rows import JsonDecoder
-from penstock.flow.decode.protobuf.rows import ProtobufDecoder, check_protobuf
-from penstock.flow.decode.raw import RAW_SCHEMA, RawDecoder
+from penstock.flow.decode.outcome import gathered, open_records
+from penstock.flow.decode.protobuf.rows import ProtobufDecoder, check_fields
 from penstock.flow.rows import Decoded
-from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies
+from penstock.job.messages import garmadon_schema, message_schema
+from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies, TombstonePolicy, Wrapping
+
+RAW_SCHEMA = pa.schema([("value", pa.binary())])
 
 
 class Decoder(Protocol):
     def decode(self, batch: pa.RecordBatch) -> Decoded:
         """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
-        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RawDecoder:
+    """Looks at nothing: the payload of a record is its only column."""
+
+    schema: pa.Schema
+    wrapping: Wrapping
+    tombstone: TombstonePolicy
+
+    def decode(self, batch: pa.RecordBatch) -> Decoded:
+        records = open_records(batch, self.wrapping, self.tombstone)
+        columns = pa.RecordBatch.from_arrays([records.values], schema=self.schema)
+        return gathered(batch, columns, records.rows, records.errors, records, {})
 
 
 def decoder_for(
@@ -35,6 +52,7 @@ def decoder_for(
     `message` is that of the type, where types have different ones. `stated` are the fields that the job file states:
     only others may take numbers as text; None if it states them all. The decoder can be pickled.
     """
+    wanted = (decode.defaults, decode.wrapping, on.tombstone)
     match decode.format:
         case "raw":
             if schema.names != RAW_SCHEMA.names or schema.types != RAW_SCHEMA.types:
@@ -46,24 +64,15 @@ def decoder_for(
             texts = loosened(schema, stated) if loose else schema
             return JsonDecoder(schema, decode.wrapping, on.tombstone, on.new_column, texts)
         case "protobuf":
-            return _protobuf(decode, schema, on, _named(message or decode.message, "message"))
+            named = _named(message or decode.message, "message")
+            check_fields(schema, message_schema(decode.descriptors, named), named)
+            return ProtobufDecoder(schema, decode.descriptors, named, *wanted)
         case "garmadon":
-            return _garmadon(decode, schema, on, _named(message or decode.message, "message"))
+            body, header = _named(message or decode.message, "message"), _named(decode.header, "header")
+            check_fields(schema, garmadon_schema(decode.descriptors, header, body), body)
+            return GarmadonDecoder(schema, decode.descriptors, header, body, *wanted, decode.uri_names)
         case _:
             assert_never(decode.format)
-
-
-def _protobuf(decode: DecodeSpec, schema: pa.Schema, on: Policies, message: MessageName) -> Decoder:
-    check_protobuf(schema, decode.descriptors, message)
-    return ProtobufDecoder(schema, decode.descriptors, message, decode.defaults, decode.wrapping, on.tombstone)
-
-
-def _garmadon(decode: DecodeSpec, schema: pa.Schema, on: Policies, body: MessageName) -> Decoder:
-    header = _named(decode.header, "header")
-    check_garmadon(schema, decode.descriptors, header, body)
-    return GarmadonDecoder(
-        schema, decode.descriptors, header, body, decode.defaults, decode.wrapping, on.tombstone, decode.uri_names
-    )
 
 
 def _named(message: MessageName | None, key: str) -> MessageName:

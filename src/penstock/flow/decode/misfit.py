@@ -59,9 +59,13 @@ def shown(value: Any) -> str:
     if isinstance(value, JsonNumber):
         return f"{kind} {clipped(value, _SHOWN_CHARACTERS_MAX)}"
     if isinstance(value, str):
-        start = _QUOTE(value[:_SHOWN_CHARACTERS_MAX])
-        return f"{kind} {clipped(start, _SHOWN_CHARACTERS_MAX)}"
+        return f"{kind} {quoted(value[:_SHOWN_CHARACTERS_MAX])}"
     return kind
+
+
+def quoted(value: Any) -> str:
+    """A text or number as JSON writes it, if it is short."""
+    return clipped(_QUOTE(value), _SHOWN_CHARACTERS_MAX)
 
 
 def clipped(text: str, characters_max: int) -> str:

@@ -39,8 +39,8 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
     errors: dict[int, str] = {}
     rest = None
     if wrapping.payload is not Payload.PLAIN:
-        opened = unwrap(values.to_pylist(), wrapping)
-        values, errors, count = pa.array(opened.values, pa.binary()), opened.errors, len(opened.values)
+        opened, errors = unwrap(values.to_pylist(), wrapping)
+        values, count = pa.array(opened, pa.binary()), len(opened)
         if count < batch.num_rows:
             rest = batch.slice(count)
             dead = [row for row in dead if row < count]

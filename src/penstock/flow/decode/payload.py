@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -20,17 +19,13 @@ class UnreadablePayloadError(Exception):
     """The bytes are not what the job file says they are, or grow beyond their bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unwrapped:
-    """The inner bytes of the first values, null where there are none; `errors` names those that have none to read."""
+def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[bytes | None], dict[int, str]]:
+    """The inner bytes of values until enough are held, and by number why some have none to read.
 
-    values: list[bytes | None]
-    errors: dict[int, str]
-
-
-def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> Unwrapped:
-    """Unwrap values until enough bytes are held: the others are for the next call."""
-    unwrapped = Unwrapped([], {})
+    The others are for the next call; null stays null.
+    """
+    unwrapped: list[bytes | None] = []
+    errors: dict[int, str] = {}
     size_bytes = 0
     for number, value in enumerate(values):
         if size_bytes >= PART_BYTES_MAX:
@@ -40,10 +35,10 @@ def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> Unwrapped:
             if value is not None:
                 inner = _UNPACK[wrapping.payload](value, wrapping.bytes_max)
         except UnreadablePayloadError as error:
-            unwrapped.errors[number] = str(error)
-        unwrapped.values.append(inner)
+            errors[number] = str(error)
+        unwrapped.append(inner)
         size_bytes += len(inner or b"")
-    return unwrapped
+    return unwrapped, errors
 
 
 def _too_large(bytes_max: int) -> UnreadablePayloadError:

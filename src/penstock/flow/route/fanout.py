@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.flow.decode.misfit import clipped
+from penstock.flow.decode.misfit import quoted
 from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.route.field import FieldRouter
@@ -28,17 +28,17 @@ from penstock.flow.route.routes import (
 )
 from penstock.flow.route.type_reader import TypeReader, looked_at, raw_rows
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
-from penstock.flow.stage import Batches, Stage, as_one, log_parts, run_task, without_poison
+from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import UNROUTED, TaskReport
 from penstock.flow.write.tally import Owner
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
+from penstock.logs.batches import as_one
 from penstock.logs.log import EpochMark
 
 ROWS_PER_TYPE = 4_096
 """A call of a decoder has its price: measured, 900 records at a time cost 1.6 times as much as 3,000."""
 NO_TYPE = f"{TOMBSTONE}, so nothing tells its type"
-_SHOWN_CHARACTERS_MAX = 60
 
 Gathered = dict[str, list[DecodedRows]]
 """The decoded rows of one batch by type."""
@@ -189,9 +189,9 @@ class Fanout:
         if kind.raw:
             self._keep(owner, raw_rows(as_in_log(batch), routed.values.take(pa.array(rows))), gathered)
         elif kind.decoded is None:
-            self._look_at(owner, batch, gathered)
-        else:
-            self._decode(owner, way, batch, gathered)
+            self._keep_all(owner, partial(looked_at, self._flow), batch, gathered)
+        elif (reader := self._reader(owner, way)) is not None:
+            self._keep_all(owner, reader.read, batch, gathered)
 
     def _taken(self, owner: Owner, batch: pa.RecordBatch, rows: Rows) -> Rows:
         """Count the rows that belong to the slice and return them; those that the type has already are told later."""
@@ -215,15 +215,6 @@ class Fanout:
         self._tallies.of(owner).count(skipped=int(left.sum()))
         kept: Rows = rows[~left]
         return kept
-
-    def _look_at(self, owner: Owner, batch: pa.RecordBatch, gathered: Gathered) -> None:
-        self._keep_all(owner, lambda part: looked_at(self._flow, part), batch, gathered)
-
-    def _decode(self, owner: Owner, way: Way, batch: pa.RecordBatch, gathered: Gathered) -> None:
-        reader = self._reader(owner, way)
-        if reader is None:
-            return
-        self._keep_all(owner, reader.read, batch, gathered)
 
     def _keep_all(
         self, owner: Owner, decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch, gathered: Gathered
@@ -277,21 +268,18 @@ class Fanout:
             self._tallies.of(owner).count(filtered=batch.num_rows)
 
     def _count(self, owner: Owner, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
-        offsets, lengths = batch.column("offset"), _lengths(batch)
+        offsets = batch.column("offset")
+        # As they lie in the log; null for a tombstone.
+        lengths = pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
         if rows is not None and len(rows) < batch.num_rows:
             chosen = pa.array(rows)
             offsets, lengths = offsets.take(chosen), lengths.take(chosen)
         self._tallies.of(owner).read(offsets, lengths)
 
 
-def _lengths(batch: pa.RecordBatch) -> pa.Array:
-    """How long the values are, as they lie in the log; null for a tombstone."""
-    return pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
-
-
 def _unknown(value: str | None, route: RouteSpec) -> str:
     if value is not None:
-        return f"its type {clipped(json.dumps(value, ensure_ascii=False), _SHOWN_CHARACTERS_MAX)} is not known"
+        return f"its type {quoted(value)} is not known"
     match route.by:
         case "field":
             return f"has no type: no text or whole number at {'.'.join(route.path)}"

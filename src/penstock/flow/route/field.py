@@ -22,7 +22,7 @@ from penstock.flow.decode.json.leaves import well_formed
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.decode.json.text import JsonNumber, JsonObject
 from penstock.flow.decode.misfit import MisfitError
-from penstock.flow.route.routes import UNKNOWN, Codes, Routed, Way, joined_bad, unwrapped
+from penstock.flow.route.routes import Routed, ValueCodes, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Field
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
@@ -49,8 +49,7 @@ class FieldRouter:
             for value in values[name]
             for numeric in ((False, True) if _WHOLE_NUMBER.fullmatch(value) else (False,))
         }
-        self._spelled = pa.array(list(spelled), pa.binary())
-        self._codes = np.array([*spelled.values(), UNKNOWN], np.int16)
+        self._codes = ValueCodes(spelled, pa.binary())
         self._name = json.dumps(path[-1], ensure_ascii=False).encode()
         self._window_bytes = max(map(len, spelled), default=0) + _BLANKS_MAX
         self._readers = {numeric: _reader(path, pa.int64() if numeric else pa.string()) for numeric in (False, True)}
@@ -58,7 +57,7 @@ class FieldRouter:
     def route(self, batch: pa.RecordBatch) -> Routed:
         """A guess."""
         opened, unreadable, rest = unwrapped(batch, self._wrapping)
-        codes = self._codes_of(self._guessed(opened.column("value")))
+        codes = self._codes.of(self._guessed(opened.column("value")))
         unknown = pa.nulls(opened.num_rows, pa.string())
         return Routed(opened, codes, unknown, joined_bad(unreadable, bad_rows(opened, {})), False, rest)
 
@@ -95,11 +94,6 @@ class FieldRouter:
         parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(cuts), values.buffers()[2]])
         return parts.take(pa.array(np.arange(0, 2 * count, 2)))
 
-    def _codes_of(self, spelled: pa.Array) -> Codes:
-        places = pc.index_in(spelled, self._spelled).fill_null(len(self._spelled))
-        codes: Codes = self._codes[places.to_numpy(zero_copy_only=False)]
-        return codes
-
     def _as_read(self, rows: DecodedRows, numeric: bool) -> Routed:
         values = evaluate(Field(self._path), rows, {}).cast(pa.string())
         return self._routed(rows.kafka, values, pa.repeat(numeric, len(values)), bad_rows(rows.kafka, {}))
@@ -118,7 +112,7 @@ class FieldRouter:
 
     def _routed(self, batch: pa.RecordBatch, values: pa.Array, numbers: pa.Array, bad: BadRows) -> Routed:
         quoted = pc.binary_join_element_wise('"', values, '"', "")
-        codes = self._codes_of(pc.if_else(numbers, values, quoted).cast(pa.binary()))
+        codes = self._codes.of(pc.if_else(numbers, values, quoted).cast(pa.binary()))
         return Routed(batch, codes, values, bad, sure=True)
 
 
@@ -144,12 +138,6 @@ def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
     return None, False
 
 
-def widened(schema: pa.Schema, path: tuple[str, ...], kind: pa.DataType) -> pa.Schema | None:
-    """The schema with a field at the path, if it needs no new struct for it; None if there is no place for one."""
-    fields = _with_leaf(list(schema), path, kind)
-    return None if fields is None else pa.schema(fields)
-
-
 def leaf_type(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
     """The type of the field at the path; None if the schema has none."""
     fields: Sequence[pa.Field] = list(schema)
@@ -160,12 +148,13 @@ def leaf_type(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
     return kind
 
 
-def _with_leaf(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field] | None:
+def widened(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field] | None:
+    """The fields with one at the path, if it needs no new struct for it; None if there is no place for one."""
     if len(path) == 1:
         return [*fields, pa.field(path[0], kind)]
     for index, field in enumerate(fields):
         if field.name == path[0] and pa.types.is_struct(field.type):
-            inner = _with_leaf(list(field.type), path[1:], kind)
+            inner = widened(list(field.type), path[1:], kind)
             return None if inner is None else [*fields[:index], field.with_type(pa.struct(inner)), *fields[index + 1 :]]
     return None
 

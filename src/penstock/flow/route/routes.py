@@ -57,24 +57,20 @@ class Router(Protocol):
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         """Takes records whose values are not null, unless they are routed by what stands beside the value."""
-        ...
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
         """Takes records of an earlier answer in any order and gives one that is sure, in offset order."""
-        ...
 
 
 class ValueCodes:
     """Route values to codes."""
 
-    def __init__(self, values: Mapping[str, tuple[str, ...]]) -> None:
-        self.ways = tuple(Way(name) for name in values)
-        pairs = [(value, code) for code, name in enumerate(values) for value in values[name]]
-        self._known = pa.array([value for value, _ in pairs], pa.string())
-        self._codes = np.array([*(code for _, code in pairs), UNKNOWN], np.int16)
+    def __init__(self, codes: Mapping[str, int] | Mapping[bytes, int], kind: pa.DataType) -> None:
+        self._known = pa.array(list(codes), kind)
+        self._codes = np.array([*codes.values(), UNKNOWN], np.int16)
 
-    def of(self, texts: pa.Array) -> Codes:
-        places = pc.index_in(texts, self._known).fill_null(len(self._known))
+    def of(self, values: pa.Array) -> Codes:
+        places = pc.index_in(values, self._known).fill_null(len(self._known))
         codes: Codes = self._codes[places.to_numpy(zero_copy_only=False)]
         return codes
 
@@ -87,13 +83,11 @@ class PlainRouter:
     """Routes by something that can be taken from a record without decoding it."""
 
     def __init__(self, values: Mapping[str, tuple[str, ...]], values_of: ValuesOf, wrapping: Wrapping) -> None:
-        self._codes = ValueCodes(values)
+        self.ways = tuple(Way(name) for name in values)
+        codes = {value: code for code, name in enumerate(values) for value in values[name]}
+        self._codes = ValueCodes(codes, pa.string())
         self._values_of = values_of
         self._wrapping = wrapping
-
-    @property
-    def ways(self) -> tuple[Way, ...]:
-        return self._codes.ways
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         opened, unreadable, rest = unwrapped(batch, self._wrapping)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.decode.misfit import clipped
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.names import owner_tag, replayed_name, staged_name
+from penstock.flow.write.names import owner_tag
 from penstock.flow.write.offset_ranges import ranges_of
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
@@ -30,7 +29,6 @@ from penstock.lake.storage import Storage, open_storage
 FOOTER_KEY = "penstock"
 REPLAYED = "replayed"
 """The kind of a footer, which the files of a slice do not have."""
-INDEXED_COLUMNS_MAX = 32
 _REASON_CHARACTERS_MAX = 300
 
 
@@ -84,13 +82,7 @@ class TypeFiles(FilePool[PileKey]):
             self._by_owner.pop(owner, None)
 
     def add(
-        self,
-        owner: Owner,
-        day: str | None,
-        rows: pa.RecordBatch,
-        first: int,
-        last: int,
-        offsets: Sequence[int] = (),
+        self, owner: Owner, day: str | None, rows: pa.RecordBatch, first: int, last: int, offsets: Sequence[int] = ()
     ) -> None:
         """Take rows in the columns of their file, with the least and the greatest of their offsets; in a replay all."""
         if owner in self.failed or not rows.num_rows:
@@ -126,7 +118,7 @@ class TypeFiles(FilePool[PileKey]):
             return None
         name = None if key.day is None else key.owner.type
         if name not in self._indexed:
-            self._indexed[name] = indexed_leaves(schema, INDEXED_COLUMNS_MAX)
+            self._indexed[name] = indexed_leaves(schema)
         return self._indexed[name]
 
     def _before_end(self, key: PileKey, file: ParquetFile) -> None:
@@ -183,13 +175,10 @@ class TypeFiles(FilePool[PileKey]):
 
     def _path(self, key: PileKey) -> str:
         owner = key.owner
-        piece = self._flow.slices[owner.partition]
-        place = (piece.topic_id, owner.partition[1], self._start(owner), piece.end)
+        tag = owner_tag(self._flow.job) if key.day is None else None
+        name = self._flow.new_file_name(owner.partition, self._start(owner), tag)
         if key.day is None:
-            return staged_name(*place, uuid.uuid4().hex, owner_tag(self._flow.job))
-        name = staged_name(*place, uuid.uuid4().hex)
-        if self._flow.replay_run is not None:
-            name = replayed_name(str(self._flow.replay_run), uuid.uuid4().hex)
+            return name
         if not self._flow.staged_folder:
             return f"{owner.type}/{partition_folder({'day': key.day})}{name}"
         return f"{self._flow.staged_folder}/{owner.type}/{name}"

@@ -10,8 +10,7 @@ import pyarrow.compute as pc
 from penstock.errors import UserError
 from penstock.flow.columns.computed import evaluate
 from penstock.flow.columns.fitting import grown
-from penstock.flow.columns.new_fields import addable
-from penstock.flow.columns.seen_types import NewFields, column_types
+from penstock.flow.columns.seen_types import NewFields, addable, column_types
 from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder
@@ -128,5 +127,5 @@ def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[p
     kind = leaf_type(schema, path)
     if kind is not None:
         return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)
-    wide = widened(schema, path, pa.int64() if numeric else pa.string())
-    return (schema, False) if wide is None else (wide, True)
+    wide = widened(list(schema), path, pa.int64() if numeric else pa.string())
+    return (schema, False) if wide is None else (pa.schema(wide), True)

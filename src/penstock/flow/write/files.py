@@ -25,7 +25,6 @@ class WriteOptions(PoolLimits):
     storage_options: Mapping[str, str] = field(default_factory=dict)
     partition_by: tuple[str, ...] = ()
     compression: str = "snappy"
-    indexed_columns_max: int = 32
 
 
 class StagedWriter(FilePool[Values]):
@@ -40,7 +39,7 @@ class StagedWriter(FilePool[Values]):
         self._place = topic, partition
         self._storage: Storage = open_storage(options.table_url, options.storage_options)
         self._file_schema = pa.schema([each for each in options.schema if each.name not in options.partition_by])
-        self._indexed = indexed_leaves(self._file_schema, options.indexed_columns_max)
+        self._indexed = indexed_leaves(self._file_schema)
         self._files: list[StagedFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 import msgspec
 
@@ -26,13 +27,7 @@ class Counts:
     skipped: int = 0
 
     def __add__(self, other: Counts) -> Counts:
-        return Counts(
-            self.read + other.read,
-            self.written + other.written,
-            self.quarantined + other.quarantined,
-            self.filtered + other.filtered,
-            self.skipped + other.skipped,
-        )
+        return Counts(*map(add, astuple(self), astuple(other)))
 
     @property
     def conserved(self) -> bool:

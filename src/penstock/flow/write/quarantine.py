@@ -37,13 +37,7 @@ def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.
         "batch": pa.repeat(batch_id, count),
         "quarantined_at": pa.repeat(pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC")), count),
     }
-    there = set(bad.kafka.schema.names)
-    arrays = []
-    for field in QUARANTINE_SCHEMA:
-        if field.name in known:
-            arrays.append(known[field.name].cast(field.type))
-        elif field.name in there:
-            arrays.append(bad.kafka.column(field.name).cast(field.type))
-        else:
-            arrays.append(pa.nulls(count, field.type))
+    there = {**dict(zip(bad.kafka.schema.names, bad.kafka.columns, strict=True)), **known}
+    nothing = pa.nulls(count)
+    arrays = [there.get(each.name, nothing).cast(each.type) for each in QUARANTINE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA)

@@ -46,9 +46,9 @@ class Share:
     def __add__(self, other: Share) -> Share:
         return Share(
             counts=self.counts + other.counts,
-            first=_least(self.first, other.first),
+            first=min(_known(self.first, other.first), default=None),
             size_bytes=self.size_bytes + other.size_bytes,
-            event_ms_max=_most(self.event_ms_max, other.event_ms_max),
+            event_ms_max=max(_known(self.event_ms_max, other.event_ms_max), default=None),
             days={day: self.days.get(day, 0) + other.days.get(day, 0) for day in {**self.days, **other.days}},
             files=(*self.files, *other.files),
             quarantine_files=(*self.quarantine_files, *other.quarantine_files),
@@ -96,9 +96,5 @@ def decode_report(data: bytes) -> TaskReport:
         ) from error
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return max((each for each in (one, other) if each is not None), default=None)
+def _known(*numbers: int | None) -> list[int]:
+    return [each for each in numbers if each is not None]

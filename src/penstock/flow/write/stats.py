@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+INDEXED_COLUMNS_MAX = 32
 STRING_POINTS_MAX = 32
 FOOTER_TEXT_BYTES_MAX = 4096
 """Of a longer text Parquet's writer tells no bound."""
@@ -43,7 +45,7 @@ class Leaf:
     kind: pa.DataType
 
 
-def indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, ...]:
+def indexed_leaves(schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> tuple[Leaf, ...]:
     """The first leaves of a file's schema, as many as get statistics; a list or a map counts as one and gets none."""
     found: list[Leaf] = []
     number = 0
@@ -133,22 +135,14 @@ def _bounds(
     # Row groups without bounds hold the long texts, of which the bounds are known.
     if text is None or not with_values or (len(told) < len(with_values) and long_texts is None):
         return None
-    raw = _raw_values if pa.types.is_temporal(leaf.kind) else _values
+    # Times as numbers: Python's dates end at year 9999, Parquet's do not.
+    ends_of = attrgetter("min_raw", "max_raw") if pa.types.is_temporal(leaf.kind) else attrgetter("min", "max")
     try:
-        ends = [*map(raw, told), *([] if long_texts is None else [long_texts])]
+        ends = [*map(ends_of, told), *([] if long_texts is None else [long_texts])]
     except UnicodeDecodeError:
         return None
     lows, highs = zip(*ends, strict=True)
     return text(min(lows), False), text(max(highs), True)
-
-
-def _values(column: Any) -> tuple[Any, Any]:
-    return column.min, column.max
-
-
-def _raw_values(column: Any) -> tuple[Any, Any]:
-    # As numbers: Python's dates end at year 9999, Parquet's do not.
-    return column.min_raw, column.max_raw
 
 
 def _spelling(kind: pa.DataType) -> Callable[[Any, bool], Bound | None] | None:

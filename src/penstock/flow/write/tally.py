@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -94,16 +94,13 @@ class Tallies:
 
     def __init__(self, flow: TaskFlow) -> None:
         self._flow = flow
-        self._tallies: dict[Owner, Tally] = {}
+        self._tallies: defaultdict[Owner, Tally] = defaultdict(Tally)
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
         self._marks: list[Marks] = []
 
     def of(self, owner: Owner) -> Tally:
-        found = self._tallies.get(owner)
-        if found is None:
-            found = self._tallies[owner] = Tally()
-        return found
+        return self._tallies[owner]
 
     def quarantined(self, owner: Owner, bad: BadRows) -> pa.RecordBatch | None:
         """Count bad rows and why they are; returns them as the quarantine's files hold them, if they go there."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -41,19 +42,16 @@ def active_files(handle: DeltaTable, spans_of: Sequence[str] = ()) -> tuple[Acti
     columns = [actions[f"partition.{name}"] for name in handle.metadata().partition_columns]
     rows = _told(actions, "num_records")
     least, most, nulls = ({name: _told(actions, f"{what}.{name}") for name in spans_of} for what in _STATISTICS)
-    texts: dict[pa.Scalar, str | None] = {}
+    text_of = cache(partition_value)
     found = []
     for row, path in enumerate(raw_paths(actions)):
         scalars = tuple(column[row] for column in columns)
-        for each in scalars:
-            if each not in texts:
-                texts[each] = partition_value(each)
         found.append(
             ActiveFile(
                 path,
                 actions["size_bytes"][row].as_py(),
                 actions["modification_time"][row].as_py(),
-                tuple(texts[each] for each in scalars),
+                tuple(map(text_of, scalars)),
                 scalars,
                 rows[row],
                 {name: _span(least[name][row], most[name][row]) for name in spans_of},

@@ -7,20 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, assert_never
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.lake.delta.keys import (
-    epoch_end_key,
-    epoch_key,
-    origin_key,
-    position_key,
-    quarantine_key,
-    token_key,
-    topic_fingerprint,
-    topic_key,
-    total_key,
-)
+from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
 from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
-from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals, given_up_totals, slice_totals
+from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, given_up_totals, slice_totals
 from penstock.logs.log import Partition
 
 
@@ -83,21 +73,17 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
 
 def _changes(job: str, partition: Partition, before: DeltaPartition, after: DeltaPartition) -> dict[str, int]:
     """The app transactions that turn one state into the next. The position is always there: it makes rivals collide."""
-    changes: dict[str, int] = {token_key(job, partition): after.token}
-    if after.position is not None:
-        changes[position_key(job, partition)] = after.position
+    fields = {"token": after.token}
     if after.origin is not None and after.origin != before.origin:
-        changes[origin_key(job, partition)] = after.origin
+        fields["origin"] = after.origin
     if after.quarantine_mark is not None and after.quarantine_mark != before.quarantine_mark:
-        changes[quarantine_key(job, partition)] = after.quarantine_mark
+        fields["quarantine"] = after.quarantine_mark
     if after.mark is not None and after.mark != before.mark:
-        changes[epoch_key(job, partition)] = after.mark.epoch
-        changes[epoch_end_key(job, partition)] = after.mark.end
-    for name in TOTAL_NAMES:
-        total = getattr(after.totals, name)
-        if total != getattr(before.totals, name):
-            changes[total_key(job, partition, name)] = total
-    return changes
+        fields |= {"epoch": after.mark.epoch, "epoch_end": after.mark.end}
+    totals = {name: (getattr(before.totals, name), getattr(after.totals, name)) for name in TOTAL_NAMES}
+    fields |= {name: total for name, (known, total) in totals.items() if total != known}
+    position = {} if after.position is None else {position_key(job, partition): after.position}
+    return {**position, **{field_key(job, partition, name): number for name, number in fields.items()}}
 
 
 def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
@@ -110,7 +96,10 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
         job=proposal.job,
         batch=proposal.batch_id,
         slices=(
-            *(CommitSlice.of(each.piece, each.token, *_added(each)) for each in slices),
+            *(
+                CommitSlice.of(each.piece, each.token, slice_totals(each.piece, each.counts), each.quarantine_files)
+                for each in slices
+            ),
             *(CommitSlice.of(each.piece, each.token, given_up_totals(each.piece)) for each in given_up),
         ),
         starts=tuple(
@@ -126,10 +115,6 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
         "outputMode": "Append",
         **provenance.metadata,
     }
-
-
-def _added(part: SlicePart) -> tuple[Totals, tuple[StagedFile, ...]]:
-    return slice_totals(part.piece, part.counts), part.quarantine_files
 
 
 def _kind(accepted: tuple[Part, ...]) -> str:

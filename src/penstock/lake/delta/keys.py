@@ -1,4 +1,4 @@
-"""The names of the app transactions by which a Delta table carries positions, tokens and totals.
+"""The app transactions by which a Delta table carries positions, tokens and totals: their names, and reading them.
 
 A name may be written by several commits; the last one counts. Positions are offsets of the next record to read.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from penstock.logs.log import Partition
+from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, Totals
+from penstock.logs.log import EpochMark, Partition
+
+Lookup = Callable[[str], int | None]
+"""The number of an app transaction by its name, as of one version."""
 
 _POSITION_KEY = re.compile(r"(?P<job>.+)/[A-Za-z0-9_-]+/\d+")
 
@@ -18,32 +22,14 @@ def position_key(job: str, partition: Partition) -> str:
     return f"{job}/{partition.topic_id}/{partition.number}"
 
 
-def token_key(job: str, partition: Partition) -> str:
-    return f"{position_key(job, partition)}#token"
+def field_key(job: str, partition: Partition, field: str) -> str:
+    """What else is known of a partition, all of it by the commit that set the position.
 
-
-def origin_key(job: str, partition: Partition) -> str:
-    """Where the partition began (RULES P1): the totals count from here."""
-    return f"{position_key(job, partition)}#origin"
-
-
-def total_key(job: str, partition: Partition, total: str) -> str:
-    return f"{position_key(job, partition)}#{total}"
-
-
-def quarantine_key(job: str, partition: Partition) -> str:
-    """The end of the last slice that listed quarantine files (RULES Q1)."""
-    return f"{position_key(job, partition)}#quarantine"
-
-
-def epoch_key(job: str, partition: Partition) -> str:
-    """The leader epoch of the last record that was read and whose epoch is known (RULES P3)."""
-    return f"{position_key(job, partition)}#epoch"
-
-
-def epoch_end_key(job: str, partition: Partition) -> str:
-    """The offset after that record: the position may be further, where offsets have no record."""
-    return f"{position_key(job, partition)}#epoch_end"
+    A total by its name; `token`; `origin`, where the totals count from (RULES P1); `quarantine`, the end of the last
+    slice that listed quarantine files (RULES Q1); `epoch` and `epoch_end`, the leader epoch of the last record that was
+    read and whose epoch is known, and the offset after that record (RULES P3): the position may be further.
+    """
+    return f"{position_key(job, partition)}#{field}"
 
 
 def topic_key(job: str, topic: str) -> str:
@@ -84,3 +70,28 @@ def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
     """The jobs whose positions stand among the names of a table's app transactions."""
     found = (_POSITION_KEY.fullmatch(key) for key in keys)
     return frozenset(each["job"] for each in found if each is not None)
+
+
+def state_of(version: int, lookup: Lookup, job: str, partitions: Iterable[Partition]) -> DeltaState:
+    """The state of these partitions, from whoever knows the app transactions of a version."""
+    wanted = tuple(partitions)
+    return DeltaState(
+        version=version,
+        partitions={each: _partition_state(lookup, job, each) for each in wanted},
+        fingerprints={each.topic: lookup(topic_key(job, each.topic)) for each in wanted},
+    )
+
+
+def _partition_state(lookup: Lookup, job: str, partition: Partition) -> DeltaPartition:
+    def known(field: str) -> int | None:
+        return lookup(field_key(job, partition, field))
+
+    end, epoch = known("epoch_end"), known("epoch")
+    return DeltaPartition(
+        position=lookup(position_key(job, partition)),
+        origin=known("origin"),
+        token=known("token") or 0,
+        totals=Totals(*(known(name) or 0 for name in TOTAL_NAMES)),
+        quarantine_mark=known("quarantine"),
+        mark=None if end is None or epoch is None else EpochMark(end, epoch),
+    )

@@ -1,30 +1,30 @@
-"""How the columns of a job and of a Delta table fit together."""
+"""How a job and its Delta table fit together: place, partition columns, columns, and what the table demands."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import by_folded_name, conflict, folded, grown, new_paths
 from penstock.job.schema import job_type_name
-from penstock.job.spec import NewColumnPolicy
-from penstock.lake.delta.place import TablePlace
+from penstock.job.spec import NewColumnPolicy, TableSpec
 
 _DAY_SECONDS = 86_400
 _UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY_SECONDS, "week": 7 * _DAY_SECONDS}
 _INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaFit:
-    """What has to happen before a job with these columns can write to the table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlace(TableSpec):
+    """Where a Delta table lies, and how it is laid out if it has to be created."""
 
-    missing: pa.Schema
-    """Columns of the job that the table lacks, or that it has with fewer fields."""
+    partition_by: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 def arrow_schema(handle: DeltaTable) -> pa.Schema:
@@ -32,12 +32,8 @@ def arrow_schema(handle: DeltaTable) -> pa.Schema:
     return pa.schema(handle.schema().to_arrow()).remove_metadata()
 
 
-def delta_schema(schema: pa.Schema) -> Schema:
-    return Schema.from_arrow(schema)
-
-
-def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) -> SchemaFit:
-    """Compare; a column of another type and a column that the policy forbids to add are the user's to settle.
+def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) -> pa.Schema:
+    """The columns that the table lacks; one of another type, or that the policy forbids, is the user's to settle.
 
     Names are compared without case, as Delta does; those that are ambiguous so are refused.
     """
@@ -57,7 +53,7 @@ def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) ->
             detail=f"`on.new_column: {policy}` does not let the job add it",
             hint="set `on.new_column: add`, or add the column to the table",
         )
-    return SchemaFit(missing)
+    return missing
 
 
 def missing_columns(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
@@ -100,11 +96,11 @@ def _property_demands(handle: DeltaTable) -> list[str]:
 
 def _column_demands(handle: DeltaTable) -> list[str]:
     reasons = []
-    for field in handle.schema().fields:
-        if not field.nullable:
-            reasons.append(f"column {field.name} refuses null")
-        if any(name.startswith(("delta.generationExpression", "delta.identity")) for name in field.metadata):
-            reasons.append(f"column {field.name} is generated")
+    for column in handle.schema().fields:
+        if not column.nullable:
+            reasons.append(f"column {column.name} refuses null")
+        if any(name.startswith(("delta.generationExpression", "delta.identity")) for name in column.metadata):
+            reasons.append(f"column {column.name} is generated")
     return reasons
 
 

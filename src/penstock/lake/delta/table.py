@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
 
 from penstock.environment import Environment
@@ -15,12 +15,11 @@ from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import NewColumnPolicy, TableSpec
 from penstock.lake.delta.effect import Effect, effect
+from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
-from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, provenance_of
-from penstock.lake.delta.reading import state_of
-from penstock.lake.delta.schema import arrow_schema, delta_schema, fit, missing_columns, refuse_foreign_demands
-from penstock.lake.delta.transactions import app_transactions
+from penstock.lake.delta.schema import TablePlace, arrow_schema, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, check
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.state import DeltaState
@@ -54,21 +53,17 @@ class Table:
         self.spec = spec
         self.job = job
         self.environment = environment
-        self._handle = handle
+        self.handle = handle
         self._state = DeltaState(handle.version(), {}, {})
         self._numbers: tuple[int, Mapping[str, int]] | None = None
 
     @property
-    def handle(self) -> DeltaTable:
-        return self._handle
-
-    @property
     def version(self) -> int:
-        return self._handle.version()
+        return self.handle.version()
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow_schema(self._handle)
+        return arrow_schema(self.handle)
 
     def storage(self) -> Storage:
         return open_storage(self.spec.path, self.spec.storage_options)
@@ -76,7 +71,7 @@ class Table:
     def refresh(self) -> None:
         """Load what others committed since."""
         with library_errors(self.spec.path):
-            self._handle.update_incremental()
+            self.handle.update_incremental()
 
     def state(self, partitions: Iterable[Partition]) -> DeltaState:
         """The table's word on these partitions, as of the newest version."""
@@ -148,25 +143,18 @@ class Table:
         raise self._too_many_rivals()
 
     def commit_actions(
-        self,
-        actions: list[AddAction | RemoveAction],
-        transactions: Mapping[str, int],
-        metadata: Mapping[str, Any],
+        self, actions: list[AddAction | RemoveAction], transactions: Mapping[str, int], metadata: Mapping[str, Any]
     ) -> None:
         """One compare-and-swap attempt on the loaded version; `ConflictError` if another commit came first."""
         now_ms = int(self.environment.now() * 1000)
-        properties = CommitProperties(
-            custom_metadata=dict(metadata),
-            max_commit_retries=0,
-            app_transactions=[Transaction(key, number, now_ms) for key, number in transactions.items()],
-        )
+        numbers = [Transaction(key, number, now_ms) for key, number in transactions.items()]
         with library_errors(self.spec.path):
-            self._handle.create_write_transaction(
+            self.handle.create_write_transaction(
                 actions,
                 "append",
-                self._handle.schema(),
+                self.handle.schema(),
                 partition_by=list(self.spec.partition_by),
-                commit_properties=properties,
+                commit_properties=_tried_once(metadata, numbers),
                 post_commithook_properties=PostCommitHookProperties(),
             )
 
@@ -189,23 +177,14 @@ class Table:
                 return
             try:
                 with library_errors(self.spec.path):
-                    self._handle.alter.add_columns(
-                        delta_schema(missing).fields,
-                        commit_properties=CommitProperties(
-                            custom_metadata=Provenance(kind="columns", job=self.job).metadata,
-                            max_commit_retries=0,
-                        ),
+                    self.handle.alter.add_columns(
+                        Schema.from_arrow(missing).fields,
+                        commit_properties=_tried_once(Provenance(kind="columns", job=self.job).metadata),
                     )
                 return
             except ConflictError:
                 self._back_off(attempt)
         raise TransientError(f"gave up adding columns to {self.spec.path}: too many other commits")
-
-    def commits_since(self, version: int) -> list[dict[str, Any]]:
-        """The provenance records of the versions after `version`, newest first."""
-        with library_errors(self.spec.path):
-            count = self.version - version
-            return self._handle.history(count) if count > 0 else []
 
     def _land(self, batch_id: str, wanted: Effect) -> TransientError | None:
         """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
@@ -219,7 +198,10 @@ class Table:
             raise
         except TransientError as error:
             self.refresh()
-            return None if any(self._is_batch(each, batch_id) for each in self.commits_since(before)) else error
+            with library_errors(self.spec.path):
+                since = self.handle.history(self.version - before) if self.version > before else []
+            ours = (found for each in since if (found := provenance_of(each)) is not None)
+            return None if any(each.batch == batch_id for each in ours) else error
         self.refresh()
         return None
 
@@ -237,19 +219,11 @@ class Table:
             hint="too many writers on one table; the batch will be written again",
         )
 
-    @staticmethod
-    def _is_batch(record: Mapping[str, Any], batch_id: str) -> bool:
-        ours = provenance_of(record)
-        return ours is not None and ours.batch == batch_id
-
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
         if self.version == state.version + 1:
-            self._state = DeltaState(
-                self.version,
-                {**state.partitions, **wanted.state},
-                {**state.fingerprints, **wanted.fingerprints},
-            )
+            fingerprints = {**state.fingerprints, **wanted.fingerprints}
+            self._state = DeltaState(self.version, {**state.partitions, **wanted.state}, fingerprints)
 
     def check_schema(self, written_with: pa.Schema | None) -> None:
         """`SchemaMovedError` if files written with these columns no longer fit the loaded version."""
@@ -300,10 +274,15 @@ def open_or_create(
         _create(spec, job, schema)
         table = open_table(spec, job, environment)
         table.environment.reach("created")
-    if len(fit(table.schema, schema, policy, spec.path).missing):
+    if len(fit(table.schema, schema, policy, spec.path)):
         table.add_columns(schema)
         table.refresh()
     return table
+
+
+def _tried_once(metadata: Mapping[str, Any], numbers: list[Transaction] | None = None) -> CommitProperties:
+    """Of a commit whose conflicts we look at ourselves, and which the library must not repeat."""
+    return CommitProperties(custom_metadata=dict(metadata), max_commit_retries=0, app_transactions=numbers)
 
 
 def _delta_place(place: TableSpec) -> TablePlace:
@@ -318,14 +297,12 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
         with library_errors(spec.path):
             DeltaTable.create(
                 spec.path,
-                delta_schema(schema),
+                Schema.from_arrow(schema),
                 mode="ignore",
                 partition_by=list(spec.partition_by),
                 configuration=dict(spec.properties),
                 storage_options=dict(spec.storage_options),
-                commit_properties=CommitProperties(
-                    custom_metadata=Provenance(kind="create", job=job).metadata, max_commit_retries=0
-                ),
+                commit_properties=_tried_once(Provenance(kind="create", job=job).metadata),
             )
     except ConflictError:
         return

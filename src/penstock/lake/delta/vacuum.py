@@ -21,13 +21,12 @@ from penstock.flow.write.names import CompactedName, ReplayedName, StagedName
 from penstock.lake.delta.active_files import active_paths
 from penstock.lake.delta.keys import jobs_with_positions, position_key, replay_key
 from penstock.lake.delta.library import library_errors
-from penstock.lake.delta.recent_removals import recently_removed
+from penstock.lake.delta.log_files import LOG_FOLDER, recently_removed
 from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.leftovers import CanGo, Classified, NameRules, Stays, Verdict, classify_all
 from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
 
-LOG_FOLDER = "_delta_log/"
 _HOUR_SECONDS = 3600
 
 
@@ -103,7 +102,7 @@ class ListedTable:
         found = classify_all(url, storage, self.entries, files.classify)
         # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
         unsure = {entry.path for entry, reason in found.dead if reason is not Dead.REMOVED}
-        fresh = recently_removed(storage, LOG_FOLDER, unsure)
+        fresh = recently_removed(storage, unsure)
         if not fresh:
             return found
         return classify_all(url, storage, self.entries, replace(files, removed=files.removed | fresh).classify)

@@ -47,7 +47,8 @@ def failure_of(error: Exception, path: str) -> PenstockError:
         return TransientError(f"no space left: {path}", detail=detail, hint="free space or raise the quota")
     if number in _BAD_PATH or isinstance(error, (ValueError, store_errors.InvalidPathError)):
         return UserError(f"not a usable path: {path}", detail=detail)
-    if isinstance(error, store_errors.NotSupportedError) or _is_refusal(status):
+    refused = status is not None and 400 <= status < 500 and status not in _STATUS_WORTH_A_RETRY
+    if refused or isinstance(error, store_errors.NotSupportedError):
         return UserError(f"the store refused: {path}", detail=detail, hint="check the url and the storage options")
     return TransientError(f"the store did not answer as it should: {path}", detail=detail)
 
@@ -55,10 +56,6 @@ def failure_of(error: Exception, path: str) -> PenstockError:
 def _is_permission(error: Exception, number: int | None, status: int | None) -> bool:
     kinds = (PermissionError, store_errors.PermissionDeniedError, store_errors.UnauthenticatedError)
     return isinstance(error, kinds) or number in _PERMISSION or status in (401, 403)
-
-
-def _is_refusal(status: int | None) -> bool:
-    return status is not None and 400 <= status < 500 and status not in _STATUS_WORTH_A_RETRY
 
 
 def _os_error_number(error: Exception) -> int | None:

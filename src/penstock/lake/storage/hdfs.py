@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import IO, Any, cast
 
-from hdfs_native import Client, FileStatus, WriteOptions
+from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.lake.storage.files import RangeReader
+from penstock.lake.storage.files import ObjectWriter, RangeReader, Sink
 from penstock.lake.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours, is_clear
-from penstock.lake.storage.hdfs_files import HdfsRanges, HdfsWriter
-from penstock.lake.storage.port import Entry, NotFoundError, by_folder
+from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
@@ -28,28 +27,75 @@ _FOLDER_MODE = 0o755
 _ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
-class HdfsStorage:
+class HdfsRanges:
+    """A file whose blocks are known: ranges of it are read without asking the NameNode again."""
+
+    def __init__(self, reader: FileReader, shown: str) -> None:
+        self._reader = reader
+        self._shown = shown
+
+    def size_bytes(self, path: str) -> int:
+        return len(self._reader)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        # The library panics beyond the end.
+        available = min(length, len(self._reader) - start)
+        if available <= 0:
+            return b""
+        with hdfs_told_as_ours(self._shown):
+            return self._reader.read_range(start, available)
+
+
+class HdfsWriter(ObjectWriter):
+    """A file being written; a file that is given up is taken away."""
+
+    def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
+        super().__init__(sink, shown, hdfs_told_as_ours)
+        self._remove = remove
+        self._failure: Exception | None = None
+
+    def _pass_on(self, sink: Sink, data: Any) -> None:
+        try:
+            sink.write(data)
+        except LIBRARY_ERRORS as error:
+            self._failure = error
+            raise
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        if self._sink is not None and self._failure is not None:
+            self._closed = True
+            # The library would close what it could write of the file, without a word.
+            raise hdfs_failure(self._failure, self._path)
+        super().close()
+        self._sink = None
+
+    def abandon(self) -> None:
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            # Before the library lets go of the writer, which would complete the half file.
+            self._remove()
+
+
+class HdfsStorage(RootedStorage):
     """Files below the folder of an `hdfs://` url; it travels to Spark tasks as its url and options.
 
     Small files are written aside, under a hidden name that no listing shows, and renamed when they are whole.
     """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
-        self._url = url
+        self._cluster, root = _split(url)
+        super().__init__(url, f"{root}/")
         self._options = dict(options)
-        self._cluster, self._root = _split(url)
         with hdfs_told_as_ours(url):
             self._client = Client(self._cluster, _configuration(options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return HdfsStorage, (self._url, self._options)
-
-    @property
-    def url(self) -> str:
-        return self._url
+        return HdfsStorage, (self.url, self._options)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        folders = [self._key(prefix.rstrip("/")) if prefix else self._root or "/"]
+        folders = [self._key(prefix.rstrip("/")) if prefix else self._root.rstrip("/") or "/"]
         beyond = self._key(after) if after else ""
         while folders:
             folder = folders.pop()
@@ -80,17 +126,10 @@ class HdfsStorage:
             raise NotFoundError(f"not found: {self._shown(path)}", detail="it is a folder")
         return status.length
 
-    def exists(self, path: str) -> bool:
-        try:
-            self.size_bytes(path)
-        except NotFoundError:
-            return False
-        return True
-
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         found: dict[str, int] = {}
         for folder, wanted in by_folder(paths).items():
-            for status in self._children(self._key(folder) if folder else self._root or "/"):
+            for status in self._children(self._key(folder) if folder else self._root.rstrip("/") or "/"):
                 entry = self._entry(status)
                 if entry.path in wanted and not status.isdir:
                     found[entry.path] = entry.size_bytes
@@ -161,7 +200,7 @@ class HdfsStorage:
 
     def _entry(self, status: FileStatus) -> Entry:
         modified_at = datetime.fromtimestamp(status.modification_time / 1000, UTC)
-        return Entry(status.path.removeprefix(f"{self._root}/"), status.length, modified_at)
+        return Entry(status.path.removeprefix(self._root), status.length, modified_at)
 
     def _write_aside(self, path: str, data: bytes) -> str:
         folder, _, name = self._key(path).rpartition("/")
@@ -200,14 +239,6 @@ class HdfsStorage:
         """Remove what nobody can need; what stays behind is hidden, or vacuum's."""
         with suppress(*LIBRARY_ERRORS):
             self._client.delete(key, False)
-
-    def _key(self, path: str) -> str:
-        if any(part in ("", ".", "..") for part in path.split("/")):
-            raise UserError(f"not a path below {self._url}: {path!r}")
-        return f"{self._root}/{path}"
-
-    def _shown(self, path: str) -> str:
-        return f"{self._url.rstrip('/')}/{path}"
 
 
 def _split(url: str) -> tuple[str, str]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING, cast
 
 import obstore
 import obstore.exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore
 
-from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.errors import OutcomeUnknownError, TransientError
 from penstock.lake.storage.failures import failure_of, told_as_ours
 from penstock.lake.storage.files import (
     ObjectWriter,
@@ -21,7 +22,7 @@ from penstock.lake.storage.files import (
     open_remote_writer,
     size_on_disk,
 )
-from penstock.lake.storage.port import Entry, NotFoundError, by_folder
+from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -29,17 +30,12 @@ if TYPE_CHECKING:
 _TAKEN = (store_errors.AlreadyExistsError, store_errors.PreconditionError)
 
 
-class ObjectStorage:
+class ObjectStorage(RootedStorage):
     """Objects of one obstore store, all below `prefix`."""
 
     def __init__(self, url: str, store: ObjectStore, prefix: str = "") -> None:
-        self._url = url
+        super().__init__(url, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
         self._store = store
-        self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     @property
     def _is_local(self) -> bool:
@@ -50,12 +46,12 @@ class ObjectStorage:
         return not isinstance(self._store, (LocalStore, MemoryStore))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        folder = self._key(prefix.rstrip("/")) if prefix else self._prefix.rstrip("/")
+        folder = self._key(prefix.rstrip("/")) if prefix else self._root.rstrip("/")
         with told_as_ours(self._shown(prefix)):
             offset = self._key(after) if after else None
             for chunk in obstore.list(self._store, folder or None, offset=offset):
                 for meta in chunk:
-                    yield Entry(meta["path"].removeprefix(self._prefix), meta["size"], meta["last_modified"])
+                    yield Entry(meta["path"].removeprefix(self._root), meta["size"], meta["last_modified"])
 
     def read(self, path: str) -> bytes:
         with told_as_ours(self._shown(path)):
@@ -75,13 +71,6 @@ class ObjectStorage:
     def size_bytes(self, path: str) -> int:
         with told_as_ours(self._shown(path)):
             return obstore.head(self._store, self._key(path))["size"]
-
-    def exists(self, path: str) -> bool:
-        try:
-            self.size_bytes(path)
-        except NotFoundError:
-            return False
-        return True
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
         wanted = set(paths)
@@ -103,11 +92,11 @@ class ObjectStorage:
         left = set(paths)
         found: dict[str, int] = {}
         before = self._key(min(left))[:-1]
-        within = self._key(folder) if folder else self._prefix.rstrip("/")
+        within = self._key(folder) if folder else self._root.rstrip("/")
         with told_as_ours(self._shown(folder)):
             for chunk in obstore.list(self._store, within or None, offset=before):
                 for meta in chunk:
-                    path = meta["path"].removeprefix(self._prefix)
+                    path = meta["path"].removeprefix(self._root)
                     if path in left:
                         left.discard(path)
                         found[path] = meta["size"]
@@ -120,13 +109,10 @@ class ObjectStorage:
             obstore.put(self._store, self._key(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        try:
-            # One request: a multipart upload would be checked only when it completes.
-            obstore.put(self._store, self._key(path), data, mode="create", use_multipart=False)
-        except _TAKEN:
+        # One request: a multipart upload would be checked only when it completes.
+        create = partial(obstore.put, self._store, self._key(path), data, mode="create", use_multipart=False)
+        if not self._landed(create, path):
             return False
-        except (store_errors.BaseError, OSError, ValueError) as error:
-            raise self._conditional_failure(error, path) from error
         # What was created on a condition has happened for good: nobody who lost power may find the name free.
         if self._is_local:
             make_durable("/" + self._key(path))
@@ -134,23 +120,16 @@ class ObjectStorage:
 
     def rename_if_absent(self, source: str, target: str) -> bool:
         act = obstore.copy if self._keeps_source else obstore.rename
-        try:
-            act(self._store, self._key(source), self._key(target), overwrite=False)
-        except _TAKEN:
+        if not self._landed(partial(act, self._store, self._key(source), self._key(target), overwrite=False), source):
             return False
-        except (store_errors.BaseError, OSError, ValueError) as error:
-            raise self._conditional_failure(error, source) from error
         # The bytes are on the disk since their writer closed.
         if self._is_local:
             make_name_durable("/" + self._key(target))
         return True
 
     def delete(self, path: str) -> None:
-        try:
-            with told_as_ours(self._shown(path)):
-                obstore.delete(self._store, self._key(path))
-        except NotFoundError:
-            pass
+        with suppress(NotFoundError), told_as_ours(self._shown(path)):
+            obstore.delete(self._store, self._key(path))
 
     def open_writer(self, path: str) -> ObjectWriter:
         if self._is_local:
@@ -160,19 +139,19 @@ class ObjectStorage:
     def open_reader(self, path: str) -> IO[bytes]:
         return cast(IO[bytes], RangeReader(self, path))
 
-    def _key(self, path: str) -> str:
-        if any(part in ("", ".", "..") for part in path.split("/")):
-            raise UserError(f"not a path below {self._url}: {path!r}")
-        return self._prefix + path
-
-    def _shown(self, path: str) -> str:
-        return f"{self._url.rstrip('/')}/{path}"
-
-    def _conditional_failure(self, error: Exception, path: str) -> PenstockError:
-        told = failure_of(error, self._shown(path))
-        if isinstance(told, TransientError) and not self._is_local:
-            return OutcomeUnknownError(told.primary, detail=told.detail, hint="read the name back before acting")
-        return told
+    def _landed(self, act: Callable[[], object], path: str) -> bool:
+        """Do what depends on a free name; False if it is taken."""
+        try:
+            act()
+        except _TAKEN:
+            return False
+        except (store_errors.BaseError, OSError, ValueError) as error:
+            told = failure_of(error, self._shown(path))
+            if isinstance(told, TransientError) and not self._is_local:
+                hint = "read the name back before acting"
+                raise OutcomeUnknownError(told.primary, detail=told.detail, hint=hint) from error
+            raise told from error
+        return True
 
 
 class MemoryStorage(ObjectStorage):

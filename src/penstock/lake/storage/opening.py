@@ -48,7 +48,7 @@ class RemoteStorage(ObjectStorage):
         super().__init__(url, _remote_store(url, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_storage, (self._url, self._options)
+        return open_storage, (self.url, self._options)
 
 
 class LocalStorage(ObjectStorage):
@@ -59,7 +59,7 @@ class LocalStorage(ObjectStorage):
         super().__init__(url, LocalStore(), folder)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open_storage, (self._url, {})
+        return open_storage, (self.url, {})
 
 
 def open_storage(url: str, options: Mapping[str, str]) -> Storage:

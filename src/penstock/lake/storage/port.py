@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,6 +30,37 @@ def by_folder(paths: Iterable[str]) -> dict[str, set[str]]:
     for path in paths:
         found.setdefault(path.rpartition("/")[0], set()).add(path)
     return found
+
+
+class RootedStorage(ABC):
+    """What storages do alike with the url of their root and the paths below it."""
+
+    def __init__(self, url: str, root: str) -> None:
+        self._url = url
+        self._root = root
+        """Stands before every path in the words of the store."""
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @abstractmethod
+    def size_bytes(self, path: str) -> int: ...
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.size_bytes(path)
+        except NotFoundError:
+            return False
+        return True
+
+    def _key(self, path: str) -> str:
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise UserError(f"not a path below {self.url}: {path!r}")
+        return self._root + path
+
+    def _shown(self, path: str) -> str:
+        return f"{self.url.rstrip('/')}/{path}"
 
 
 class Writer(Protocol):

@@ -74,11 +74,7 @@ class BoundedAdmin:
         futures = start(client, self._call_seconds_max)
         results: dict[K, T | Fault] = {}
         for key, future in futures.items():
-            fault = self._wait(client, future, deadline)
-            if fault is not None:
-                results[key] = fault
-                continue
-            answer = _result(future)
+            answer = self._answer(client, future, deadline)
             results[key] = answer
         failed = any(isinstance(result, Fault) for result in results.values())
         if failed and self._connection_fault is None:
@@ -86,10 +82,15 @@ class BoundedAdmin:
             self._connection_fault = before
         return results
 
+    def cluster_id(self) -> str:
+        """The id that a cluster keeps for life."""
+        found = self.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
+        return str(found.cluster_id)
+
     def topic_names(self) -> frozenset[str]:
         """Every topic that this client may see."""
         # The metadata call blocks and is deaf to rejected credentials, so a cheap request goes before it.
-        self.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
+        self.cluster_id()
         try:
             metadata = self._open_client().list_topics(timeout=self._call_seconds_max)
         except KafkaException as error:
@@ -140,8 +141,8 @@ class BoundedAdmin:
             raise ValueError("this Kafka client is closed")
         return self._client
 
-    def _wait(self, client: AdminClient, future: Future[T], deadline: float) -> Fault | None:
-        """Serve the client until the future is done; the fault that makes further waiting useless, if there is one."""
+    def _answer(self, client: AdminClient, future: Future[T], deadline: float) -> T | Fault:
+        """Serve the client until the future is done, or a fault makes further waiting useless."""
         # The answer comes on a thread of the client's own; its poll would sleep on although the answer is there.
         while not wait([future], POLL_SECONDS).done:
             client.poll(0)
@@ -150,7 +151,10 @@ class BoundedAdmin:
             if time.monotonic() > deadline:
                 return Fault(KafkaError._TIMED_OUT, "_TIMED_OUT", "no answer within the bound")
         client.poll(0)
-        return None
+        try:
+            return future.result()
+        except KafkaException as error:
+            return fault_of(error)
 
     def _new_client(self) -> AdminClient:
         try:
@@ -163,13 +167,6 @@ class BoundedAdmin:
         # "All brokers down" only repeats that the connection before it failed.
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._connection_fault = fault_of(error)
-
-
-def _result(future: Future[T]) -> T | Fault:
-    try:
-        return future.result()
-    except KafkaException as error:
-        return fault_of(error)
 
 
 class QuietLog:

@@ -16,17 +16,17 @@ from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
 from penstock.logs.kafka.faults import error_of, fault_of
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, Partition
 
 _POLL_SECONDS = 0.1
 _SETTINGS = {
-    "enable.auto.commit": "false",
     "auto.offset.reset": "error",
-    "enable.partition.eof": "true",
     # Any record tells that the offset before it was found valid, also one of an aborted transaction.
     "isolation.level": "read_uncommitted",
+}
+_TUNING = {
     "fetch.message.max.bytes": str(64 * 1024),
     "fetch.wait.max.ms": "10",
     "queued.min.messages": "1",
@@ -41,8 +41,9 @@ def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]])
     present = log.leader_epochs(marks)
     # A leader cuts nothing off while it leads: mostly this one request tells.
     doubtful = {
-        partition: [each for each in _last_by_epoch(found) if each.epoch != present[partition]]
+        partition: [each for epoch, each in last_by_epoch.items() if epoch != present[partition]]
         for partition, found in marks.items()
+        if (last_by_epoch := {each.epoch: each for each in sorted(found)})
     }
     lost: list[LostTail] = []
     while asked := {partition: found.pop() for partition, found in doubtful.items() if found}:
@@ -50,17 +51,12 @@ def lost_tails(log: KafkaTopics, marks: Mapping[Partition, Iterable[EpochMark]])
     return tuple(sorted(lost, key=lambda each: (each.partition, each.mark)))
 
 
-def _last_by_epoch(marks: Iterable[EpochMark]) -> list[EpochMark]:
-    return list({each.epoch: each for each in sorted(marks)}.values())
-
-
 def _validated(spec: KafkaLogSpec, asked: Mapping[Partition, EpochMark]) -> list[LostTail]:
     """Let the client compare one mark of each partition with its leader's epochs."""
     lost: list[LostTail] = []
     waiting = {(partition.topic, partition.number): partition for partition in asked}
     deadline = time.monotonic() + CALL_SECONDS_MAX
-    settings = {**_SETTINGS, **librdkafka_settings(spec), "group.id": spec.group or "penstock"}
-    consumer = Consumer(settings, logger=QuietLog(logger))
+    consumer = Consumer({**_TUNING, **reading_settings(spec), **_SETTINGS}, logger=QuietLog(logger))
     try:
         consumer.assign(
             [TopicPartition(each.topic, each.number, mark.end, leader_epoch=mark.epoch) for each, mark in asked.items()]

@@ -10,6 +10,11 @@ from confluent_kafka import KafkaError, KafkaException
 from penstock.errors import PenstockError, TransientError, UserError, did_you_mean
 
 _PASSING_WORDS = ("transport failure", "disconnected", "timed out", "connection closed", "connection reset")
+_GRANTS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant Read and Describe on the topic",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "grant Read on the consumer group",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant Describe on the cluster",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +46,10 @@ def error_of(fault: Fault, bootstrap: str, subject: str, connection: Fault | Non
     for candidate in (fault, connection):
         if candidate is not None and refused_for_good(candidate):
             return _rejected(candidate, bootstrap)
-    denied = _denied(fault, subject)
-    if denied is not None:
-        return denied
+    if fault.code in _GRANTS:
+        return UserError(f"not allowed: {subject}", detail=fault.text, hint=_GRANTS[fault.code])
+    if fault.code in (KafkaError._INVALID_ARG, KafkaError.TOPIC_EXCEPTION):
+        return UserError(f"Kafka does not accept {subject}", detail=fault.text)
     reason = connection.text if connection is not None else fault.text
     return TransientError(
         f"Kafka at {bootstrap} does not answer about {subject}",
@@ -64,16 +70,3 @@ def _rejected(fault: Fault, bootstrap: str) -> UserError:
     else:
         primary, hint = f"Kafka at {bootstrap} rejects these credentials", "check mechanism, user name and password"
     return UserError(primary, detail=fault.text, hint=hint)
-
-
-def _denied(fault: Fault, subject: str) -> UserError | None:
-    match fault.code:
-        case KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            return UserError(f"not allowed: {subject}", detail=fault.text, hint="grant Read and Describe on the topic")
-        case KafkaError.GROUP_AUTHORIZATION_FAILED:
-            return UserError(f"not allowed: {subject}", detail=fault.text, hint="grant Read on the consumer group")
-        case KafkaError.CLUSTER_AUTHORIZATION_FAILED:
-            return UserError(f"not allowed: {subject}", detail=fault.text, hint="grant Describe on the cluster")
-        case KafkaError._INVALID_ARG | KafkaError.TOPIC_EXCEPTION:
-            return UserError(f"Kafka does not accept {subject}", detail=fault.text)
-    return None

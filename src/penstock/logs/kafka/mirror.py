@@ -39,14 +39,9 @@ def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> 
     found = _committed(log, group, positions)
     if isinstance(found, Fault):
         return _all_refused(log, group, positions, found)
-    refused = {
-        each: f"the group is already at {found[each]}"
-        for each, position in positions.items()
-        if found.get(each, 0) > position
-    }
-    moving = {
-        each: position for each, position in positions.items() if each not in refused and found.get(each) != position
-    }
+    ahead = [each for each, to in positions.items() if found.get(each, 0) > to]
+    refused = {each: f"the group is already at {found[each]}" for each in ahead}
+    moving = {each: to for each, to in positions.items() if each not in refused and found.get(each) != to}
     if not moving:
         return ShowReport(refused=refused)
     faults = _alter(log, group, moving)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -13,7 +12,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.faults import error_of, fault_of
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.security import reading_settings
 from penstock.logs.log import Offsets, Partition, Told
 
 SILENCE_SECONDS_MAX = 30.0
@@ -26,24 +25,17 @@ _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RES
 logger = logging.getLogger("penstock.kafka")
 
 
-def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, Any] | None = None) -> Consumer:
-    """A consumer that joins no group and commits nothing; the group's name is there for clusters with ACLs."""
+def open_consumer(spec: KafkaLogSpec) -> Consumer:
+    """A consumer that joins no group and commits nothing."""
+    settings = {
+        **reading_settings(spec),
+        "enable.auto.offset.store": False,
+        # Retention may pass the start while we read: the caller asks for the first offset afterwards.
+        "auto.offset.reset": "earliest",
+        "queued.max.messages.kbytes": QUEUED_KIB_MAX,
+    }
     try:
-        return Consumer(
-            {
-                **librdkafka_settings(spec),
-                "group.id": spec.group or "penstock",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                # Retention may pass the start while we read: the caller asks for the first offset afterwards.
-                "auto.offset.reset": "earliest",
-                "queued.max.messages.kbytes": QUEUED_KIB_MAX,
-                **(settings or {}),
-            },
-            logger=logger,
-        )
+        return Consumer(settings, logger=logger)
     except KafkaException as error:
         raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
 
@@ -79,10 +71,7 @@ def record_offsets(
 
 
 def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
-    """When the first record at or behind each offset was made, in seconds since 1970.
-
-    A partition without such a record, or whose record did not come in time, is absent.
-    """
+    """When the first record at or after each offset was made, as `Log.record_times` says."""
     if not offsets:
         return {}
     waiting = {(each.topic, each.number): each for each in offsets}

@@ -26,7 +26,7 @@ from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import gathered, mark_batch
 from penstock.logs.kafka.faults import error_of, fault_of
-from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError
 
@@ -90,15 +90,7 @@ class PieceReader:
 
     @classmethod
     def of(cls, spec: KafkaLogSpec, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
-        settings = {
-            **_TUNING,
-            **librdkafka_settings(spec),
-            "group.id": spec.group or "penstock",
-            "enable.auto.commit": "false",
-            "auto.offset.reset": "error",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": "true",
-        }
+        settings = {**_TUNING, **reading_settings(spec), "auto.offset.reset": "error"}
         return cls(settings, pieces_of(slices, tasks_min), batch_bytes)
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

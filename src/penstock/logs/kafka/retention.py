@@ -28,7 +28,7 @@ class Retention:
 def expiring_offsets(
     log: KafkaTopics, bounds: Mapping[Partition, Bounds], percent: float, now: float
 ) -> dict[Partition, int]:
-    """The offsets below which records have used up so much of their topic's retention; absent where none ever goes.
+    """As `Log.expiring` says.
 
     Of a retention by size a record has used up as much as there are offsets after it, once the log has begun to lose
     its oldest ones.
@@ -42,10 +42,8 @@ def expiring_offsets(
             since = log.offsets_since(mine, now - retention.seconds * percent / 100)
             found |= {each: mine[each].end if offset is None else offset for each, offset in since.items()}
         if retention.by_size:
-            by_size = {each: _by_size(held, percent) for each, held in mine.items() if held.first > 0}
-            found |= {each: max(offset, found.get(each, 0)) for each, offset in by_size.items()}
+            for each, held in mine.items():
+                if held.first > 0:
+                    used_up = held.end - int((held.end - held.first) * percent / 100)
+                    found[each] = max(used_up, found.get(each, 0))
     return found
-
-
-def _by_size(held: Bounds, percent: float) -> int:
-    return held.end - int((held.end - held.first) * percent / 100)

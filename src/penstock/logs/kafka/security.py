@@ -46,6 +46,17 @@ def librdkafka_settings(spec: KafkaLogSpec) -> dict[str, str]:
     }
 
 
+def reading_settings(spec: KafkaLogSpec) -> dict[str, str]:
+    """Those of a consumer that joins no group and commits nothing; the group's name is there for clusters with ACLs."""
+    return {
+        **librdkafka_settings(spec),
+        "group.id": spec.group or "penstock",
+        "enable.auto.commit": "false",
+        "enable.partition.eof": "true",
+        "isolation.level": "read_committed",
+    }
+
+
 def _client_settings(spec: KafkaLogSpec) -> dict[str, str]:
     owned = sorted(OWNED_SETTINGS & spec.client_settings.keys())
     if owned:

@@ -7,19 +7,13 @@ import time
 from collections.abc import Iterable, Mapping
 
 from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
-    ConfigResource,
-    ListOffsetsResultInfo,
-    OffsetSpec,
-    ResourceType,
-    TopicDescription,
-)
+from confluent_kafka.admin import ConfigResource, ListOffsetsResultInfo, OffsetSpec, ResourceType, TopicDescription
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
+from penstock.logs.batches import RECORD_BYTES_MAX
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, BoundedAdmin
 from penstock.logs.kafka.faults import Fault, unknown_topic
-from penstock.logs.kafka.sizes import RECORD_BYTES_MAX
 from penstock.logs.log import Bounds, Partition, start_offset
 
 UNKNOWN_SECONDS_MAX = 2.0
@@ -33,22 +27,14 @@ _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class KafkaTopics:
-    """The topics of one job, seen through one admin client; used by one thread."""
+    """What a `Log` answers of the topics of one job, as far as one admin client tells it; used by one thread."""
 
     def __init__(self, spec: KafkaLogSpec, call_seconds_max: float = CALL_SECONDS_MAX) -> None:
         self.spec = spec
         self._pattern = _compiled(spec.topic_pattern)
         self.admin = BoundedAdmin(spec, call_seconds_max)
 
-    def cluster_id(self) -> str:
-        """The id that a cluster keeps for life."""
-        cluster = self.admin.call(
-            "the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds)
-        )
-        return str(cluster.cluster_id)
-
     def partitions(self) -> tuple[Partition, ...]:
-        """Every partition of the job's topics as they are now, sorted; a pattern may match none."""
         described = self._described_surely() if self._pattern is None else self._describe(self._topic_names())
         return tuple(
             sorted(
@@ -60,12 +46,10 @@ class KafkaTopics:
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of those topics that exist (RULES P3)."""
         described = self._describe(sorted(set(topics)))
         return {topic: _url_safe(each.topic_id) for topic, each in described.items() if each is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
-        """What the log holds of each partition, up to its last stable offset (RULES P2)."""
         wanted = tuple(partitions)
         # The beginning is read first: both only grow, so no end can come out below its beginning.
         firsts = self._offsets(wanted, _EARLIEST)
@@ -73,16 +57,14 @@ class KafkaTopics:
         return {each: Bounds(firsts[each], max(firsts[each], ends[each])) for each in wanted}
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> dict[Partition, int | None]:
-        """The epochs of the partitions' present leaders; None where the brokers keep none."""
         return {each: found.leader_epoch for each, found in self._listed(tuple(partitions), _LATEST).items()}
 
     def compacted(self, topic: str) -> bool | None:
-        """Whether compaction may leave holes in the topic; None if this client may not know."""
         settings = self.settings(topic)
         return None if settings is None else "compact" in settings["cleanup.policy"]
 
     def record_bytes_max(self, topic: str) -> int:
-        """How large a record of the topic may be as it is sent; Kafka's own limit if this client may not know."""
+        """As it is sent; Kafka's own limit if this client may not know."""
         settings = self.settings(topic)
         return RECORD_BYTES_MAX if settings is None else int(settings["max.message.bytes"])
 
@@ -110,11 +92,9 @@ class KafkaTopics:
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
-        """Where a job without positions begins, as its `start` says (RULES P1)."""
         return {each: start_offset(self.spec.start, each, bounds[each]) for each in partitions}
 
     def close(self) -> None:
-        """Let go of the connections; the log cannot be used afterwards."""
         self.admin.close()
 
     def _topic_names(self) -> list[str]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import replay_key
+from penstock.lake.delta.keys import replay_key, state_of
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import commits_of
-from penstock.lake.delta.reading import state_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.schema import TablePlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,17 @@ from pyspark.sql import SparkSession
 
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.new_fields import addable, left_out
-from penstock.flow.columns.seen_types import column_types
+from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import table_job
 from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow
 from penstock.flow.write.offset_ranges import count_of, offsets_of
 from penstock.job.spec import NewColumnPolicy
 from penstock.lake.delta.table import Change
-from penstock.logs.kafka.sizes import rows_for
+from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
-from penstock.staging.batch_job import BatchJob, Records
-from penstock.staging.policies import stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Written, check_conserved
 from penstock.tables.delta.table import SingleTable
 from penstock.tables.kind import SchemaChanged

@@ -24,9 +24,8 @@ from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import Share
 from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
 from penstock.lake.delta.keys import fingerprint, flow_key
-from penstock.lake.delta.place import TablePlace
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.schema import missing_columns
+from penstock.lake.delta.schema import TablePlace, missing_columns
 from penstock.lake.delta.table import SchemaMovedError, Table, find_table, open_or_create
 from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.staged import StagedFileGoneError

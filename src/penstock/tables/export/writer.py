@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
-from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.read_fields import with_read_fields
-from penstock.flow.columns.seen_types import column_types
+from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import fanout_job
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice, TypeFlow
 from penstock.flow.stage import PART_BYTES_MAX
@@ -20,8 +19,7 @@ from penstock.flow.write.manifest import Marks, PartitionKey
 from penstock.flow.write.pool import PoolLimits
 from penstock.job.spec import NewColumnPolicy
 from penstock.logs.log import Batch, Log, Partition, Piece, Slice
-from penstock.staging.batch_job import BatchJob, Records
-from penstock.staging.policies import stopping_nothing
+from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Shares, check_conserved
 from penstock.tables.export.ledger.routing import Routing, parse_routing
 from penstock.tables.export.ledger.state import Cause

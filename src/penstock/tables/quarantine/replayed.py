@@ -24,7 +24,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import owner_tag, replayed_name
 from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of
 from penstock.lake.delta.active_files import ActiveFile
-from penstock.lake.delta.keys import replay_key, total_key
+from penstock.lake.delta.keys import field_key, replay_key
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_of, placed
 from penstock.lake.delta.table import Change, Table
@@ -100,7 +100,7 @@ def run_change(
 ) -> Change:
     """The commit that brings the files of a run into a table, with its number and what it adds to the counts."""
     check_staged(table.storage(), files)
-    keys = {total_key(table.job, each, "replayed"): count for each, count in rows.items()}
+    keys = {field_key(table.job, each, "replayed"): count for each, count in rows.items()}
     totals = {key: (table.transaction(key) or 0) + count for key, count in keys.items()}
     return Change([table.add_action(each) for each in files], {replay_key(table.job): number, **totals}, metadata)
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 from deltalake import write_deltalake
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.lake.delta.place import TablePlace
+from penstock.lake.delta.schema import TablePlace
 from penstock.lake.delta.table import open_table
 from penstock.tables.quarantine.rows import find_rows, list_rows
 

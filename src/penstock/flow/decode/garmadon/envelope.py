@@ -86,10 +86,7 @@ def _frames(
 
 
 def _parts(
-    values: pa.Array,
-    frames: npt.NDArray[np.void],
-    starts: npt.NDArray[np.int64],
-    lengths: npt.NDArray[np.int64],
+    values: pa.Array, frames: npt.NDArray[np.void], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> tuple[pa.Array, pa.Array]:
     """Headers and bodies."""
     count = len(values)

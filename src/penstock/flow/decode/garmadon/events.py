@@ -22,17 +22,9 @@ from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import open_records
 from penstock.flow.decode.protobuf.columns import Defaults
 from penstock.flow.decode.protobuf.reader import MessageReader, Reading, decode_values
-from penstock.flow.decode.protobuf.rows import check_fields, message_reader
+from penstock.flow.decode.protobuf.rows import message_reader
 from penstock.flow.rows import Decoded
-from penstock.job.messages import (
-    ENVELOPE_TIME,
-    HEAP_SCHEMA,
-    find_message,
-    garmadon_schema,
-    is_file_system,
-    is_heap,
-    message_schema,
-)
+from penstock.job.messages import ENVELOPE_TIME, HEAP_SCHEMA, find_message, is_file_system, is_heap, message_schema
 from penstock.job.spec import MessageName, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
@@ -60,14 +52,14 @@ class GarmadonDecoder:
         return decode_values(batch, records, self._read)
 
     def _read(self, values: pa.Array) -> Reading:
-        readers = _readers(
+        header_reader, body_reader = _readers(
             self.schema, self.descriptors, self.header, self.body, self.defaults, tuple(self.uri_names.items())
         )
         envelopes = open_envelopes(values)
         # A process sends the same header with each of its events: every different one is read once.
         coded = envelopes.headers.dictionary_encode()
-        headers = readers.header.read(coded.dictionary)
-        bodies = readers.body.read(envelopes.bodies)
+        headers = header_reader.read(coded.dictionary)
+        bodies = body_reader.read(envelopes.bodies)
         header_of = _places(headers, len(coded.dictionary))[coded.indices.to_numpy()]
         body_of = _places(bodies, len(envelopes.bodies))
         whole = (header_of >= 0) & (body_of >= 0)
@@ -83,17 +75,6 @@ class GarmadonDecoder:
         return Reading(columns, numbers, errors)
 
 
-def check_garmadon(schema: pa.Schema, descriptors: bytes, header: MessageName, body: MessageName) -> None:
-    """Raise `UserError` unless header, body and envelope can give the schema."""
-    check_fields(schema, garmadon_schema(descriptors, header, body), body)
-
-
-@dataclass(frozen=True, slots=True)
-class _Readers:
-    header: MessageReader
-    body: MessageReader
-
-
 @lru_cache(maxsize=_READERS_KEPT_MAX)
 def _readers(
     schema: pa.Schema,
@@ -102,14 +83,13 @@ def _readers(
     body: MessageName,
     defaults: Defaults,
     uri_names: tuple[tuple[str, str], ...],
-) -> _Readers:
+) -> tuple[MessageReader, MessageReader]:
+    """Of the header and of the body."""
     in_header = frozenset(message_schema(descriptors, header).names)
     of_header = pa.schema([each for each in schema if each.name in in_header])
     of_body = pa.schema([each for each in schema if each.name not in in_header and each.name != ENVELOPE_TIME])
-    return _Readers(
-        message_reader("header", descriptors, header, of_header, defaults),
-        _body_reader(descriptors, body, of_body, defaults, dict(uri_names)),
-    )
+    in_body = _body_reader(descriptors, body, of_body, defaults, dict(uri_names))
+    return message_reader("header", descriptors, header, of_header, defaults), in_body
 
 
 def _body_reader(

@@ -13,11 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import Message
 
-from penstock.flow.decode.protobuf.columns import ColumnReader, Defaults, column_readers, read_columns
+from penstock.flow.decode.protobuf.columns import Defaults, column_readers, read_columns
 from penstock.flow.decode.protobuf.reader import MessageReader
-from penstock.flow.decode.protobuf.wire import WireReader, wire_reader
+from penstock.flow.decode.protobuf.wire import wire_reader
 from penstock.job.messages import FILE_SYSTEM_FIELDS
 
 _SOURCE, _TARGET, _URI = FILE_SYSTEM_FIELDS
@@ -30,15 +29,11 @@ def file_system_reader(
     """The reader of those fields of an access that the schema names."""
     names = [*schema.names, *(name for name in FILE_SYSTEM_FIELDS if name not in schema.names)]
     by_name = column_readers(body, defaults, names)
-    columns = _Columns(schema.names, names, uri_names)
+    readers = {name: by_name[name] for name in names}
+    written = partial(_written, schema.names, names, uri_names)
     wire = wire_reader(body, names, defaults)
-    return MessageReader(
-        "body",
-        body,
-        schema,
-        partial(columns.of_messages, {name: by_name[name] for name in names}),
-        partial(columns.of_wire, wire) if wire else None,
-    )
+    fast = None if wire is None else lambda values: written(wire.read(values))
+    return MessageReader("body", body, schema, lambda messages: written(read_columns(readers, messages)), fast)
 
 
 def uniform_uri(uri: str, names: Mapping[str, str]) -> str:
@@ -50,29 +45,17 @@ def uniform_uri(uri: str, names: Mapping[str, str]) -> str:
     return f"{scheme}://{names.get(cluster, cluster)}"
 
 
-class _Columns:
-    """Turns the columns `names` as they were sent into the columns `wanted` as they are written."""
-
-    def __init__(self, wanted: Sequence[str], names: Sequence[str], uri_names: Mapping[str, str]) -> None:
-        self._wanted = wanted
-        self._names = names
-        self._uri_names = uri_names
-
-    def of_messages(self, readers: Mapping[str, ColumnReader], messages: Sequence[Message]) -> list[pa.Array]:
-        return self._written(read_columns(readers, messages))
-
-    def of_wire(self, reader: WireReader, values: pa.Array) -> list[pa.Array]:
-        return self._written(reader.read(values))
-
-    def _written(self, sent: Sequence[pa.Array]) -> list[pa.Array]:
-        arrays = dict(zip(self._names, sent, strict=True))
-        uris = pc.fill_null(arrays[_URI], "").dictionary_encode()
-        source = _cut(arrays[_SOURCE], uris)
-        arrays[_SOURCE] = pc.if_else(pc.equal(pc.binary_length(source), 0), arrays[_SOURCE], source)
-        arrays[_TARGET] = _cut(pc.fill_null(arrays[_TARGET], ""), uris)
-        uniform = [uniform_uri(uri, self._uri_names) for uri in uris.dictionary.to_pylist()]
-        arrays[_URI] = _decoded(uris, uniform)
-        return [arrays[name] for name in self._wanted]
+def _written(
+    wanted: Sequence[str], names: Sequence[str], uri_names: Mapping[str, str], sent: Sequence[pa.Array]
+) -> list[pa.Array]:
+    """The columns `wanted` as they are written, of the columns `names` as they were sent."""
+    arrays = dict(zip(names, sent, strict=True))
+    uris = pc.fill_null(arrays[_URI], "").dictionary_encode()
+    source = _cut(arrays[_SOURCE], uris)
+    arrays[_SOURCE] = pc.if_else(pc.equal(pc.binary_length(source), 0), arrays[_SOURCE], source)
+    arrays[_TARGET] = _cut(pc.fill_null(arrays[_TARGET], ""), uris)
+    arrays[_URI] = _decoded(uris, [uniform_uri(uri, uri_names) for uri in uris.dictionary.to_pylist()])
+    return [arrays[name] for name in wanted]
 
 
 def _cut(paths: pa.Array, uris: pa.DictionaryArray) -> pa.Array:

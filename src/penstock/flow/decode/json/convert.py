@@ -15,16 +15,7 @@ from penstock.errors import UserError
 from penstock.flow.decode.json.times import UTC_MICROS, timestamps
 from penstock.job.schema import job_type_name
 
-_PLAIN = (
-    pa.string(),
-    pa.bool_(),
-    pa.int8(),
-    pa.int16(),
-    pa.int32(),
-    pa.int64(),
-    pa.float32(),
-    pa.float64(),
-)
+_PLAIN = (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 
 _DECIMAL_DIGITS_MAX = 38
@@ -46,8 +37,7 @@ def check_schema(schema: pa.Schema) -> None:
 
 def _check_type(path: str, kind: pa.DataType) -> None:
     if pa.types.is_struct(kind) and kind.num_fields:
-        for index in range(kind.num_fields):
-            child = kind.field(index)
+        for child in kind:
             _check_type(f"{path}.{child.name}", child.type)
     elif pa.types.is_list(kind):
         _check_type(f"{path}[]", kind.value_type)
@@ -59,9 +49,7 @@ def _check_type(path: str, kind: pa.DataType) -> None:
 
 def has_map(kind: pa.DataType) -> bool:
     """Whether the type is or holds a map, which Arrow's JSON reader does not know."""
-    if pa.types.is_struct(kind):
-        return any(has_map(kind.field(index).type) for index in range(kind.num_fields))
-    return pa.types.is_map(kind) or (pa.types.is_list(kind) and has_map(kind.value_type))
+    return _holds(kind, pa.types.is_map)
 
 
 def read_type(kind: pa.DataType) -> pa.DataType:
@@ -87,8 +75,7 @@ def _wide_scale(kind: pa.DataType) -> int:
 
 def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> pa.DataType:
     if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        return pa.struct([pa.field(field.name, _with_leaves(field.type, scale_of)) for field in fields])
+        return pa.struct([pa.field(each.name, _with_leaves(each.type, scale_of)) for each in kind])
     if pa.types.is_list(kind):
         return pa.list_(_with_leaves(kind.value_type, scale_of))
     if pa.types.is_decimal(kind):
@@ -98,9 +85,13 @@ def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> p
 
 def may_be_infinite(kind: pa.DataType) -> bool:
     """Whether a value of the type has a number that can be infinite, at any depth."""
+    return _holds(kind, pa.types.is_floating)
+
+
+def _holds(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
     if pa.types.is_struct(kind):
-        return any(may_be_infinite(kind.field(index).type) for index in range(kind.num_fields))
-    return pa.types.is_floating(kind) or (pa.types.is_list(kind) and may_be_infinite(kind.value_type))
+        return any(_holds(each.type, is_one) for each in kind)
+    return is_one(kind) or (pa.types.is_list(kind) and _holds(kind.value_type, is_one))
 
 
 def has_infinite(array: pa.Array) -> bool:
@@ -120,9 +111,8 @@ def fit(array: pa.Array, kind: pa.DataType, mark: Mark | None = None) -> pa.Arra
     if array.type == kind:
         return array
     if pa.types.is_struct(kind):
-        fields = [kind.field(index) for index in range(kind.num_fields)]
-        children = [fit(array.field(field.name), field.type, mark) for field in fields]
-        return pa.StructArray.from_arrays(children, fields=fields, mask=_null_mask(array))
+        children = [fit(array.field(each.name), each.type, mark) for each in kind]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=_null_mask(array))
     if pa.types.is_list(kind):
         items = fit(array.values, kind.value_type, _mark_lists(array, mark))
         return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=_null_mask(array))

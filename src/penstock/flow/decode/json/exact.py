@@ -24,17 +24,8 @@ _TEXTS_KEPT_MAX = 256
 _TEXT_BYTES_KEPT_MAX = 64
 """Of values that are remembered, for each field."""
 _CUT_OFF = "Input data was truncated"
-_FOUND = {
-    f"Expected `object`, got `{kind}`": found
-    for kind, found in [
-        ("array", "array"),
-        ("bool", "boolean"),
-        ("float", "number"),
-        ("int", "number"),
-        ("null", "null"),
-        ("str", "string"),
-    ]
-}
+_KINDS = {"array": "array", "bool": "boolean", "float": "number", "int": "number", "null": "null", "str": "string"}
+_FOUND = {f"Expected `object`, got `{kind}`": found for kind, found in _KINDS.items()}
 """Its words for records that are no objects, and ours."""
 
 _ReadMembers = Callable[[JsonObject], list[Value]]
@@ -199,7 +190,7 @@ def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]
 
 def _reader(kind: pa.DataType, known_only: bool) -> Read:
     if pa.types.is_struct(kind):
-        return _struct_reader([kind.field(index) for index in range(kind.num_fields)], known_only)
+        return _struct_reader(list(kind), known_only)
     if pa.types.is_list(kind):
         return _list_reader(_reader(kind.value_type, known_only))
     if pa.types.is_map(kind):

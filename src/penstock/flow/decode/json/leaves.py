@@ -158,18 +158,6 @@ def _decimal_reader(kind: pa.DataType) -> Read:
     return read
 
 
-def _timestamp(value: Any) -> Value:
-    return timestamp_micros(_text(value))
-
-
-def _date(value: Any) -> Value:
-    return day_number(_text(value))
-
-
-def _binary(value: Any) -> Value:
-    return base64.b64decode(_text(value), validate=True)
-
-
 _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Read]], ...] = (
     (pa.types.is_string, lambda _: _text),
     (ANY_TEXT.equals, lambda _: _any_text),
@@ -178,7 +166,7 @@ _READERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], Rea
     (pa.types.is_float64, lambda _: _double),
     (pa.types.is_float32, _float_reader),
     (pa.types.is_decimal, _decimal_reader),
-    (pa.types.is_timestamp, lambda _: _timestamp),
-    (pa.types.is_date32, lambda _: _date),
-    (pa.types.is_binary, lambda _: _binary),
+    (pa.types.is_timestamp, lambda _: lambda value: timestamp_micros(_text(value))),
+    (pa.types.is_date32, lambda _: lambda value: day_number(_text(value))),
+    (pa.types.is_binary, lambda _: lambda value: base64.b64decode(_text(value), validate=True)),
 )

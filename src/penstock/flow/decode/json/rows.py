@@ -159,8 +159,10 @@ class JsonDecoder:
             return error
         self._caution = replace(self._caution, long_decimals=bool(misfits))
         harvest.add(parsed.columns, np.delete(piece.rows, list(misfits)))
-        new_fields = parsed.new_fields
-        harvest.new_fields.append(self._new_fields_singly(piece.without(misfits)) if new_fields is None else new_fields)
+        if parsed.new_fields is not None:
+            harvest.new_fields.append(parsed.new_fields)
+        else:
+            harvest.new_fields += [self._new_fields(members_of(each)) for each in piece.without(misfits).each()]
         self._judge(piece, misfits, harvest)
         return None
 
@@ -214,9 +216,6 @@ class JsonDecoder:
                 hint="add the field to the schema, or set on.new_column to add, ignore or quarantine",
             )
         harvest.errors[row] = str(misfit)
-
-    def _new_fields_singly(self, piece: Piece) -> NewFields:
-        return merged(self._new_fields(members_of(record)) for record in piece.each())
 
     def _new_fields(self, members: JsonObject) -> NewFields:
         found: NewFields = {}

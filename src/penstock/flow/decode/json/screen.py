@@ -178,7 +178,7 @@ def _struct(fields: Sequence[pa.Field], known_only: bool) -> type[msgspec.Struct
 
 def _kind(kind: pa.DataType, known_only: bool) -> Any:
     if pa.types.is_struct(kind):
-        return _struct([kind.field(index) for index in range(kind.num_fields)], known_only)
+        return _struct(list(kind), known_only)
     if pa.types.is_list(kind):
         return list[_kind(kind.value_type, known_only) | None]  # type: ignore[misc]
     if pa.types.is_integer(kind):

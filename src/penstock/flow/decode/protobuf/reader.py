@@ -40,12 +40,7 @@ class MessageReader:
     """Reads messages of one kind; `what` is the part of a record that holds them."""
 
     def __init__(
-        self,
-        what: str,
-        message: Descriptor,
-        schema: pa.Schema,
-        columns: ReadColumns,
-        fast: ReadWire | None = None,
+        self, what: str, message: Descriptor, schema: pa.Schema, columns: ReadColumns, fast: ReadWire | None = None
     ) -> None:
         self._what = what
         self._name = message.full_name

@@ -13,7 +13,7 @@ from penstock.flow.decode.protobuf.columns import Defaults, column_readers, read
 from penstock.flow.decode.protobuf.reader import MessageReader, decode_values
 from penstock.flow.decode.protobuf.wire import wire_reader
 from penstock.flow.rows import Decoded
-from penstock.job.messages import find_message, message_schema
+from penstock.job.messages import find_message
 from penstock.job.schema import job_type_name
 from penstock.job.spec import MessageName, TombstonePolicy, Wrapping
 
@@ -61,8 +61,3 @@ def check_fields(schema: pa.Schema, offered: pa.Schema, message: MessageName) ->
                 f"the field {field.name} of the message {message.name} is {job_type_name(found)}, "
                 f"not {job_type_name(field.type)}"
             )
-
-
-def check_protobuf(schema: pa.Schema, descriptors: bytes, message: MessageName) -> None:
-    """Raise `UserError` unless the message can give the schema."""
-    check_fields(schema, message_schema(descriptors, message), message)

@@ -69,7 +69,7 @@ class WireReader:
             rows = cursor.rows_at(field)
             wanted = field.descriptor.name in self._names
             if field.wire == _BYTES:
-                starts, lengths = cursor.texts(rows, field)
+                starts, lengths = cursor.texts(rows)
                 if wanted:
                     arrays[field.descriptor.name] = self._text(field.descriptor, cursor, rows, starts, lengths)
             else:
@@ -196,7 +196,7 @@ class _Cursor:
         self._move(rows, at + 4)
         return words & np.uint64(0xFFFFFFFF)
 
-    def texts(self, rows: _Rows, field: _Field) -> tuple[_Positions, _Positions]:
+    def texts(self, rows: _Rows) -> tuple[_Positions, _Positions]:
         """Where the bytes of each message that has the field begin, and how many there are."""
         lengths = self._varints(rows, rows.of(self._at))
         if (lengths > np.uint64(len(self._bytes))).any():

@@ -9,7 +9,7 @@ from typing import assert_never
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
-from penstock.lake.proposal import FencePart, Refusal, StartPart
+from penstock.lake.proposal import FencePart, Refusal, StartPart, split
 from penstock.lake.state import Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.ledger.entry import (
@@ -78,11 +78,8 @@ LedgerPart = StartPart | FencePart | RoutedPart
 
 def check(parts: Iterable[LedgerPart], state: LedgerState) -> tuple[tuple[LedgerPart, ...], tuple[Refusal, ...]]:
     """Split a proposal into what the ledger takes in this state and what it refuses, partition by partition."""
-    judged = [(part, _refusal(part, state.of(part.partition))) for part in parts]
-    return (
-        tuple(part for part, reason in judged if reason is None),
-        tuple(Refusal(part.partition, reason) for part, reason in judged if reason is not None),
-    )
+    checked = split(parts, lambda part: _refusal(part, state.of(part.partition)))
+    return checked.accepted, checked.refused
 
 
 def _refusal(part: LedgerPart, here: RoutedPartition) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from penstock.lake.delta.reading import state_of
+from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import Storage
 from penstock.proof.footers import NAMES_SHOWN_MAX, examine, told

@@ -1,18 +1,27 @@
-"""Every app transaction of a Delta table, read from its log: the library answers only for names that one knows."""
+"""What is read from the log files of a Delta table themselves, because the library does not tell it.
+
+Of app transactions it answers only for names that one knows, of removals only for those that the clock has passed.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
+from datetime import timedelta
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from penstock.errors import TransientError
 from penstock.lake.storage import NotFoundError, Storage
 
-_LOG = "_delta_log"
+LOG_FOLDER = "_delta_log/"
+CLOCK_AHEAD_MAX = timedelta(hours=1)
+"""By how much the clock of another writer may be ahead of ours."""
+
+_ENTRY = re.compile(r"\d{20}\.json")
 _CHECKPOINT = re.compile(
     r"(?P<version>\d{20})\.checkpoint\.(?:(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|parquet"
     r"|(?P<unique>[0-9a-fA-F-]{36})\.(?:parquet|json))"
@@ -26,7 +35,7 @@ def app_transactions(storage: Storage, version: int) -> dict[str, int]:
     found: dict[str, int] = {}
     try:
         for name in [*files, *entries]:
-            for action in _actions(storage, f"{_LOG}/{name}"):
+            for action in _actions(storage, f"{LOG_FOLDER}{name}"):
                 found[action["appId"]] = int(action["version"])
     except NotFoundError as error:
         raise TransientError(f"the log of {storage.url} was cleaned while it was read", hint="try again") from error
@@ -36,24 +45,21 @@ def app_transactions(storage: Storage, version: int) -> dict[str, int]:
 def _hinted_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]] | None:
     """The checkpoint that the log's own hint names, without listing a long log; None if it does not help."""
     try:
-        hint = json.loads(storage.read(f"{_LOG}/_last_checkpoint"))
+        hint = json.loads(storage.read(f"{LOG_FOLDER}_last_checkpoint"))
         base = int(hint["version"])
     except (NotFoundError, ValueError, KeyError, TypeError):
         return None
     name = f"{base:020d}.checkpoint.parquet"
-    if base > version or hint.get("parts") or hint.get("v2Checkpoint") or not storage.exists(f"{_LOG}/{name}"):
+    if base > version or hint.get("parts") or hint.get("v2Checkpoint") or not storage.exists(f"{LOG_FOLDER}{name}"):
         return None
     return base, [name]
 
 
 def _listed_checkpoint(storage: Storage, version: int) -> tuple[int, list[str]]:
-    return _newest_checkpoint([entry.path.rsplit("/", 1)[-1] for entry in storage.list(_LOG)], version)
-
-
-def _newest_checkpoint(names: list[str], version: int) -> tuple[int, list[str]]:
     """The version and the files of the newest checkpoint that is whole; version -1 if there is none."""
     by_version: dict[int, dict[str, list[str]]] = {}
-    for name in names:
+    for entry in storage.list(LOG_FOLDER):
+        name = entry.path.rsplit("/", 1)[-1]
         found = _CHECKPOINT.fullmatch(name)
         if found is not None and int(found["version"]) <= version:
             # A multi-part checkpoint counts only with all of its parts; others are whole by themselves.
@@ -77,3 +83,26 @@ def _actions(storage: Storage, path: str) -> Iterator[dict[str, Any]]:
     if "txn" in file.schema_arrow.names:
         for batch in file.iter_batches(columns=["txn.appId", "txn.version"], use_threads=False):
             yield from (action for action in batch.column("txn").drop_null().to_pylist() if action["appId"] is not None)
+
+
+def recently_removed(storage: Storage, paths: Set[str]) -> frozenset[str]:
+    """Which of `paths` the log's newest entries remove; the store's own times decide which entries are new."""
+    if not paths:
+        return frozenset()
+    entries = [each for each in storage.list(LOG_FOLDER) if _ENTRY.fullmatch(each.path.removeprefix(LOG_FOLDER))]
+    newest = max((each.modified_at for each in entries), default=None)
+    removed: set[str] = set()
+    for each in entries:
+        if newest is not None and each.modified_at >= newest - CLOCK_AHEAD_MAX:
+            removed |= _removed_by(storage, each.path)
+    return frozenset(removed & paths)
+
+
+def _removed_by(storage: Storage, entry: str) -> set[str]:
+    try:
+        lines = storage.read(entry).splitlines()
+    except NotFoundError:
+        # Expired since the listing; only old entries expire.
+        return set()
+    actions = (json.loads(line) for line in lines if b'"remove"' in line)
+    return {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
