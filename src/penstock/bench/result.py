@@ -24,11 +24,7 @@ class BenchResult:
             "bench": self.bench,
             "records": self.records,
             "penstock": {"wall_s": self.penstock.wall_s, "cpu_s": self.penstock.cpu_s},
-            "baseline": {
-                "name": self.baseline_name,
-                "wall_s": self.baseline.wall_s,
-                "cpu_s": self.baseline.cpu_s,
-            },
+            "baseline": {"name": self.baseline_name, "wall_s": self.baseline.wall_s, "cpu_s": self.baseline.cpu_s},
             "ratio_wall": round(self.baseline.wall_s / self.penstock.wall_s, 2),
             "ratio_cpu": round(self.baseline.cpu_s / self.penstock.cpu_s, 2),
             **self.extra,

@@ -102,9 +102,7 @@ def replay_(
 
 @app.command("discard")
 def discard_(
-    job: Job,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    json: Json = False,
+    job: Job, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, json: Json = False
 ) -> None:
     """Remove the job's records from its quarantine for good, in one commit; the table itself is not touched.
 

@@ -84,11 +84,7 @@ def produce_sample(
 
 
 def produce_values(
-    bootstrap: str,
-    topic: str,
-    values: Iterable[bytes],
-    partitions: int,
-    progress: Callable[[int], None] | None = None,
+    bootstrap: str, topic: str, values: Iterable[bytes], partitions: int, progress: Callable[[int], None] | None = None
 ) -> None:
     """Spread values over the partitions in turn and wait until the broker has all of them."""
     producer = Producer(

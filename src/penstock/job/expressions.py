@@ -85,11 +85,7 @@ class _Arity:
     most: int | None
 
 
-_ARITIES: dict[FunctionName, _Arity] = {
-    "substr": _Arity(3, 3),
-    "coalesce": _Arity(2, None),
-    "concat": _Arity(1, None),
-}
+_ARITIES: dict[FunctionName, _Arity] = {"substr": _Arity(3, 3), "coalesce": _Arity(2, None), "concat": _Arity(1, None)}
 """Of the functions that take other than one argument."""
 
 _TOKEN = re.compile(

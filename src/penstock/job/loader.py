@@ -24,14 +24,7 @@ from penstock.job.checks.table import (
 from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
 from penstock.job.sections.kind_section import AnyKindSection, Parts, Reading, file_model
-from penstock.job.sections.models import (
-    FlushSection,
-    JobFile,
-    KafkaSection,
-    SecuritySection,
-    TableSection,
-    read_border,
-)
+from penstock.job.sections.models import FlushSection, JobFile, KafkaSection, SecuritySection, TableSection, read_border
 from penstock.job.sections.section import filled, stated
 from penstock.job.spec import (
     ClaimsSpec,

@@ -29,11 +29,7 @@ from penstock.proof.offsets.verdicts import (
 from penstock.proof.sources import Depth, Progress, Sources, Subject
 
 _OF_QUARANTINE = frozenset(
-    {
-        ViolationKind.TWICE_IN_QUARANTINE,
-        ViolationKind.BEFORE_ORIGIN,
-        ViolationKind.BEYOND_POSITION,
-    }
+    {ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION}
 )
 """What can be wrong with the rows of the quarantine alone."""
 
