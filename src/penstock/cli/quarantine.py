@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.maintenance.opening import environment
+from penstock.cli.maintenance import environment
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec

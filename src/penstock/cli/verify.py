@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from pathlib import Path
+from contextlib import closing
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
-from penstock.tables.registry import load_job
+from penstock.cli.maintenance import Job, Json, environment, tell
+from penstock.logs.registry import open_log
+from penstock.tables.registry import kind_of, load_job
 from penstock.verify import Check, Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
@@ -29,8 +30,8 @@ PROGRESS_STEPS = 20
 
 
 def verify(
-    job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    job: Job,
+    json: Json = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Make the lost ledger of a table again from its files, if they prove it.")
@@ -55,7 +56,10 @@ def verify(
     """
     spec = load_job(job)
     if rebuild:
-        if not rebuild_ledger(spec, json):
+        with closing(open_log(spec)) as log:
+            rebuilt = kind_of(spec).rebuild(spec, log, environment())
+        tell(spec.name, rebuilt, json)
+        if not rebuilt.ok:
             raise typer.Exit(EXIT_FAILED)
         return
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
