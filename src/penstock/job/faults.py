@@ -59,6 +59,15 @@ class Fault:
         }
 
 
+class RefusedError(ValueError):
+    """A text or value that cannot be what its key asks for; whoever knows the key makes a finding of it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
 class JobFileError(UserError):
     """All faults of a job file together, in the order of the file."""
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
 from penstock.job.spec import Secret
 
 NESTING_MAX = 32
@@ -69,13 +69,8 @@ _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
-class TypeTextError(ValueError):
+class TypeTextError(RefusedError):
     """A text that names no type."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Finding]]:
