@@ -136,20 +136,24 @@ def _slices_fault(
     if state.origin is None or state.position is None or not slices:
         return None
     if slices[0].start < state.origin:
-        return _at(partition, slices[0].start, ViolationKind.BEFORE_ORIGIN), f"a slice starts before {state.origin}"
+        return violation_at(
+            partition, slices[0].start, ViolationKind.BEFORE_ORIGIN
+        ), f"a slice starts before {state.origin}"
     for one, other in pairwise(slices):
         if one.end < other.start:
             text = f"no slice holds [{one.end}, {other.start}), before version {other.version}"
-            return _at(partition, one.end, ViolationKind.HOLE), text
+            return violation_at(partition, one.end, ViolationKind.HOLE), text
         if one.end > other.start:
             text = f"versions {one.version} and {other.version} both hold [{other.start}, {min(one.end, other.end)})"
-            return _at(partition, other.start, ViolationKind.OVERLAP), text
+            return violation_at(partition, other.start, ViolationKind.OVERLAP), text
     newest = slices[-1].end
     if newest < state.position:
-        return _at(partition, newest, ViolationKind.HOLE), f"slices end at {newest}, the position is {state.position}"
+        return violation_at(
+            partition, newest, ViolationKind.HOLE
+        ), f"slices end at {newest}, the position is {state.position}"
     if newest > state.position:
         text = f"slices end at {newest}, the position is {state.position}"
-        return _at(partition, state.position, ViolationKind.BEYOND_POSITION), text
+        return violation_at(partition, state.position, ViolationKind.BEYOND_POSITION), text
     return _counts_fault(partition, state, slices)
 
 
@@ -177,10 +181,6 @@ def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
 
 def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
     return state.position == state.origin if not slices else slices[0].start == state.origin
-
-
-def _at(partition: Partition, offset: int, kind: ViolationKind) -> Violation:
-    return violation_at(partition, offset, kind)
 
 
 def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:

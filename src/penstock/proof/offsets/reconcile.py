@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -10,17 +11,18 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.proof import unproven
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest
+from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
 from penstock.proof.offsets.pool import Placed, reconcile_pool
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
 from penstock.proof.offsets.scan_passes import Pass, passes
-from penstock.proof.offsets.tally import Tally
 from penstock.proof.offsets.verdicts import (
     NO_OFFSETS,
     Held,
     Leave,
     LogCounts,
     LogOffsets,
+    Reconciled,
     held_violations,
     quarantine_violations,
     reconcile,
@@ -34,6 +36,34 @@ _OF_QUARANTINE = frozenset(
 """What can be wrong with the rows of the quarantine alone."""
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What the parts of one partition have shown so far; the counts are those of its spans."""
+
+    spans: tuple[Span, ...]
+    held_counts: list[int] = field(init=False)
+    log_counts: list[int] = field(init=False)
+    quarantine_counts: list[int] = field(init=False)
+    violations: list[Violation] = field(default_factory=list)
+    log_violations: list[Violation] = field(default_factory=list)
+    log_first: int = 0
+
+    def __post_init__(self) -> None:
+        self.held_counts, self.log_counts, self.quarantine_counts = ([0] * len(self.spans) for _ in range(3))
+
+    def add(self, found: Reconciled) -> None:
+        self.violations += found.violations
+        self.log_violations += found.log_violations
+        self.held_counts = _sums(self.held_counts, found.held_counts)
+        self.log_counts = _sums(self.log_counts, found.log_counts)
+        self.quarantine_counts = _sums(self.quarantine_counts, found.quarantine_counts)
+
+    @property
+    def lacking(self) -> int:
+        """How many rows are missing over all spans."""
+        return sum(max(0, span.held_min - count) for span, count in zip(self.spans, self.held_counts, strict=True))
+
+
 class Reconciliation:
     """Reads every part once and keeps only what its comparison left."""
 
@@ -42,7 +72,7 @@ class Reconciliation:
         self._subject = subject
         self._sources = sources
         self._progress = progress
-        self._tallies = {each: Tally(spans) for each, spans in sorted(subject.spans.items())}
+        self._tallies = {each: _Tally(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
         self._types, self._quarantine = self._open_scans()
         self._strangers: list[Violation] = []
@@ -185,7 +215,7 @@ class Reconciliation:
             self._strangers.append(scanned.stranger)
         return scanned
 
-    def _placed(self) -> list[tuple[Partition, Tally]]:
+    def _placed(self) -> list[tuple[Partition, _Tally]]:
         """The partitions whose rows can be told from those of other jobs."""
         shared = self._subject.incarnations.shared_topic_ids
         return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
@@ -268,3 +298,7 @@ def _all(parts: Sequence[pl.Series]) -> pl.Series:
 def _by_pool(scanned: Sequence[Scanned]) -> dict[PoolKey, pl.Series]:
     keys = {key for each in scanned for key in each.pooled}
     return {key: _all([each.pooled[key] for each in scanned if key in each.pooled]) for key in keys}
+
+
+def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]

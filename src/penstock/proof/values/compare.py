@@ -31,6 +31,9 @@ OFFSETS_PER_PASS_MAX = 1_000_000
 BLOCK_RECORDS = 250
 """A sample is made of blocks of neighbouring records: each costs a consumer of its own."""
 
+Extents = Mapping[Partition, tuple[int, int]]
+"""Per partition, the offsets `[lo, hi)` that can be compared."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowValues:
@@ -58,7 +61,10 @@ def check_values(sources: ValueSources) -> Check:
     ranges, open_questions = _comparable(sources)
     compared = Compared()
     try:
-        open_questions += _compared(sources, ranges, sample, compared)
+        if sources.held.columns is None:
+            open_questions += _compare_slices(sources, ranges, compared)
+        else:
+            _compare_places(sources, sources.held.columns, ranges, compared)
     except (pa.ArrowException, OSError) as error:
         return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
     if compared.unplaced:
@@ -84,15 +90,6 @@ def check_values(sources: ValueSources) -> Check:
     )
 
 
-def _compared(
-    sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
-) -> list[Unproven]:
-    if sources.held.columns is None:
-        return _compare_slices(sources, ranges, sample, compared)
-    _compare_places(sources, sources.held.columns, ranges, sample, compared)
-    return []
-
-
 def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]], list[Unproven]]:
     """The offsets of each partition that the log still has, and why others cannot be compared."""
     ranges: dict[Partition, tuple[int, int]] = {}
@@ -114,17 +111,11 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
     return ranges, found
 
 
-def _compare_places(
-    sources: ValueSources,
-    columns: OriginColumns,
-    ranges: Mapping[Partition, tuple[int, int]],
-    sample: Sample,
-    compared: Compared,
-) -> None:
-    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
+def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Extents, compared: Compared) -> None:
+    sample, quarantine = sources.asked.sample, _quarantine_side(sources)
     values = PlacedValues(
-        ValueSide(sources.rows.files, columns, owners),
-        _quarantine_side(sources),
+        ValueSide(sources.rows.files, columns, quarantine.owners),
+        quarantine,
         sources.asked.log,
         sources.rows.rewriter,
         _exact(sources, ranges),
@@ -137,12 +128,12 @@ def _compare_places(
         values.compare({each: Ranges(((part.lo, part.hi),)) for each, part in wanted.items()}, compared)
 
 
-def _exact(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> dict[str, bool]:
+def _exact(sources: ValueSources, ranges: Extents) -> dict[str, bool]:
     topics = {each.topic for each in ranges}
     return {each: sources.asked.log.compacted(each) is False for each in topics}
 
 
-def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict[Partition, Ranges]:
+def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
     """Blocks of offsets drawn over all partitions, in proportion to what they hold."""
     blocks = [
         (partition, start, min(hi, start + BLOCK_RECORDS))
@@ -157,9 +148,8 @@ def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict
     return {each: Ranges(tuple(bounds)) for each, bounds in found.items()}
 
 
-def _compare_slices(
-    sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
-) -> list[Unproven]:
+def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) -> list[Unproven]:
+    sample = sources.asked.sample
     cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
     quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
@@ -190,7 +180,7 @@ def _chosen(units: Sequence[Unit], sample: Sample) -> Sequence[Unit]:
     return chosen
 
 
-def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> list[tuple[Partition, Span]]:
+def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partition, Span]]:
     """The spans that the log still has as a whole."""
     return [
         (partition, span)
@@ -201,10 +191,6 @@ def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, i
 
 
 def _quarantine_side(sources: ValueSources) -> ValueSide:
-    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
-    return ValueSide(_quarantine_values(sources), QUARANTINE_COLUMNS, owners)
-
-
-def _quarantine_values(sources: ValueSources) -> list[ValueFile]:
     schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
-    return [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
+    files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
+    return ValueSide(files, QUARANTINE_COLUMNS, Owners.of(sources.asked.subject.incarnations, sources.job))
