@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 import psutil
 
@@ -22,18 +21,19 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
 
     def _watch(self) -> None:
         while True:
-            self.peak_bytes = max(self.peak_bytes, _tree_bytes())
+            self.peak_bytes = max(self.peak_bytes, tree_bytes())
             if self._over.wait(_LOOK_SECONDS):
                 return
 
 
-def _tree_bytes() -> int:
+def tree_bytes() -> int:
+    """Resident bytes of this process and all below it, now."""
     total = 0
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:

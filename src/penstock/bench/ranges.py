@@ -23,7 +23,7 @@ from penstock.claims.member.agent import Agent, CoordinationOptions
 from penstock.claims.member.membership import MemberOptions
 from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
-from penstock.embedded.sample import Sample, create_topic, produce_sample
+from penstock.embedded.sample import Sample, create_topic, produce_values, web_requests
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 
@@ -61,7 +61,7 @@ def bench_ranges(records: int, processes: int, rounds: int, say: Say) -> BenchRe
         Cluster.start(Path(folder) / "kafka") as cluster,
     ):
         create_topic(cluster.bootstrap, TOPIC, 1)
-        produce_sample(cluster.bootstrap, TOPIC, Sample(records), 1)
+        produce_values(cluster.bootstrap, TOPIC, web_requests(Sample(records)), 1)
         for number in range(1, rounds + 1):
             for count, spent in sides.items():
                 spent.append(_run(Path(folder), cluster.bootstrap, records, count))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-
-from penstock.embedded.sample import produce_values
 
 _NAMES = (
     *("fs", "gc", "heap", "container", "spark_stage", "spark_stage_state", "spark_executor", "spark_task"),
@@ -61,13 +59,6 @@ def _event(rng: random.Random, name: str, at: datetime) -> bytes:
         f'"{name}_ratio": {rng.random():.6f}, "{name}_state": "state-{rng.randrange(8)}", '
         f'"{name}_ok": {"true" if rng.random() < 0.9 else "false"}}}'
     ).encode()
-
-
-def produce_events(
-    bootstrap: str, topic: str, sample: EventSample, partitions: int, progress: Callable[[int], None] | None = None
-) -> None:
-    """Spread the sample over the partitions in turn and wait until the broker has all of it."""
-    produce_values(bootstrap, topic, events(sample), partitions, progress)
 
 
 EXPORT_JOB = """\
