@@ -100,6 +100,11 @@ def shown(value: str) -> str:
     return f"'{cut}'"
 
 
+def unless_secret(value: str) -> str:
+    """A value as it is, or as `shown` hides it."""
+    return shown(value) if isinstance(value, Secret) else value
+
+
 def kind_of(value: object) -> str:
     """The kind of a value that came from YAML, in the words of a message."""
     match value:

@@ -22,4 +22,7 @@ RECORD_SCHEMA = pa.schema(
 )
 """A record as tasks get it from any log."""
 
+UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+"""A row of the table of unknown types: bytes as they came."""
+
 KAFKA_TYPES: dict[KafkaName, pa.DataType] = {name: RECORD_SCHEMA.field(name).type for name in KAFKA_NAMES}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, RefusedError
 from penstock.job.messages import message_schema
 from penstock.job.schema import parse_schema
-from penstock.job.sections.kind_section import AnyKindSection
+from penstock.job.sections.kind_section import AnyKindSection, Kinds
 from penstock.job.sections.models import DecodeSection, JobFile
 from penstock.job.sections.section import stated
 from penstock.job.spec import DecodeSpec, MessageName, Secret
@@ -37,7 +37,7 @@ _MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out
 
 
 def read_decode(
-    file: JobFile, document: Document, folder: Path, kind: AnyKindSection, kinds: Sequence[AnyKindSection]
+    file: JobFile, document: Document, folder: Path, kind: AnyKindSection, kinds: Kinds
 ) -> tuple[DecodeSpec | None, list[Finding]]:
     """The decoder as far as it can be told, with the descriptor set as bytes; empty where that cannot be read."""
     section = file.decode

@@ -17,20 +17,11 @@ _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
 OFFSET_MAX = 2**63 - 1
 
-CLIENT_NUMBERS = frozenset(
-    {
-        "connections.max.idle.ms",
-        "fetch.max.bytes",
-        "fetch.min.bytes",
-        "max.partition.fetch.bytes",
-        "metadata.max.age.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "socket.connection.setup.timeout.ms",
-    }
-)
+CLIENT_NUMBERS = frozenset({
+    "connections.max.idle.ms", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes", "metadata.max.age.ms",
+    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retry.backoff.max.ms", "retry.backoff.ms",
+    "socket.connection.setup.timeout.ms",
+})  # fmt: skip
 CLIENT_WORDS: dict[str, tuple[str, ...]] = {
     "check.crcs": ("true", "false"),
     "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from penstock.errors import UserError
-from penstock.job.faults import Finding, KeyPath, shown
+from penstock.job.faults import Finding, KeyPath, shown, unless_secret
 from penstock.job.sections.models import SparkSection, TableSection
-from penstock.job.spec import JobSpec, Secret, SparkSpec
+from penstock.job.spec import JobSpec, SparkSpec
 
 DEFAULT_MASTER = "local[*,4]"
 SET_BY_PENSTOCK: Mapping[str, str] = {"spark.sql.session.timeZone": "UTC"}
@@ -84,10 +84,10 @@ def refuse_unshared(job: JobSpec, master: str | None) -> None:
 def contradiction(spark: SparkSpec, other: SparkSpec) -> tuple[str, str, str] | None:
     """The first key that both state differently, with both values; a process has one Spark."""
     if spark.master and other.master and spark.master != other.master:
-        return "spark.master", _text(spark.master), _text(other.master)
+        return "spark.master", unless_secret(spark.master), unless_secret(other.master)
     for name, value in spark.conf.items():
         if name in other.conf and other.conf[name] != value:
-            return f"spark.conf.{name}", _text(value), _text(other.conf[name])
+            return f"spark.conf.{name}", unless_secret(value), unless_secret(other.conf[name])
     return None
 
 
@@ -107,7 +107,3 @@ def merged_spark(jobs: Sequence[JobSpec]) -> SparkSpec:
                 )
     master = next((job.spark.master for job in jobs if job.spark.master), None)
     return SparkSpec(master, {name: value for job in jobs for name, value in job.spark.conf.items()})
-
-
-def _text(value: str) -> str:
-    return shown(value) if isinstance(value, Secret) else value
