@@ -20,7 +20,6 @@ from penstock.proof.offsets.verdicts import (
     NO_OFFSETS,
     Held,
     Leave,
-    LogCounts,
     LogOffsets,
     Reconciled,
     held_violations,
@@ -167,8 +166,8 @@ class Reconciliation:
         violations: list[Violation] = []
         for partition in sorted(read):
             tally = self._tallies[partition]
-            counts = LogCounts(tuple(tally.log_counts), tally.log_first, self._exact.get(partition.topic, False))
-            violations += record_violations(partition, tally.spans, counts)
+            exact = self._exact.get(partition.topic, False)
+            violations += record_violations(partition, tally.spans, tally.log_counts, tally.log_first, exact)
         for partition, tally in self._placed():
             violations += [
                 each

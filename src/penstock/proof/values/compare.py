@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Partition
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof import unproven
 from penstock.proof.findings import Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import passes
-from penstock.proof.sources import Sample, Sources, ValueQuestion
+from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.files import Ranges, ValueFile
 from penstock.proof.values.log import RAW_NAMES
 from penstock.proof.values.places import PlacedValues
@@ -50,14 +50,18 @@ class ValueSources:
     """What values are compared of."""
 
     job: str
-    asked: ValueQuestion
+    subject: Subject
     held: Sources
+    log: Log
+    bounds: Mapping[Partition, Bounds]
+    """Of the log."""
+    sample: Sample
     rows: RowValues
 
 
 def check_values(sources: ValueSources) -> Check:
     """Whether rows are what their records give, and quarantined records what they are in the log."""
-    sample = sources.asked.sample
+    sample = sources.sample
     ranges, open_questions = _comparable(sources)
     compared = Compared()
     try:
@@ -94,14 +98,14 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
     """The offsets of each partition that the log still has, and why others cannot be compared."""
     ranges: dict[Partition, tuple[int, int]] = {}
     found: list[Unproven] = []
-    for partition, spans in sorted(sources.asked.subject.spans.items()):
+    for partition, spans in sorted(sources.subject.spans.items()):
         if not spans or spans[0].lo == spans[-1].hi:
             continue
-        bounds = sources.asked.bounds.get(partition)
+        bounds = sources.bounds.get(partition)
         if bounds is None:
             found.append(unproven.values_of_earlier_life(partition))
             continue
-        leave = sources.asked.subject.leaves.get(partition)
+        leave = sources.subject.leaves.get(partition)
         below = (leave.twice_below if leave else None) or 0
         lo, hi = max(spans[0].lo, bounds.first, below), min(spans[-1].hi, bounds.end)
         if lo < hi:
@@ -112,11 +116,11 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
 
 
 def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Extents, compared: Compared) -> None:
-    sample, quarantine = sources.asked.sample, _quarantine_side(sources)
+    sample, quarantine = sources.sample, _quarantine_side(sources)
     values = PlacedValues(
         ValueSide(sources.rows.files, columns, quarantine.owners),
         quarantine,
-        sources.asked.log,
+        sources.log,
         sources.rows.rewriter,
         _exact(sources, ranges),
         sources.rows.strict,
@@ -129,8 +133,7 @@ def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Exten
 
 
 def _exact(sources: ValueSources, ranges: Extents) -> dict[str, bool]:
-    topics = {each.topic for each in ranges}
-    return {each: sources.asked.log.compacted(each) is False for each in topics}
+    return {topic: sources.log.compacted(topic) is False for topic in {each.topic for each in ranges}}
 
 
 def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
@@ -149,21 +152,21 @@ def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
 
 
 def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) -> list[Unproven]:
-    sample = sources.asked.sample
-    cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
+    sample = sources.sample
+    cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
     quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
-    values = SummedValues(sources.asked.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
+    values = SummedValues(sources.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
     for unit in _chosen(cut.slices, sample):
         values.compare(unit, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):
         return []
     whole = all(
         each in ranges and ranges[each] == (spans[0].read_from, spans[-1].hi)
-        for each, spans in sources.asked.subject.spans.items()
+        for each, spans in sources.subject.spans.items()
         if spans and spans[0].lo < spans[-1].hi
     )
-    if cut.rest_is_mixed and (not whole or sources.asked.subject.incarnations.others):
+    if cut.rest_is_mixed and (not whole or sources.subject.incarnations.others):
         return [unproven.values_of_mixed_files(len(cut.rest.files))]
     values.compare(cut.rest, compared)
     return []
@@ -185,7 +188,7 @@ def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partitio
     return [
         (partition, span)
         for partition, (lo, hi) in ranges.items()
-        for span in sources.asked.subject.spans[partition]
+        for span in sources.subject.spans[partition]
         if lo <= span.read_from and span.hi <= hi
     ]
 
@@ -193,4 +196,4 @@ def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partitio
 def _quarantine_side(sources: ValueSources) -> ValueSide:
     schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
     files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
-    return ValueSide(files, QUARANTINE_COLUMNS, Owners.of(sources.asked.subject.incarnations, sources.job))
+    return ValueSide(files, QUARANTINE_COLUMNS, Owners.of(sources.subject.incarnations, sources.job))
