@@ -6,12 +6,13 @@ table accepts it only where its position is the range's start, so nothing is ski
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.range_client import HeldRange, RangeClient
+from penstock.engine.ownership import LogBounds, Tokens
 from penstock.environment import new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import Listener
@@ -19,7 +20,7 @@ from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import TableState
-from penstock.logs.log import Batch, Bounds, Log, Partition
+from penstock.logs.log import Batch, Log, Partition
 from penstock.plan import range_slice
 from penstock.tables.kind import S, SchemaChanged, Table
 
@@ -34,7 +35,7 @@ class RangeCallbacks(Generic[S]):
     """What the rounds of a job do for a range: write its batch, land it, name its steps."""
 
     stage: Callable[[Batch], S | SchemaChanged]
-    land: Callable[[Batch, Mapping[Partition, int], S], object]
+    land: Callable[[Batch, Tokens, S], object]
     reach: Reach
 
 
@@ -67,9 +68,7 @@ class RangeWork(Generic[S]):
         self._listener = listener
         self._parked: list[_Parked[S]] = []
 
-    def share(
-        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
-    ) -> frozenset[Partition]:
+    def share(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> frozenset[Partition]:
         """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
         shared = set()
         for partition, token in tokens.items():
