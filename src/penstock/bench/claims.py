@@ -24,8 +24,8 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.bench.claims_baseline import BASELINE_NAME, run_consumer_group
-from penstock.bench.cpu import Meter
-from penstock.bench.result import BenchResult
+from penstock.bench.meters import Meter
+from penstock.bench.result import BenchResult, Say
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
@@ -43,8 +43,6 @@ WAIT_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.1
 _DATA_TOPIC = "bench_claims"
 _VICTIM = "victim"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from penstock.bench.memory import PeakMemory
-from penstock.bench.result import BenchResult
-from penstock.bench.sides import Comparison, Say, compare_sides, kafka_source, measure, run_job
+from penstock.bench.meters import PeakMemory
+from penstock.bench.result import BenchResult, Say
+from penstock.bench.sides import Comparison, compare_sides, kafka_source, measure, run_job
 from penstock.embedded.sample_events import EventSample, events, export_job, type_names, type_schema
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import open_delta_spark

@@ -14,9 +14,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.bench.memory import tree_bytes
-from penstock.bench.result import BenchResult
-from penstock.bench.sides import Comparison, Say, compare_sides, kafka_source, measure, run_job
+from penstock.bench.meters import resident_bytes
+from penstock.bench.result import BenchResult, Say
+from penstock.bench.sides import Comparison, compare_sides, kafka_source, measure, run_job
 from penstock.embedded.sample import Sample, job_file, web_requests
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
@@ -82,7 +82,7 @@ def main(arguments: list[str]) -> None:
     rows = spark.read.format("delta").load(str(Path(folder) / "measured" / "table")).count()
     if rows != int(rows_expected):
         raise SystemExit(f"{side} wrote {rows} rows of {rows_expected}")
-    print(json.dumps({**asdict(spent), "memory_bytes": tree_bytes()}))
+    print(json.dumps({**asdict(spent), "memory_bytes": resident_bytes()}))
     spark.stop()
 
 

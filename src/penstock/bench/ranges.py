@@ -9,14 +9,13 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import polars as pl
 
-from penstock.bench.cpu import Meter, Spent
-from penstock.bench.result import BenchResult, median
+from penstock.bench.meters import Meter, Spent
+from penstock.bench.result import BenchResult, Say, median
 from penstock.claims.admin.commands import pause, resume
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent, CoordinationOptions
@@ -35,7 +34,6 @@ HASHED_REPEATS = 4_000
 RANGES = 15
 _POLL_SECONDS = 0.25
 
-Say = Callable[[str], None]
 
 _JOB = """\
 job: hot

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.bench.cpu import Spent
+from penstock.bench.meters import Spent
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
-from penstock.bench.cpu import Meter, Spent
-from penstock.bench.result import BenchResult, median
+from penstock.bench.meters import Meter, Spent
+from penstock.bench.result import BenchResult, Say, median
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic, produce_values
 from penstock.engine.loop import Loop, Retries, Stop
@@ -38,8 +38,6 @@ SOURCE_TUNING = {
 }
 """Fetch settings of Spark's Kafka source, so that the baseline is not slowed by Kafka's defaults."""
 _TOPIC = "bench"
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.bench.cpu import Meter, Spent
-from penstock.bench.result import BenchResult, median
+from penstock.bench.meters import Meter, Spent
+from penstock.bench.result import BenchResult, Say, median
 from penstock.environment import new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.files import StagedWriter, WriteOptions
@@ -37,8 +37,6 @@ _JOB = "bench-startup"
 _SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _PROCESS_SECONDS_MAX = 120
 _TARGET_BYTES = 128 * 1024 * 1024
-
-Say = Callable[[str], None]
 
 
 def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
