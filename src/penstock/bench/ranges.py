@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import polars as pl
@@ -106,11 +106,9 @@ def _found(of: CoordinatedGroup) -> None:
     """Make the group known by a member that joins, wants nothing, and leaves."""
     agent = Agent(of.spec, MemberOptions(of.group, "founder", of.heartbeat_seconds), CoordinationOptions(of.topic))
     agent.start()
-    try:
+    with closing(agent):
         if not agent.wait(agent.working, JOIN_SECONDS_MAX):
             raise TransientError(f"nobody could join {of.group} in time")
-    finally:
-        agent.close()
 
 
 def _job(bootstrap: str, group: str, table: str, client_id: str, records: int) -> str:

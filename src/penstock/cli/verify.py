@@ -14,7 +14,7 @@ from rich.text import Text
 from penstock.cli.maintenance import Job, Json, environment, tell
 from penstock.logs.registry import open_log
 from penstock.tables.registry import kind_of, load_job
-from penstock.verify import Check, Sample, Verdict, VerifyReport
+from penstock.verify import Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
 EXIT_FAILED = 1
@@ -78,7 +78,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     for check in report.checks:
-        console.print(_line(check))
+        console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<8} {check.detail}"))
         for unproven in check.unproven:
             places = ", ".join(str(each) for each in sorted(unproven.partitions or ()))
             console.print(Text(f"    ? {f'{places}: ' if places else ''}{unproven.what}", style="yellow"))
@@ -90,11 +90,6 @@ def print_report(report: VerifyReport, console: Console) -> None:
         console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
     text, style = VERDICTS[report.verdict]
     console.print(Text(text, style=style))
-
-
-def _line(check: Check) -> Text:
-    mark = MARKS[check.verdict]
-    return Text.assemble("  ", mark, f" {check.name:<8} {check.detail}")
 
 
 class _Progress:

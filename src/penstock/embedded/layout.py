@@ -29,7 +29,6 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Its plain listener."""
         return f"{HOST}:{self.port}"
 
     @property

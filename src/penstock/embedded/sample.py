@@ -62,9 +62,9 @@ def _request(rng: random.Random, at: datetime) -> bytes:
     ).encode()
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, settings: dict[str, str] | None = None) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1, config=settings or {})]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(_REQUEST_SECONDS_MAX)
 
 

@@ -77,10 +77,8 @@ table:
 
 def export_job(bootstrap: str, topic: str, root: str, types: int = 18, format: str = "parquet", more: str = "") -> str:
     """The text of a job file that exports such a topic; `more` are further sections."""
-    lines = (
+    schemas = "\n".join(
         f"  {name}: {{schema: {{{', '.join(f'{field}: {kind}' for field, kind in type_schema(name).items())}}}}}"
         for name in type_names(types)
     )
-    return EXPORT_JOB.format(
-        bootstrap=bootstrap, topic=topic, types="\n".join(lines), root=root, format=format, more=more
-    )
+    return EXPORT_JOB.format(bootstrap=bootstrap, topic=topic, types=schemas, root=root, format=format, more=more)

@@ -88,11 +88,7 @@ class Starter:
         return state.of(partition).position is not None
 
     def _first_acts(
-        self,
-        tokens: Tokens,
-        partitions: Sequence[Partition],
-        state: TableState,
-        bounds: LogBounds,
+        self, tokens: Tokens, partitions: Sequence[Partition], state: TableState, bounds: LogBounds
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)
         offsets = self._first_offsets(new, state, bounds) if new else {}

@@ -137,12 +137,7 @@ class Rounds(Generic[S]):
         return chores[0] if self.seen.chore_last else planned
 
     def _carried_through(
-        self,
-        batch: Batch,
-        tokens: Tokens,
-        bounds: LogBounds,
-        planned_at: float,
-        ends: Ends,
+        self, batch: Batch, tokens: Tokens, bounds: LogBounds, planned_at: float, ends: Ends
     ) -> RoundResult:
         self.reach("planned")
         staged = self.writer.stage(batch)
@@ -178,14 +173,7 @@ class Rounds(Generic[S]):
 
     # plan
 
-    def plan(
-        self,
-        tokens: Tokens,
-        state: TableState,
-        bounds: LogBounds,
-        flush_now: bool,
-        ends: Ends,
-    ) -> Batch | Wait:
+    def plan(self, tokens: Tokens, state: TableState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
         now = self.environment.now()
         lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
@@ -304,11 +292,9 @@ class Rounds(Generic[S]):
         """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""
         ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
         for piece in batch.slices:
-            now = ids.get(piece.partition.topic)
-            if now != piece.partition.topic_id:
-                raise TransientError(
-                    f"topic {piece.partition.topic} was deleted or recreated while a batch was written"
-                )
+            topic = piece.partition.topic
+            if ids.get(topic) != piece.partition.topic_id:
+                raise TransientError(f"topic {topic} was deleted or recreated while a batch was written")
 
     # mirror
 

@@ -122,9 +122,8 @@ def _check_nesting(text: str, loader: type[Any]) -> None:
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error) from None
     except yaml.reader.ReaderError as error:
-        raise DocumentError(
-            f"the character {error.character:#x} is not allowed", _place_of(text, error.position)
-        ) from None
+        place = _place_of(text, error.position)
+        raise DocumentError(f"the character {error.character:#x} is not allowed", place) from None
     except (ValueError, OverflowError) as error:
         if isinstance(error, DocumentError):
             raise

@@ -154,10 +154,8 @@ def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
             try:
                 return parse_type(raw)
             except TypeTextError as fault:
-                hidden = isinstance(raw, Secret)
-                findings.append(
-                    Finding(at, "unknown type '******'") if hidden else Finding(at, fault.message, fault.hint)
-                )
+                told = ("unknown type '******'",) if isinstance(raw, Secret) else (fault.message, fault.hint)
+                findings.append(Finding(at, *told))
         case {}:
             if raw:
                 return pa.struct(_fields(raw, at, findings))

@@ -98,7 +98,6 @@ def _word(freshness: Freshness | None) -> str | None:
 
 
 def _state(freshness: Freshness | None) -> str:
-    """The word for a member."""
     if freshness is None:
         return LEFT
     return ALIVE if freshness is Freshness.FRESH else freshness.value

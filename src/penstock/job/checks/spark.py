@@ -14,7 +14,7 @@ from penstock.job.spec import JobSpec, SparkSpec
 DEFAULT_MASTER = "local[*,4]"
 SET_BY_PENSTOCK: Mapping[str, str] = {"spark.sql.session.timeZone": "UTC"}
 """Settings that the flow relies on: timestamps cross between Spark and Arrow as instants in UTC."""
-_STATED_ELSEWHERE: Mapping[str, str] = {
+_OTHER_KEYS: Mapping[str, str] = {
     "spark.master": "spark.master",
     "spark.sql.execution.arrow.maxBytesPerBatch": "limits.arrow_batch_bytes",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "limits.arrow_batch_bytes",
@@ -33,7 +33,6 @@ def is_local(master: str) -> bool:
 
 
 def spark_findings(spark: SparkSection | None) -> Iterator[Finding]:
-    """What is wrong inside the section."""
     if spark is None:
         return
     master = spark.master
@@ -44,10 +43,8 @@ def spark_findings(spark: SparkSection | None) -> Iterator[Finding]:
         at: KeyPath = ("spark", "conf", name)
         if not name.startswith("spark."):
             yield Finding(at, "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
-        elif name in _STATED_ELSEWHERE:
-            yield Finding(
-                at, "is set from another key of the job file", f"state {_STATED_ELSEWHERE[name]}", on_key=True
-            )
+        elif name in _OTHER_KEYS:
+            yield Finding(at, "is set from another key of the job file", f"state {_OTHER_KEYS[name]}", on_key=True)
         elif value != SET_BY_PENSTOCK.get(name, value):
             yield Finding(at, f"must be {SET_BY_PENSTOCK[name]}: the flow relies on it", "leave it out")
 

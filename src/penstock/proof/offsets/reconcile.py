@@ -29,9 +29,7 @@ from penstock.proof.offsets.verdicts import (
 )
 from penstock.proof.sources import Depth, Progress, Sources, Subject
 
-_OF_QUARANTINE = frozenset(
-    {ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION}
-)
+_OF_QUARANTINE = (ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION)
 """What can be wrong with the rows of the quarantine alone."""
 
 
@@ -144,9 +142,7 @@ class Reconciliation:
             partitions=self._tallies,
         )
 
-    def _offsets_detail(
-        self, violations: Sequence[Violation], unreadable: Sequence[str], count: int, by_values: bool
-    ) -> str:
+    def _offsets_detail(self, violations: list[Violation], unreadable: list[str], count: int, by_values: bool) -> str:
         if unreadable:
             return f"{len(unreadable)} files cannot be read to their end: {', '.join(unreadable[:5])}"
         first = earliest(violations)
@@ -233,7 +229,7 @@ class Reconciliation:
         return sum(scan.rows_without_place(partition) for scan in (*self._types, self._quarantine))
 
     def _unproven(self) -> list[Unproven]:
-        found = [] if self._types else [unproven.no_places()]
+        found = [] if self._types else [unproven.NO_PLACES]
         for each, tally in self._tallies.items() if self._types else ():
             without = self._without_place(each)
             if tally.lacking and tally.lacking <= without:

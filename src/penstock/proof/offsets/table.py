@@ -80,9 +80,7 @@ def open_file(storage: Storage, file: DataFile) -> pq.ParquetFile:
     )
 
 
-def origin_frames(
-    storage: Storage, file: DataFile, columns: OriginColumns, job: str | None = None
-) -> Iterator[pl.DataFrame]:
+def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str | None) -> Iterator[pl.DataFrame]:
     """The origin columns of a file under the names partition, offset, topic and topic_id.
 
     Rows that name another job than `job` are left out.
