@@ -21,6 +21,7 @@ from penstock.claims.member.journal import Journal
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.topics import CoordinationTopic, find_topic
 from penstock.errors import UserError
+from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.logs.kafka.admin import BoundedAdmin
 from penstock.logs.log import Partition
@@ -81,8 +82,8 @@ class Crew:
         """Start a member; a former one of that client id stays as it is."""
         heard = self.events.setdefault(client_id, [])
 
-        def tell(event: str, **fields: object) -> None:
-            heard.append((event, fields))
+        def tell(event: Event) -> None:
+            heard.append((event.name, event.facts()))
 
         agent = Agent(
             self.spec,

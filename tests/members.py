@@ -12,6 +12,7 @@ from typing import Any
 from penstock.claims import CoordinationOptions, Member, Work
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.protocol.state import Claim
+from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Partition
@@ -112,5 +113,5 @@ class Members:
         self._open.close()
 
 
-def _ignore(event: str, **fields: object) -> None:
+def _ignore(event: Event) -> None:
     """Tests look at what holds, not at what is told."""

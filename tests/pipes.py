@@ -19,6 +19,7 @@ from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
+from penstock.events import Event
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
@@ -49,8 +50,8 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
 
-    def event(self, name: str, **fields: object) -> None:
-        self.events.append((name, fields))
+    def event(self, event: Event) -> None:
+        self.events.append((event.name, event.facts()))
 
     def named(self, name: str) -> list[dict[str, Any]]:
         return [fields for each, fields in self.events if each == name]

@@ -20,8 +20,8 @@ from penstock.job.expressions import KafkaField
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
-from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import EpochMark, Partition, Slice
+from penstock.logs.registry import open_log
 from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.quarantine.table import Quarantine
 
@@ -145,7 +145,7 @@ def without_offsets(job: JobSpec) -> JobSpec:
 
 
 def partitions_of(job: JobSpec) -> tuple[Partition, ...]:
-    with closing(KafkaLog(job.log)) as log:
+    with closing(open_log(job)) as log:
         return log.partitions()
 
 

@@ -28,7 +28,7 @@ def opened(kind: str, request: pytest.FixtureRequest) -> Iterator[Claims]:
     name = f"group-{uuid.uuid4().hex[:8]}"
     spec = KafkaLogSpec(request.getfixturevalue("bootstrap"), topics=("events",), group=name)
     options = ClaimsSpec(heartbeat_seconds=0.5, topic=f"__{name}", partitions=1)
-    claims = open_group(spec, options, lambda name, **fields: None)
+    claims = open_group(spec, options, lambda event: None)
     try:
         yield claims
     finally:

@@ -188,7 +188,7 @@ class ToyKind:
     metrics: tuple[Metric, ...] = ()
 
     def meter(self) -> Meter:
-        return lambda name, fields: ()
+        return lambda event: ()
 
     def summary(self, job: JobSpec) -> str:
         return "toy"

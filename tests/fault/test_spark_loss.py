@@ -28,9 +28,9 @@ from penstock.watch.lines import JsonLines
 class StopsSpark(JsonLines):
     left = 1
 
-    def event(self, name, **fields):
-        super().event(name, **fields)
-        if name == "batch planned" and StopsSpark.left:
+    def event(self, event):
+        super().event(event)
+        if event.name == "batch planned" and StopsSpark.left:
             StopsSpark.left -= 1
             SparkContext._active_spark_context._jsc.sc().stop()
 

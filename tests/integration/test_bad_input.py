@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, date, datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, verify
@@ -89,18 +86,6 @@ def test_bad_records_are_quarantined_whole_with_their_reason_and_good_ones_betwe
     assert verify(job, values=Sample(None)).ok
 
 
-def test_nan_and_infinities_are_numbers_of_a_double_column_and_of_no_other(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
-) -> None:
-    name = topic()
-    produce(name, ['{"share": NaN}', '{"share": Infinity}', '{"share": -Infinity}', '{"user": {"age": NaN}}'])
-    job = job_of(tmp_path, bootstrap, name)
-    run_once(job, spark)
-    assert [str(row["share"]) for row in rows(job.table.path)] == ["nan", "inf", "-inf"]
-    assert [row["offset"] for row in rows(job.table.quarantine_path)] == [3]
-    assert verify(job).ok
-
-
 def test_a_record_of_ten_megabytes_lands_whole_or_is_quarantined_whole(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
 ) -> None:
@@ -115,89 +100,4 @@ def test_a_record_of_ten_megabytes_lands_whole_or_is_quarantined_whole(
     quarantined = rows(job.table.quarantine_path)
     assert [row["value"] for row in quarantined] == [bad, cut]
     assert all(len(row["error"]) < 200 for row in quarantined)
-    assert verify(job).ok
-
-
-@pytest.mark.parametrize(
-    ("policy", "landed", "quarantined", "filtered"),
-    [("filter", [0, 3], [2], 1), ("row", [0, 1, 3], [2], 0), ("quarantine", [0, 3], [1, 2], 0)],
-)
-def test_tombstones_follow_their_policy_and_an_empty_value_is_no_tombstone(
-    policy: str,
-    landed: list[int],
-    quarantined: list[int],
-    filtered: int,
-    tmp_path: Path,
-    bootstrap: str,
-    topic: Topics,
-    produce: Produce,
-    spark: SparkSession,
-) -> None:
-    name = topic()
-    produce(name, [GOOD, None, b"", GOOD], key="k")
-    job = job_of(tmp_path, bootstrap, name, on=f"tombstone: {policy}")
-    run_once(job, spark)
-    assert [row["offset"] for row in rows(job.table.path)] == landed
-    assert [row["offset"] for row in rows(job.table.quarantine_path)] == quarantined
-    report = verify(job)
-    assert report.ok
-    assert report.partitions[0].totals.filtered == filtered
-
-
-def test_every_type_of_column_comes_back_as_it_was_sent(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
-) -> None:
-    schema = (
-        'small: byte, price: "decimal(20,4)", at: timestamp, day: date, blob: binary, ok: boolean, tags: [string], '
-        'points: [{x: double, y: float}], user: {name: string, visits: {first: date}}, counts: "map<string,long>"'
-    )
-    name = topic()
-    sent = {
-        "small": -128,
-        "price": 1234567890123456.7891,
-        "at": "2026-02-28T23:30:00.123456-02:00",
-        "day": "2024-02-29",
-        "blob": "AP8=",
-        "ok": False,
-        "tags": ["a", None, ""],
-        "points": [{"x": 0.1, "y": 0.5}, {"x": None}],
-        "user": {"name": "Ünal 🐟", "visits": {"first": "0001-01-01"}},
-        "counts": {"a b": 1, "": None},
-    }
-    text = json.dumps(sent).replace("1234567890123456.8", "1234567890123456.7891")
-    produce(name, [text, "{}"])
-    job = job_of(tmp_path, bootstrap, name, schema)
-    run_once(job, spark)
-    [full, empty] = rows(job.table.path)
-    assert full == {
-        "small": -128,
-        "price": Decimal("1234567890123456.7891"),
-        "at": datetime(2026, 3, 1, 1, 30, 0, 123456, tzinfo=UTC),
-        "day": date(2024, 2, 29),
-        "blob": b"\x00\xff",
-        "ok": False,
-        "tags": ["a", None, ""],
-        "points": [{"x": 0.1, "y": 0.5}, {"x": None, "y": None}],
-        "user": {"name": "Ünal 🐟", "visits": {"first": date(1, 1, 1)}},
-        "counts": {"a b": 1, "": None},
-        "partition": 0,
-        "offset": 0,
-    }
-    # Polars shows a struct that is null as one whose fields are.
-    assert [each for name, each in empty.items() if name != "user"] == [None] * 9 + [0, 1]
-    assert verify(job).ok
-
-
-def test_bad_record_fail_stops_at_the_first_and_names_its_place_and_nothing_is_committed(
-    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
-) -> None:
-    name = topic()
-    produce(name, [GOOD, b'{"user": {"age": true}}', GOOD])
-    job = job_of(tmp_path, bootstrap, name, on="bad_record: fail")
-    with pytest.raises(UserError) as raised:
-        run_once(job, spark)
-    assert f"{name}/0 offset 1: user.age: expected int, found boolean true" in raised.value.primary
-    assert rows(job.table.path) == []
-    run_once(job_of(tmp_path, bootstrap, name), spark)
-    assert [row["offset"] for row in rows(job.table.path)] == [0, 2]
     assert verify(job).ok

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import polars as pl
-import pytest
 from deltalake import DeltaTable
 
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
-from tests.exports import ExportPipe, type_of
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
 
@@ -57,30 +53,3 @@ def test_an_sql_projection_and_offset_columns_may_spell_names_otherwise(
     pipe.run_to_end()
     assert pipe.rows("id", "userid", "offset") == [(1, 7, 0), (2, 8, 1)]
     assert pipe.verified()
-
-
-@pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_the_types_of_an_export_keep_the_spelling_of_their_tables(
-    export: ExportPipe, topic: Topics, produce: Produce, form: str
-) -> None:
-    name = topic()
-    day = "2026-03-01T00:00:00Z"
-    fields = {"type": "A", "at": day}
-    produce(name, [json.dumps({**fields, "n": 1, "userid": 7, "meta": {"x": 1}})])
-    schema = "{type: string, at: string, n: long, userid: long, meta: {x: long}}"
-    export.describe(
-        name, types=[type_of("A", schema=schema)], export=f"format: {form}", more="columns: {Tag: lower(type)}"
-    )
-    export.run_to_end()
-    produce(name, [json.dumps({**fields, "n": 2, "userId": 8, "meta": {"X": 2}})])
-    schema = "{type: string, at: string, n: long, userId: long, meta: {X: long}}"
-    tag = "Tag" if form == "parquet" else "TAG"
-    more = f"columns: {{{tag}: lower(type)}}"
-    export.describe(name, types=[type_of("A", schema=schema)], export=f"format: {form}", more=more)
-    export.run_to_end()
-    files = f"{export.root}/A/day=*/*.parquet"
-    frame = pl.read_parquet(files) if form == "parquet" else pl.read_delta(f"{export.root}/A")
-    assert frame.sort("n").select("n", "userid", "meta", "Tag").rows() == [
-        (1, 7, {"x": 1}, "a"),
-        (2, 8, {"x": 2}, "a"),
-    ]

@@ -13,16 +13,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import UserError
 from penstock.flow.compile import RecordFrame
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.write.report import REPORT_SCHEMA
-from penstock.job.faults import JobFileError
 from penstock.lake.state import Totals
-from penstock.tables.registry import load_job
 from penstock.verify import verify
-from tests.exports import FIRST_DAY, ExportPipe, event, export_job, type_of
+from tests.exports import FIRST_DAY, ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
 from tests.pipes import Clock
 
@@ -187,95 +184,6 @@ def test_a_quarantined_record_is_whole(export: ExportPipe, topic: Topics, produc
     [(found, value, key, headers)] = export.quarantined("topic", "value", "key", "headers")
     assert (found, value, key) == (name, of_type("../x"), b"\xff")
     assert headers == [{"key": "h", "value": b"1"}, {"key": "h", "value": None}]
-
-
-def test_records_that_are_dropped_by_policy_are_counted(
-    deep: ExportPipe, tmp_path: Path, topic: Topics, produce: Produce
-) -> None:
-    """Unknown types, times out of bounds and tombstones are dropped; what is broken is never dropped."""
-    name = topic(config=TOPIC)
-    sent = [*UNKNOWN_TYPE, *WITHOUT_TYPE, *OUTSIDE, *NOT_AN_OBJECT, *NO_ROW]
-    produce(name, between([*(value for value, _ in sent), None]), timestamp_ms=KAFKA_MS)
-    days = f"{DAYS}, outside: drop"
-    deep.describe(name, types=TYPES, route="unknown: drop", days=days, on="tombstone: filter, new_column: ignore")
-    deep.run_to_end(clock=CLOCK)
-    dropped = len(UNKNOWN_TYPE) + len(WITHOUT_TYPE) + len(OUTSIDE)
-    broken = range(dropped, len(sent))
-    assert sorted(reasons(deep)) == [(0, 2 * number + 1) for number in broken]
-    assert deep.everywhere() == Counter(
-        [(0, 2 * number) for number in range(len(sent) + 2)] + [(0, 2 * number + 1) for number in broken]
-    )
-    counted = totals(deep)
-    assert counted.conserved
-    assert (counted.filtered, counted.quarantined) == (dropped + 1, len(broken))
-    assert nothing_escaped(deep, tmp_path, "A", "B")
-    assert verify(deep.job).ok
-
-
-def test_unknown_types_kept_in_a_table_of_their_own_are_rows_of_it_and_never_folders(
-    deep: ExportPipe, tmp_path: Path, topic: Topics, produce: Produce
-) -> None:
-    name = topic(config=TOPIC)
-    unknown = [*UNKNOWN_TYPE, *WITHOUT_TYPE]
-    sent = [*(value for value, _ in unknown), *(value for value, _ in NOT_AN_OBJECT)]
-    produce(name, between(sent), timestamp_ms=KAFKA_MS)
-    # Filed by its Kafka time, which is as little believed as an event time.
-    produce(name, [of_type("Z")], timestamp_ms=1_000)
-    deep.describe(name, types=TYPES, route="unknown: table, unknown_type: strange", days=DAYS)
-    deep.run_to_end(clock=CLOCK)
-    assert deep.rows("strange", "kafka_offset", "value") == [
-        (2 * number + 1, value) for number, (value, _) in enumerate(unknown)
-    ]
-    kinds = [kind for (kind,) in deep.rows("strange", "type")]
-    assert kinds == [*(json.loads(value)["type"] for value, _ in UNKNOWN_TYPE[:-1]), "7", *[None] * len(WITHOUT_TYPE)]
-    assert deep.files("strange") == [f"strange/day=2026-03-01/0.{2 * len(unknown) - 1}.parquet"]
-    last = 2 * len(sent) + 1
-    found = reasons(deep)
-    assert sorted(found) == [(0, 2 * number + 1) for number in range(len(unknown), len(sent))] + [(0, last)]
-    assert "1970-01-01" in found[0, last]
-    assert deep.everywhere() == Counter((0, offset) for offset in range(last + 1))
-    assert totals(deep).conserved
-    assert nothing_escaped(deep, tmp_path, "A", "B", "strange")
-    assert verify(deep.job).ok
-
-
-def test_a_row_of_a_day_that_is_over_is_filed_in_that_day(export: ExportPipe, topic: Topics, produce: Produce) -> None:
-    name = topic(config=TOPIC)
-    export.describe(name)
-    produce(name, [event("A", 0), event("A", 1, day=1), event("A", 2, day=2), event("A", 3)])
-    export.run_to_end()
-    produce(name, [event("A", 4, day=3), event("A", 5)])
-    export.run_to_end()
-    found = [(number, str(day)) for number, day in export.rows("A", "id", "day")]
-    first = "2026-03-01"
-    assert found == [(0, first), (1, "2026-03-02"), (2, "2026-03-03"), (3, first), (4, "2026-03-04"), (5, first)]
-    assert export.files("A")[:2] == [f"A/day={first}/0.3.parquet", f"A/day={first}/0.5.parquet"]
-    assert verify(export.job).ok
-
-
-def test_a_job_that_is_to_stop_at_a_bad_record_writes_nothing_of_the_batch(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic(config=TOPIC)
-    produce(name, [event("A", 0), of_type("../x"), event("B", 2)])
-    export.describe(name, on="bad_record: fail")
-    with pytest.raises(UserError, match=r"offset 1: its type \"../x\" is not known"):
-        export.run_to_end()
-    assert (export.files(), (export.quarantine / "_delta_log").exists()) == ([], False)
-    export.describe(name)
-    export.run_to_end()
-    assert export.everywhere() == Counter((0, offset) for offset in range(3))
-
-
-@pytest.mark.parametrize(
-    "kind", ["a/b", "..", "../b", "a..b", ".", "/b", "_penstock", '""', "'a b'", '"a\\0"', "'a\\b'"]
-)
-def test_a_type_that_could_leave_its_folder_is_refused_with_the_job_file(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "job.yaml"
-    path.write_text(export_job("localhost:1", tmp_path / "root", "t", types=[type_of(kind, values="[x]")]))
-    with pytest.raises(JobFileError) as caught:
-        load_job(path)
-    assert [fault.message for fault in caught.value.faults] == ["cannot be the name of a folder"]
 
 
 def crashing_job(records: RecordFrame, flow: FanoutFlow) -> DataFrame:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import polars as pl
-import pytest
-from deltalake import DeltaTable
-from typer.testing import CliRunner
 
-from penstock.cli.app import app
 from penstock.verify import verify
-from tests.exports import ExportPipe, event, type_of
+from tests.exports import ExportPipe, event
 from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at
 
 
 def offsets_of(export: ExportPipe, *names: str) -> Counter[tuple[int, int]]:
@@ -39,42 +33,6 @@ def test_each_type_is_a_delta_table_by_day_that_delta_spark_reads(
     assert verify(export.job).ok
 
 
-def test_a_table_without_rows_gets_no_commits_and_is_up_to_date(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic()
-    export.describe(name, export="format: delta")
-    produce(name, [event("A", 0), event("B", 1)])
-    export.run_to_end()
-    versions = DeltaTable(str(export.root / "B")).version()
-    produce(name, [event("A", number) for number in range(2, 6)])
-    export.run_to_end()
-    assert DeltaTable(str(export.root / "B")).version() == versions
-    assert export.global_positions() == [6]
-    produce(name, [event("B", 6)])
-    export.run_to_end()
-    assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(7))
-    assert verify(export.job).ok
-
-
-@pytest.mark.parametrize("step", ["type_landed", "entry_written"])
-def test_a_crash_between_the_tables_and_the_ledger_doubles_nothing(
-    export: ExportPipe, topic: Topics, produce: Produce, step: str
-) -> None:
-    name = topic()
-    export.describe(name, export="format: delta")
-    produce(name, [event("AB"[number % 2], number) for number in range(6)])
-    export.run_to_end()
-    produce(name, [event("AB"[number % 2], number) for number in range(6, 12)])
-    with pytest.raises(CrashError):
-        export.run_to_end(reach=crash_at(step))
-    produce(name, [event("AB"[number % 2], number) for number in range(12, 15)])
-    export.run_to_end()
-    assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(15))
-    assert export.global_positions() == [15]
-    assert verify(export.job).ok
-
-
 def test_a_type_whose_table_cannot_be_written_falls_behind_alone_and_catches_up(
     export: ExportPipe, topic: Topics, produce: Produce
 ) -> None:
@@ -91,43 +49,3 @@ def test_a_type_whose_table_cannot_be_written_falls_behind_alone_and_catches_up(
         pipeline.round()
     assert offsets_of(export, "A") == Counter((0, number) for number in (0, 2, 4))
     assert export.global_positions() == [6]
-
-
-def test_bad_records_are_not_lost_by_a_crash_between_the_tables_and_the_ledger(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic()
-    export.describe(name, types=[type_of("A"), type_of("B")], export="format: delta")
-    produce(name, [event("A", 0), event("A", 1, id="one"), event("B", 2), event("A", 3)])
-    with pytest.raises(CrashError):
-        export.run_to_end(reach=crash_at("type_landed"))
-    export.run_to_end()
-    assert offsets_of(export, "A", "B") == Counter((0, number) for number in (0, 2, 3))
-    assert export.quarantined() == [(0, 1)]
-    assert verify(export.job).ok
-
-
-def test_compact_and_vacuum_go_through_the_tables_of_all_types(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic()
-    export.describe(name, export="format: delta")
-    for number in range(3):
-        produce(name, [event("AB"[each], 2 * number + each) for each in range(2)])
-        if number == 1:
-            with pytest.raises(CrashError):
-                export.run_to_end(reach=crash_at("staged"))
-        export.run_to_end()
-    done = json.loads(command("compact", str(export.path), "--json"))
-    assert (done["files_removed"], done["files_added"], done["rows"]) == (6, 2, 6)
-    gone = json.loads(command("vacuum", str(export.path), "--json"))
-    # Those that the crash left: the merged ones are still there for time travel.
-    assert len(gone["deleted"]) == 2
-    assert offsets_of(export, "A", "B") == Counter((0, number) for number in range(6))
-    assert verify(export.job).ok
-
-
-def command(*arguments: str) -> str:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    return done.output

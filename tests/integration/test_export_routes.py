@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from pathlib import Path
 
-import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.lake.state import Totals
 from penstock.verify import verify
-from tests.exports import FIRST_DAY, ExportPipe, data_files, event, type_of
+from tests.exports import ExportPipe, event
 from tests.kafka import Headers, Produce, Topics
 
 NO_HEADER = "has no type: no text in a header kind"
 NO_KEY = "has no type: no text in its key"
-AT = FIRST_DAY.isoformat()
 
 
 @pytest.fixture
@@ -82,119 +78,3 @@ def test_headers_and_keys_that_name_no_type_are_quarantined_and_a_tombstone_with
         assert each.everywhere() == Counter((0, offset) for offset in range(len(sent)))
         assert conserved(each)
         assert verify(each.job).ok
-
-
-def test_a_payload_that_is_not_wrapped_as_the_job_says_is_quarantined_as_it_came(
-    export: ExportPipe, second: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    """By a field inside the payload, and by the key, which is beside it."""
-    good = gzip.compress(event("A", 1).encode())
-    sent = [
-        (good, ""),
-        (event("A", 2).encode(), "payload is not gzip"),
-        (good[:-9], "payload is not gzip: it ends too early"),
-        (b"", "payload is not gzip"),
-        (gzip.compress(b"not JSON"), "not JSON at character 0"),
-        (good + good, "more than one value"),
-        (gzip.compress(event("../x", 3).encode()), 'its type "../x" is not known'),
-        (good, ""),
-    ]
-    name = topic()
-    produce(name, [value for value, _ in sent], key="A")
-    decode = "{format: json, payload: gzip}"
-    export.describe(name, decode=decode)
-    second.describe(name, decode=decode, by="key")
-    export.run_to_end()
-    second.run_to_end()
-    assert export.offsets("A") == [0, 7]
-    assert second.offsets("A") == [0, 6, 7]
-    for each in (export, second):
-        found = each.quarantined("offset", "error", "value")
-        expected = [(offset, value) for offset, (value, _) in enumerate(sent) if (0, offset) not in places(each)]
-        assert [(offset, value) for offset, _, value in found] == expected
-        assert [reason for offset, reason, _ in found if sent[offset][1] not in reason] == []
-        assert each.everywhere() == Counter((0, offset) for offset in range(len(sent)))
-        assert conserved(each)
-        assert verify(each.job).ok
-
-
-def places(export: ExportPipe) -> set[tuple[int, int]]:
-    return {(0, offset) for offset in export.offsets("A")}
-
-
-def test_odd_first_records_do_not_decide_what_an_inferred_type_can_hold(
-    export: ExportPipe, second: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    """The job reads `at`, `name` and `size.total`: these columns are there whatever came first, and of their types."""
-    first = [
-        {"type": "A", "id": 1, "At": 5},
-        {"type": "A", "id": 2, "at": 1772366400000, "name": 7},
-        {"type": "A", "id": 3, "at": {"day": 1}, "size": "large"},
-        {"type": "A", "id": 4, "at": True, "day": "x", "kafka_offset": 9, "a b": 1, "": 2, "\0": 3, "Type": 4},
-    ]
-    name = topic()
-    produce(name, [json.dumps(each) for each in first])
-    produce(name, ['{"type": "A", "type": "A"}', event("B", 9)])
-    good = {"type": "A", "id": 6, "at": AT, "name": "n", "size": {"total": 5}}
-    types = [type_of("A", schema="infer"), type_of("B", schema="{at: string, name: string, size: {total: long}}")]
-    columns = "columns: {loud: upper(name), bytes: 'coalesce(size.total, 0)'}\n"
-    for each in (export, second):
-        each.describe(name, types=types, on="new_column: ignore", more=columns)
-    export.run_to_end()
-    assert reasons(export) == {
-        0: "has no event time",
-        1: "at: expected string, found number 1772366400000",
-        2: "at: expected string, found object",
-        3: "at: expected string, found boolean true",
-        4: "type: given twice",
-    }
-    produce(name, [json.dumps(good)])
-    export.run_to_end()
-    second.run_to_end()
-    for each in (export, second):
-        assert each.rows("A", "kafka_offset", "id", "loud", "bytes") == [(6, 6, "N", 5)]
-        assert each.rows("B", "kafka_offset", "loud", "bytes") == [(5, None, 0)]
-        assert each.everywhere() == Counter((0, offset) for offset in range(7))
-        assert conserved(each)
-        assert verify(each.job).ok
-
-
-def test_records_without_any_field_cannot_fix_the_columns_of_their_type(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic()
-    produce(name, ["{}", "not JSON", '{"a b": 1, "day": 2}', None], key="A")
-    types = [type_of("A", schema="infer")]
-    export.describe(name, types=types, by="key", event_time="kafka.timestamp", on="tombstone: row, new_column: ignore")
-    export.run_to_end()
-    nothing = "has no field to infer the columns of its type from"
-    found = reasons(export)
-    assert found.pop(1).startswith("not JSON")
-    assert found == {0: nothing, 2: nothing, 3: nothing}
-    produce(name, ['{"id": 4}', "{}"], key="A")
-    export.run_to_end()
-    assert export.rows("A", "kafka_offset", "id") == [(4, 4), (5, None)]
-    assert export.everywhere() == Counter((0, offset) for offset in range(6))
-    assert conserved(export)
-    assert verify(export.job).ok
-
-
-def test_nested_objects_that_differ_between_tasks_and_batches_widen_an_inferred_type(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    """Another order of keys, a key that is only sometimes there, a key more later: nothing of it is bad."""
-    name = topic(partitions=2)
-    export.describe(name, types=[type_of("A", schema="infer")], on="bad_record: quarantine, new_column: add")
-    produce(name, [event("A", 0, size={"total": 1, "unit": "m"}), event("A", 1, size={"total": 2})], partition=0)
-    produce(name, [event("A", 2, size={"unit": "s", "total": 3.5}), event("A", 3, size={})], partition=1)
-    export.run_to_end()
-    produce(name, [event("A", 4, size={"unit": None, "parts": [{"at": 1}]}), event("A", 5)], partition=0)
-    produce(name, [event("A", 6, size={"parts": [{"of": "x", "at": 2}], "total": 7})], partition=1)
-    export.run_to_end()
-    assert not export.quarantine.exists()
-    # File by file: an older one has fewer members.
-    files = [pl.read_parquet(each).select("id", "size").rows() for each in data_files(export.root / "A")]
-    sizes = {number: size or {} for rows in files for number, size in rows}
-    assert [sizes[number].get("total") for number in range(7)] == [1, 2, 3.5, None, None, None, 7]
-    assert sizes[6]["parts"] == [{"at": 2, "of": "x"}]
-    assert verify(export.job).ok

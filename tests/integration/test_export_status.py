@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import io
-import json
 import signal
 import socket
 import time
 import urllib.request
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
-from rich.console import Console
 
-from penstock.cli.status import print_status
-from penstock.cli.status import status as status_command
 from penstock.environment import Environment
-from penstock.errors import TransientError, UserError
+from penstock.errors import TransientError
 from penstock.job.spec import JobSpec, job_of
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.mirror import mirror
 from penstock.logs.log import Partition
 from penstock.logs.registry import open_log
 from penstock.status.model import AlertKind, JobStatus, PartitionStatus
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.status.alerts import Rule
 from penstock.tables.export.status.status import ExportStatus, export_status
-from penstock.tables.export.status.types import TypeAlert, TypeStatus
+from penstock.tables.export.status.types import TypeStatus
 from penstock.tables.export.table import ExportTable
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
@@ -44,7 +31,6 @@ from tests.kafka import Produce, Topics
 from tests.processes import penstock
 from tests.routed_parts import Reader, begun, landed, run_of, staged_in
 
-DAY = "2026-03-01"
 JOB = """\
 job: fan
 log:
@@ -78,7 +64,7 @@ class Fan:
         return ExportTable(job_of(self.job, ExportSpec), Environment(now=lambda: self.now, sleep=lambda _: None))
 
     def started(self) -> ExportTable:
-        with closing(KafkaLog(self.job.log)) as log:
+        with closing(open_log(self.job)) as log:
             self.partitions = list(log.partitions())
         table = self.table()
         for each in self.partitions:
@@ -111,8 +97,8 @@ class Fan:
         return [each.kind for each in self.status().alerts]
 
     def mirror(self, zero: int, one: int) -> None:
-        with closing(KafkaLog(self.job.log)) as log:
-            mirror(log, self.job.log.group, dict(zip(self.partitions, (zero, one), strict=True)))
+        with closing(open_log(self.job)) as log:
+            log.show(dict(zip(self.partitions, (zero, one), strict=True)))
 
 
 @pytest.fixture
@@ -140,12 +126,6 @@ def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> ExportTa
     return table
 
 
-def test_a_job_without_a_ledger_has_not_started_and_asking_leaves_nothing_behind(fan: Fan) -> None:
-    found = fan.status()
-    assert (found.started, found.exit_code, fan.types()) == (False, 0, {})
-    assert not fan.root.exists()
-
-
 def test_partitions_tell_what_is_read_and_below_what_everything_is_written(fan: Fan) -> None:
     with_fs_behind(fan)
     zero, one = fan.partition(0), fan.partition(1)
@@ -155,83 +135,13 @@ def test_partitions_tell_what_is_read_and_below_what_everything_is_written(fan: 
     assert (one.totals.read, one.totals.written, one.totals.deferred, one.token) == (8, 3, 5, 1)
 
 
-def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
-    with_fs_behind(fan)
-    fs, gc = fan.types()["fs"], fan.types()["gc"]
-    assert (fs.rows, fs.files, fs.gap_records, gc.rows, gc.files, gc.gap_records) == (5, 1, 8, 8, 2, 0)
-    [lane] = fs.lanes
-    assert (lane.partition, lane.position, lane.gap_records, lane.deferred) == (fan.partitions[1], 0, 8, 5)
-    assert (lane.cause, lane.since.timestamp()) == (Cause.FAILING, fan.now)
-    assert (fs.failing, gc.failing, gc.lanes) == (True, False, ())
-
-
-def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
-    with_fs_behind(fan)
-    found = fan.of_export()
-    # fs was written in partition 0 and failed once since: half of its two writes; gc was written twice.
-    assert found.measured.failed_writes_percent_by_type == {"fs": 50.0, "gc": 0.0}
-    assert found.measured.failed_writes_percent == 25.0
-    assert found.measured.lag_records == {fan.partitions[0]: 0, fan.partitions[1]: 2}
-    assert found.measured.discrepancy_records == {fan.partitions[0]: 0, fan.partitions[1]: 8}
-    assert fan.kinds() == [TypeAlert.TYPE_BEHIND, Rule.FAILED_WRITES, Rule.DISCREPANCY]
-
-
-def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) -> None:
-    table = with_fs_behind(fan)
-    landed(table, fan.reader(table, 1).catch_up({"fs": 0}, 8))
-    fan.mirror(10, 8)
-    assert fan.types()["fs"].lanes == ()
-    assert fan.global_position(1) == 8
-    assert fan.kinds() == [Rule.FAILED_WRITES]
-
-
-def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> None:
-    with_fs_behind(fan)
-    produce(fan.partitions[0].topic, ["{}"] * 5, partition=0)
-    assert fan.partition(0).lag_records == 5
-    assert Rule.LAG in fan.kinds()
-
-
-def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
-    table = fan.started()
-    landed(table, fan.reader(table, 0).main(0, 3, {"fs": Cause.ROTATION}))
-    assert [each.cause for each in fan.types()["fs"].lanes] == [Cause.ROTATION]
-    assert TypeAlert.TYPE_BEHIND not in fan.kinds()
-
-
-def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
-    table = fan.started()
-    fan.root.mkdir(exist_ok=True)
-    (fan.root / "fs").write_text("in the way")
-    landed(table, fan.reader(table, 0).main(0, 5))
-    landed(table, fan.reader(table, 0).main(5, 10, {"fs": Cause.FAILING}))
-    assert [each.type for each in fan.of_export().pending] == ["fs"]
-    assert (fan.types()["fs"].pending_renames, fan.types()["fs"].failing, fan.types()["gc"].failing) == (1, True, False)
-    assert (fan.partition(0).position, fan.global_position(0)) == (10, 0)
-    assert TypeAlert.TYPE_BEHIND in fan.kinds()
-
-
 def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_gap_ahead(
-    fan: Fan, bootstrap: str
+    fan: Fan, topic: Topics
 ) -> None:
     with_fs_behind(fan)
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.delete_records([TopicPartition(fan.partitions[1].topic, 1, 3)]).values():
-        future.result(30)
+    topic.cut(fan.partitions[1].topic, 3, partition=1)
     [text] = [each.text for each in fan.status().alerts if each.kind is AlertKind.GAP_AHEAD]
     assert text == f"{fan.partitions[1]}: the log no longer has offsets [0, 3)"
-
-
-def test_the_last_entries_come_newest_first(fan: Fan) -> None:
-    with_fs_behind(fan)
-    commits = fan.status().commits
-    assert [(each.version, each.kind, each.rows, each.slices) for each in commits] == [
-        (5, "batch", 3, 1),
-        (4, "batch", 10, 1),
-        (3, "start", None, 0),
-        (2, "start", None, 0),
-        (1, "types", None, 0),
-    ]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -247,100 +157,6 @@ def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
     assert rules.lines == (
         "rules: failed writes 25.0% (limit 20), lag ? (limit 5), discrepancy 8 (limit 3), retention ? (limit 50)",
     )
-
-
-def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:
-    with_fs_behind(fan)
-    status_command([fan.path], json=True)
-    [told] = json.loads(capsys.readouterr().out)
-    assert [each["global_position"] for each in told["partitions"]] == [10, 0]
-    assert [(each["type"], each["rows"], len(each["behind"])) for each in told["types"]] == [("fs", 5, 1), ("gc", 8, 0)]
-    assert told["types"][0]["behind"][0]["cause"] == "failing"
-    assert told["rules"]["failed_writes_percent"] == {"value": 25.0, "types": {"fs": 50.0, "gc": 0.0}, "limit": 20.0}
-    assert (told["rules"]["lag_records"]["value"], told["rules"]["lag_records"]["limit"]) == (2, 5)
-    assert told["rules"]["discrepancy_records"]["partitions"][str(fan.partitions[1])] == 8
-    assert [each["kind"] for each in told["alerts"]] == ["type_behind", "failed_writes", "discrepancy"]
-    printed = io.StringIO()
-    print_status(fan.status(), Console(file=printed, width=200))
-    text = printed.getvalue()
-    assert f"behind: fs in {fan.partitions[1]} at 0, 5 records wait (failing, since 2026-03-03 01:06:40Z)" in text
-    assert (
-        "rules: failed writes 25.0% (limit 20), lag 2 (limit 5), discrepancy 8 (limit 3), retention 0 (limit 50)"
-        in text
-    )
-
-
-# days
-
-Ask = Callable[..., tuple[int, dict[str, Any]]]
-
-
-@pytest.fixture
-def ask(fan: Fan, capsys: pytest.CaptureFixture[str]) -> Ask:
-    """`penstock status --day --json`: its exit code and its answer."""
-
-    def asking(day: str, *types: str) -> tuple[int, dict[str, Any]]:
-        code = 0
-        try:
-            status_command([fan.path], json=True, day=datetime.fromisoformat(day), types=list(types))
-        except typer.Exit as end:
-            code = end.exit_code
-        [told] = json.loads(capsys.readouterr().out)
-        return code, told
-
-    return asking
-
-
-def test_a_day_is_complete_for_the_types_that_are_not_behind(fan: Fan, ask: Ask) -> None:
-    with_fs_behind(fan)
-    code, told = ask(DAY)
-    assert (code, told["complete"]) == (1, False)
-    assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "open"), ("gc", "complete")]
-    assert [each["partition"] for each in told["types"][0]["held_back_by"]] == [1]
-    assert ask(DAY, "gc")[0] == 0
-    assert ask(DAY, "fs")[0] == 1
-
-
-def test_a_day_that_is_not_over_is_not_complete(fan: Fan, ask: Ask) -> None:
-    with_fs_behind(fan)
-    code, told = ask("2026-03-02", "gc")
-    assert (code, told["types"][0]["state"]) == (1, "not yet")
-
-
-def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: Ask) -> None:
-    table = fan.started()
-    for number in range(2):
-        landed(table, fan.reader(table, number).main(0, 7, watermark_ms=at("2026-03-02T05:00:00")))
-    assert (fan.types()["gc"].last_complete_day, fan.types()["gc"].open_days) == (DAY, ())
-    assert ask(DAY)[0] == 0
-    landed(table, fan.reader(table, 0).main(7, 10))
-    gc = fan.types()["gc"]
-    assert (gc.last_complete_day, gc.open_days, gc.reopened_days) == ("2026-02-28", (DAY,), (DAY,))
-    code, told = ask(DAY)
-    assert code == 1
-    assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "complete"), ("gc", "reopened")]
-
-
-def test_before_the_first_run_no_day_is_complete(ask: Ask) -> None:
-    code, told = ask(DAY)
-    assert code == 1
-    assert [each["reason"] for each in told["types"]] == ["the job has no position yet"] * 2
-
-
-def test_a_type_that_the_job_does_not_have_is_refused_with_the_nearest_name(fan: Fan, ask: Ask) -> None:
-    with pytest.raises(UserError) as caught:
-        ask(DAY, "gcc")
-    assert caught.value.hint == "did you mean gc?"
-    with pytest.raises(UserError):
-        status_command([fan.path], types=["gc"])
-
-
-def test_the_answer_is_printed_with_its_reason(fan: Fan, capsys: pytest.CaptureFixture[str]) -> None:
-    with_fs_behind(fan)
-    status_command([fan.path], day=datetime.fromisoformat(DAY), types=["gc"])
-    printed = capsys.readouterr().out
-    assert f"fan  {DAY}" in printed
-    assert "gc  complete: the watermark 2026-03-02T05:00:00Z is past 2026-03-02T02:00:00Z" in printed
 
 
 # metrics

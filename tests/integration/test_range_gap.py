@@ -11,6 +11,7 @@ from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
+from penstock.events import Event, RangeClaimed
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, Recorder, ids, wait_until
 
@@ -46,12 +47,10 @@ class Helper(Recorder):
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
 
-    def event(self, name: str, **fields: object) -> None:
-        super().event(name, **fields)
-        if name == "range claimed":
-            start = fields["start"]
-            assert isinstance(start, int)
-            self._act(start)
+    def event(self, event: Event) -> None:
+        super().event(event)
+        if isinstance(event, RangeClaimed):
+            self._act(event.start)
 
 
 def test_m5_a_claimed_range_that_retention_overtakes_becomes_a_gap_and_the_others_go_on(

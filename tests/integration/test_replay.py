@@ -9,23 +9,14 @@ from typing import Any
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import SparkSession
 
 from penstock.engine.replay import ReplayReport, replay
-from penstock.engine.round import open_rounds
-from penstock.environment import Environment
-from penstock.errors import InvariantError
 from penstock.job.expressions import parse
-from penstock.job.spec import JobSpec, RecreatedPolicy, SqlSpec, TombstonePolicy
-from penstock.lake.delta.keys import position_key, replay_key
+from penstock.job.spec import JobSpec, SqlSpec
 from penstock.lake.state import Totals
-from penstock.tables.quarantine.chunks import ReplayOptions
 from tests.kafka import Produce, Topics
-from tests.pipes import CrashError, crash_at, once_at, wait_until
-from tests.quarantined import BROKEN, EXTRA, GOOD, Place, mended, orders, quarantined, run_once, tables, totals, written
-
-REPLAY_STEPS = ("replay_staged", "replay_committed", "replay_removed")
+from tests.quarantined import BROKEN, EXTRA, GOOD, mended, orders, quarantined, run_once, tables, totals, written
 
 
 @pytest.fixture
@@ -45,54 +36,6 @@ def test_after_a_mended_schema_what_fits_is_in_the_table_once_and_the_rest_stays
     extras = pl.read_delta(job.table.path).sort("offset")["extra"].to_list()
     assert extras == [None, "x", "x"]
     assert totals(mended(job), spark) == Totals(read=4, written=1, quarantined=3, replayed=2)
-
-
-def test_a_second_replay_finds_nothing_to_do(job: JobSpec, spark: SparkSession, produce: Produce) -> None:
-    produce(job.log.topics[0], [EXTRA, BROKEN])
-    run_once(job, spark)
-    replay(mended(job), spark=spark)
-    data, quarantine = tables(job)
-    versions = (data.version, quarantine.version)
-    assert replay(mended(job), spark=spark) == ReplayReport(still_bad=1, remaining=1)
-    data, quarantine = tables(job)
-    assert (data.version, quarantine.version) == versions
-
-
-def test_a_job_that_never_had_a_bad_record_has_nothing_to_replay(
-    job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [GOOD])
-    run_once(job, spark)
-    assert replay(job, spark=spark) == ReplayReport()
-
-
-def test_a_large_quarantine_is_replayed_in_bounded_runs(job: JobSpec, spark: SparkSession, produce: Produce) -> None:
-    produce(job.log.topics[0], [EXTRA, BROKEN, EXTRA, EXTRA, BROKEN, BROKEN, BROKEN, EXTRA])
-    run_once(job, spark)
-    report = replay(mended(job), options=ReplayOptions(run_rows_max=2), spark=spark)
-    # The pairs are (0, 1), (2, 3), (4, 5) and (6, 7); the third has nothing that fits.
-    assert report == ReplayReport(runs=3, replayed=4, still_bad=4, remaining=4)
-    assert written(job) == [(0, 0), (0, 2), (0, 3), (0, 7)]
-    assert quarantined(job) == [(0, 1), (0, 4), (0, 5), (0, 6)]
-
-
-def test_only_records_with_the_chosen_error_are_replayed(job: JobSpec, spark: SparkSession, produce: Produce) -> None:
-    produce(job.log.topics[0], [EXTRA, '{"id": 4, "note": "y"}'])
-    run_once(job, spark)
-    report = replay(mended(job), options=ReplayOptions(error_contains="note"), spark=spark)
-    assert report == ReplayReport(runs=1, replayed=1, remaining=1)
-    assert written(job) == [(0, 1)]
-    assert quarantined(job) == [(0, 0)]
-
-
-def test_records_that_the_mended_job_would_filter_stay_in_quarantine(
-    job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    keeping = replace(job, on=replace(job.on, tombstone=TombstonePolicy.QUARANTINE))
-    produce(job.log.topics[0], [None, EXTRA], key="k")
-    run_once(keeping, spark)
-    assert replay(mended(job), spark=spark) == ReplayReport(runs=1, replayed=1, filtered=1, remaining=1)
-    assert quarantined(job) == [(0, 0)]
 
 
 def test_records_that_the_row_filter_drops_stay_in_quarantine(
@@ -134,141 +77,3 @@ def stored_rows(job: JobSpec) -> list[dict[str, Any]]:
     (path,) = data.handle.file_uris()
     rows: list[dict[str, Any]] = pq.read_table(path).to_pylist()
     return rows
-
-
-# Q2: a crash; one that the next replay has to bear is a real kill, at every step, in tests/fault/test_replay.py
-
-
-@pytest.mark.parametrize(("step", "left"), [("replay_committed", [(0, 1)]), ("replay_staged", [(0, 0), (0, 1)])])
-def test_a_replay_that_crashed_is_finished_by_the_next_start_of_the_job(
-    step: str, left: list[Place], job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [EXTRA, BROKEN])
-    run_once(job, spark)
-    with pytest.raises(CrashError):
-        replay(mended(job), environment=Environment(reach=crash_at(step)), spark=spark)
-    produce(job.log.topics[0], [BROKEN])
-    run_once(mended(job), spark)
-    assert quarantined(job) == [*left, (0, 2)]
-    replay(mended(job), spark=spark)
-    assert written(job) == [(0, 0)]
-    assert quarantined(job) == [(0, 1), (0, 2)]
-
-
-def test_a_crash_in_a_later_run_keeps_what_earlier_runs_did(
-    job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [EXTRA] * 8)
-    run_once(job, spark)
-    reached: list[str] = []
-
-    def second(step: str) -> None:
-        reached.append(step)
-        if reached.count("replay_committed") == 2:
-            raise CrashError(step)
-
-    two = ReplayOptions(run_rows_max=2)
-    with pytest.raises(CrashError):
-        replay(mended(job), options=two, environment=Environment(reach=second), spark=spark)
-    assert quarantined(job) == [(0, number) for number in range(2, 8)]
-    # Opening the job finishes the second run: four records are left.
-    assert replay(mended(job), options=two, spark=spark) == ReplayReport(runs=2, replayed=4)
-    assert written(job) == [(0, number) for number in range(8)]
-    assert quarantined(job) == []
-
-
-def test_an_unfinished_run_that_history_forgot_stops_everything(
-    job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [EXTRA])
-    run_once(job, spark)
-    data, _ = tables(job)
-    data.commit_actions([], {replay_key(job.name): 1}, {})
-    with pytest.raises(InvariantError):
-        replay(mended(job), spark=spark)
-    with pytest.raises(InvariantError):
-        run_once(job, spark)
-
-
-# Q2: others at the same time
-
-
-@pytest.mark.parametrize("step", REPLAY_STEPS)
-def test_two_replays_at_once_write_each_record_once(
-    step: str, job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [EXTRA, BROKEN, EXTRA, EXTRA])
-    run_once(job, spark)
-    rival: list[ReplayReport] = []
-    reach = once_at(step, lambda: rival.append(replay(mended(job), spark=spark)))
-    mine = replay(mended(job), options=ReplayOptions(run_rows_max=2), environment=Environment(reach=reach), spark=spark)
-    assert written(job) == [(0, 0), (0, 2), (0, 3)]
-    assert quarantined(job) == [(0, 1)]
-    assert mine.replayed + rival[0].replayed == 3
-    assert totals(mended(job), spark).replayed == 3
-
-
-@pytest.mark.parametrize("step", REPLAY_STEPS)
-def test_a_running_job_and_a_replay_do_not_disturb_each_other(
-    step: str, job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [EXTRA, BROKEN])
-    run_once(job, spark)
-    running = open_rounds(mended(job), spark)
-
-    def next_batch() -> None:
-        produce(job.log.topics[0], [GOOD, BROKEN])
-        running.round(flush_now=True)
-
-    replay(mended(job), environment=Environment(reach=once_at(step, next_batch)), spark=spark)
-    produce(job.log.topics[0], [BROKEN])
-    running.round(flush_now=True)
-    running.close()
-    assert written(job) == [(0, 0), (0, 2)]
-    assert quarantined(job) == [(0, 1), (0, 3), (0, 4)]
-
-
-def test_a_replay_leaves_the_positions_of_both_tables_alone(
-    job: JobSpec, spark: SparkSession, produce: Produce
-) -> None:
-    produce(job.log.topics[0], [EXTRA, BROKEN])
-    run_once(job, spark)
-    pipeline = open_rounds(job, spark)
-    (partition,) = pipeline.log.partitions()
-    pipeline.close()
-    key = position_key(job.name, partition)
-    replay(mended(job), spark=spark)
-    assert [table.transaction(key) for table in tables(job)] == [2, 2]
-
-
-def test_offsets_of_two_lives_of_a_topic_are_told_apart(
-    job: JobSpec, spark: SparkSession, produce: Produce, topic: Topics
-) -> None:
-    name = job.log.topics[0]
-    again = replace(job, on=replace(job.on, recreated=RecreatedPolicy.RESTART))
-    produce(name, [EXTRA, BROKEN])
-    run_once(again, spark)
-    topic.delete(name)
-    recreate(topic, name)
-    produce(name, [BROKEN, EXTRA])
-    run_once(again, spark)
-    replay(mended(again), spark=spark)
-    assert written(job) == [(0, 0), (0, 1)]
-    assert quarantined(job) == [(0, 0), (0, 1)]
-    broken = pl.read_delta(job.table.quarantine_path)["value"].to_list()
-    assert broken == [BROKEN.encode(), BROKEN.encode()]
-
-
-def recreate(topic: Topics, name: str) -> None:
-    """The broker forgets a topic a moment after it was deleted."""
-
-    def made() -> bool:
-        try:
-            topic(name=name)
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
-            return False
-        return True
-
-    wait_until(made)

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from penstock.lake.staged import StagedFileGoneError
-from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids, once_at
 from tests.processes import penstock
@@ -37,19 +36,6 @@ def test_a_batch_whose_files_are_not_there_is_not_committed_and_written_again(
     assert pipe.column("id") == list(range(20))
     assert pipe.quarantined("offset") == [(20,)]
     assert pipe.verified()
-
-
-def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_them_again(
-    export: ExportPipe, topic: Topics, produce: Produce
-) -> None:
-    name = topic()
-    export.describe(name)
-    produce(name, ['{"type": "A", "id": 1, "at": "2024-05-01T00:00:00Z"}'])
-    heard = export.run_to_end(reach=once_at("staged", lambda: lose(export.root)), retries=1)
-    assert [each["reason"].split(":")[0] for each in heard.named("retrying")] == [
-        "a staged file is not as its task wrote it"
-    ]
-    assert export.offsets("A") == [0]
 
 
 def test_an_executor_of_its_own_writes_to_the_path_of_the_job_file(

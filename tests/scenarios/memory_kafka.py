@@ -11,6 +11,9 @@ from itertools import count
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 
+TRIED = {"retention.ms", "max.message.bytes", "message.timestamp.after.max.ms"}
+"""Settings that mean something here; records may be of any time."""
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -21,11 +24,12 @@ class MemoryTopics:
     log: MemoryLog
 
     def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None, *, name: str | None = None) -> str:
-        assert not config, "settings of topics are tried on a real broker"
+        assert set(config or ()) <= TRIED, "other settings of topics are tried on a real broker"
         chosen = name or f"topic-{uuid.uuid4().hex[:12]}"
         topic_id = uuid.uuid4().hex[:22]
         for number in range(partitions):
             self.log.values[Partition(chosen, topic_id, number)] = {}
+        self.log.settings[chosen] = config or {}
         return chosen
 
     def delete(self, name: str) -> None:
@@ -68,6 +72,7 @@ class MemoryProduce:
         at = time.time() if timestamp_ms is None else timestamp_ms / 1000
         places = []
         for value in values:
+            assert len(value or "") <= self.log.record_bytes_max(topic), "the record is larger than its topic allows"
             chosen = partitions[next(self._turn) % len(partitions) if partition is None else partition]
             places.append((chosen.number, self.log.bounds([chosen])[chosen].end))
             self.log.append(chosen, MemoryRecord(_bytes(value), _bytes(key), tuple(headers or ()), at))

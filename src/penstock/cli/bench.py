@@ -15,7 +15,7 @@ from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
 from penstock.bench.startup import bench_startup
 
-app = typer.Typer(help="Benchmarks: us and what a user would pick instead, in one run.", no_args_is_help=True)
+app = typer.Typer(help="Benchmarks: Penstock and its alternative, in one run.", no_args_is_help=True)
 
 Rounds = Annotated[int, typer.Option(min=1, help="How often each side runs; the median counts.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
@@ -25,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on standard 
 def ingest(
     records: Annotated[int, typer.Option(min=1, help="Records in the topic.")] = 1_000_000,
     rounds: Rounds = 3,
-    bad_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of them that is bad.")] = 0.0,
+    bad_share: Annotated[float, typer.Option(min=0.0, max=0.5, help="The share of bad records.")] = 0.0,
     json: Json = False,
 ) -> None:
     """A JSON topic into a Delta table by day, against Spark Structured Streaming."""
@@ -38,7 +38,7 @@ def startup(
     rounds: Rounds = 5,
     json: Json = False,
 ) -> None:
-    """Start-up on a table with much history, against one with ten commits."""
+    """Start-up on a table with a long history, against one with ten commits."""
     _print(bench_startup(commits, rounds, _say), json)
 
 

@@ -18,7 +18,7 @@ app = typer.Typer(help="A real Kafka on this machine, for development.", no_args
 Folder = Annotated[
     Path | None,
     typer.Option(
-        "--folder", help="Where its data are (a folder of the user's cache unless given).", show_default=False
+        "--folder", help="Where its data is kept (default: a folder in the user's cache).", show_default=False
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -28,10 +28,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def start(
     folder: Folder = None,
     brokers: Annotated[int, typer.Option("--brokers", help="1, or 3 to form a cluster.")] = 1,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the bootstrap address alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the bootstrap address.")] = False,
     json: Json = False,
 ) -> None:
-    """Start Kafka and leave it running; data of an earlier run are kept."""
+    """Start Kafka and leave it running; the data of an earlier run is kept."""
     chosen = folder or default_folder()
     cluster = Cluster.start(chosen, brokers)
     if quiet:
@@ -42,12 +42,14 @@ def start(
 
 @app.command()
 def send(
-    topic: Annotated[str, typer.Argument(help="Created if it is missing.", show_default=False)],
+    topic: Annotated[str, typer.Argument(help="The topic; created if it does not exist.", show_default=False)],
     folder: Folder = None,
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Of a topic that is created.")] = 1,
+    partitions: Annotated[
+        int, typer.Option("--partitions", min=1, help="Number of partitions if the topic is created.")
+    ] = 1,
     json: Json = False,
 ) -> None:
-    """Send each line of the standard input as a record."""
+    """Send each line of standard input as a record."""
     cluster = _known(folder or default_folder())
     lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
     produce_lines(cluster.bootstrap, topic, lines, partitions)
@@ -57,14 +59,14 @@ def send(
 
 @app.command()
 def status(folder: Folder = None, json: Json = False) -> None:
-    """Say whether it runs, and where."""
+    """Show whether it is running, and its address."""
     chosen = folder or default_folder()
     _print(Cluster.open(chosen), chosen, json)
 
 
 @app.command()
 def stop(folder: Folder = None, json: Json = False) -> None:
-    """Stop it; the data stay."""
+    """Stop it; the data is kept."""
     chosen = folder or default_folder()
     cluster = _known(chosen)
     cluster.stop()

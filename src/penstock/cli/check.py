@@ -19,7 +19,7 @@ def check(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
     json: Annotated[bool, typer.Option("--json", help="Print a list of files with their faults.")] = False,
 ) -> None:
-    """Report every fault of the job files; nothing is started or connected to."""
+    """Report all faults of job files; starts nothing and opens no connection."""
     results = check_jobs(jobs)
     if json:
         typer.echo(dumps([_as_json(result) for result in results], indent=2))

@@ -26,17 +26,17 @@ def compact(
         str | None,
         typer.Option(
             "--target-size",
-            help="Merge files below this size, as 128MiB; unless given, the job's min_bytes_per_file or, of an export, "
+            help="Merge files below this size, such as 128MiB; default: the job's min_bytes_per_file or, of an export, "
             "its compact_size.",
             show_default=False,
         ),
     ] = None,
     all_days: Annotated[
-        bool, typer.Option("--all-days", help="Of an export: also days that are not complete, but the newest.")
+        bool, typer.Option("--all-days", help="For exports: also days that are not complete, except the latest.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Merge small files; rows and positions stay, and the job may run meanwhile."""
+    """Merge small files; rows and positions do not change, and the job may be running."""
     spec = load_job(job)
     wish = CompactWish(None if target_size is None else _size(target_size), all_days)
     report = kind_of(spec).compact(spec, wish, environment(), _progress(json))
@@ -45,18 +45,18 @@ def compact(
 
 def vacuum(
     job: Job,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go; delete nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
     drop_lost: Annotated[
         bool,
         typer.Option(
             "--drop-lost",
-            help="Of an export: also give up files that were to be moved to their place and are gone; their rows count "
-            "as vanished, and the type goes on.",
+            help="For exports: also give up staged files that are gone before they were renamed; their rows count "
+            "as vanished, and the type continues.",
         ),
     ] = False,
     json: Json = False,
 ) -> None:
-    """Delete dead files of the table and its quarantine; the job may run meanwhile."""
+    """Delete unreferenced files of the table and its quarantine; the job may be running."""
     spec = load_job(job)
     report = kind_of(spec).vacuum(spec, VacuumWish(dry_run, drop_lost), environment())
     tell(spec.name, report, json)

@@ -25,7 +25,7 @@ from penstock.tables.quarantine.table import open_quarantine
 from penstock.tables.registry import kind_of, load_job
 from penstock.watch.lines import JsonLines
 
-app = typer.Typer(help="Records that could not be written: look at them, replay or discard them.", no_args_is_help=True)
+app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)
 
 Job = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -38,7 +38,7 @@ _ERROR_CHARACTERS_MAX = 100
 @app.command("list")
 def list_(
     job: Job,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many rows, the newest first.")] = LIMIT,
+    limit: Annotated[int, typer.Option("--limit", min=0, help="How many records, newest first.")] = LIMIT,
     json: Json = False,
 ) -> None:
     """List the newest quarantined records, and how many there are of each kind of error."""
@@ -57,10 +57,10 @@ def list_(
 def show(
     job: Job,
     place: Annotated[str, typer.Argument(help="TOPIC/PARTITION/OFFSET, as `list` shows it.", show_default=False)],
-    raw: Annotated[bool, typer.Option("--raw", help="Write the value's bytes and nothing else.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the value.")] = False,
     json: Json = False,
 ) -> None:
-    """Show one quarantined record with all that is known of it."""
+    """Show one quarantined record in full."""
     spec = load_job(job)
     found = _PLACE.fullmatch(place)
     if found is None:
@@ -85,10 +85,12 @@ def show(
 @app.command("replay")
 def replay_(
     job: Job,
-    where_error: Annotated[str, typer.Option("--where-error", help="Only records whose error has this text.")] = "",
+    where_error: Annotated[
+        str, typer.Option("--where-error", help="Only records whose error contains this text.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """Decode quarantined records with the job as it is now: those that fit land in the table, once; the others stay."""
+    """Decode quarantined records with the current job file: those that fit are written once, the others stay."""
     spec = load_job(job)
     if open_quarantine(spec) is None:
         report = ReplayReport()
@@ -102,12 +104,14 @@ def replay_(
 
 @app.command("discard")
 def discard_(
-    job: Job, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, json: Json = False
+    job: Job,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    json: Json = False,
 ) -> None:
     """Remove the job's records from its quarantine for good, in one commit; the table itself is not touched.
 
-    For records that nobody wants any more, for a quarantine that an earlier table of the job has left, and to accept
-    that records are lost with a quarantine that was deleted. Records of other jobs in a shared quarantine stay.
+    Use it for records that are no longer wanted, for the quarantine of an earlier table of the job, and to accept the
+    loss of records with a deleted quarantine. Records of other jobs in a shared quarantine stay.
     """
     spec = load_job(job)
     found = judge_discard(spec, kind_of(spec).listings, environment())

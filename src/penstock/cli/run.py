@@ -24,16 +24,16 @@ PORT_MAX = 65_535
 
 def run(
     jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
-    once: Annotated[bool, typer.Option("--once", help="Read up to the present end of the log, then exit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="JSON lines instead of live progress.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read up to the current end of the log, then exit.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of live progress.")] = False,
     metrics: Annotated[
         int,
         typer.Option(
-            "--metrics", metavar="PORT", min=0, max=PORT_MAX, help="Show Prometheus metrics on 127.0.0.1:PORT; 0: off."
+            "--metrics", metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."
         ),
     ] = 0,
 ) -> None:
-    """Run jobs: every record of their topics once into their tables."""
+    """Run jobs: write every record of their topics to their tables once."""
     specs = load_jobs(jobs)
     options = RunOptions(once=once, failpoint=failpoint())
     with ExitStack() as stack:

@@ -31,7 +31,7 @@ def status(
     day: Annotated[
         datetime | None,
         typer.Option(
-            "--day", formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only say whether this UTC day is complete."
+            "--day", formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only show whether this UTC day is complete."
         ),
     ] = None,
     types: Annotated[
@@ -40,8 +40,8 @@ def status(
 ) -> None:
     """Show positions, lag, types, last commits, quarantine and alerts.
 
-    A log that does not answer leaves the table's side, and the exit code of its error. With --day: exit code 0 if the
-    day is complete for every type asked for, else 1.
+    If the log does not answer, only the table's part is shown, with the exit code of that error. With --day: exit code
+    0 if the day is complete for every requested type, else 1.
     """
     specs = [load_job(path) for path in jobs]
     if day is not None:

@@ -34,25 +34,25 @@ def verify(
     json: Json = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
     rebuild: Annotated[
-        bool, typer.Option("--rebuild", help="Make the lost ledger of a table again from its files, if they prove it.")
+        bool, typer.Option("--rebuild", help="Rebuild the lost ledger of a table from its files, if they prove it.")
     ] = False,
     values: Annotated[
-        bool, typer.Option("--values", help="Decode records of the log again and compare their values: a sample.")
+        bool, typer.Option("--values", help="Also compare the values of a sample of records with the log.")
     ] = False,
     every: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Read the entries of a ledger again that were proved before. "
+            help="Also read ledger entries that were proved before. "
             "With --values: compare every record that the log still has.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="With --values: draws the same sample again.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="With --values: the seed of the sample.")] = 0,
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved.
 
-    Exits with 0 if everything was checked and holds, with 1 if an invariant is violated, and with 3 if something could
-    not be checked: it then says what, and what would prove it.
+    Exit code 0: everything was checked and holds. 1: an invariant is violated. 3: something could not be checked; the
+    report says what, and what would prove it.
     """
     spec = load_job(job)
     if rebuild:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from penstock.engine.round import RoundResult, Waiting
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.events import Listener
+from penstock.events import Listener, Retrying
 from penstock.logs.log import Partition
 from penstock.plan import LogCutError
 from penstock.spark.failures import SparkGoneError, SparkStoppedError
@@ -109,9 +109,7 @@ class Loop:
                     # The next ones are opened on another session; nothing is kept between rounds but caches.
                     self._close_rounds()
                 finished, pause = False, self._retries.pause_seconds(error)
-                self._listener.event(
-                    "retrying", reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)
-                )
+                self._listener.event(Retrying(reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)))
             if finished:
                 return
             if pause:

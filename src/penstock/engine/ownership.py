@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from penstock.claims import Claims
 from penstock.environment import new_batch_id
 from penstock.errors import UserError
-from penstock.events import Listener
+from penstock.events import Listener, MessagesGivenUp, PartitionStarted, PositionCorrected
 from penstock.failpoints import Reach
 from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
 from penstock.lake.delta.keys import topic_fingerprint
@@ -133,16 +133,15 @@ class Starter:
             return
         shown = self._claims.correct(partition, token, position)
         if shown is not None:
-            self._listener.event("table behind its claim", partition=str(partition), position=position, shown=shown)
+            self._listener.event(PositionCorrected(partition=str(partition), position=position, shown=shown))
 
     def _tell(self, accepted: Sequence[AcceptedPart]) -> None:
         for part in accepted:
             match part:
                 case StartPart():
-                    self._listener.event("partition started", partition=str(part.partition), offset=part.offset)
+                    self._listener.event(PartitionStarted(partition=str(part.partition), offset=part.offset))
                 case GivenUpPart():
-                    lost = {"start": part.piece.start, "end": part.piece.end}
-                    self._listener.event("messages given up", partition=str(part.partition), **lost)
+                    self._listener.event(MessagesGivenUp(str(part.partition), part.piece.start, part.piece.end))
         kinds = {type(part) for part in accepted}
         for kind, step in ((StartPart, "started"), (FencePart, "fenced"), (GivenUpPart, "gave_up")):
             if kind in kinds:

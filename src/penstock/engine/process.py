@@ -14,7 +14,7 @@ from penstock.engine.loop import Loop, Retries, Stop, Turns
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import PenstockError
-from penstock.events import Listener
+from penstock.events import JobCrashed, JobFailed, JobStarted, JobStopped, Listener
 from penstock.failpoints import Failpoint, noop
 from penstock.job.checks.spark import merged_spark
 from penstock.job.spec import JobSpec
@@ -83,18 +83,18 @@ def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, o
     started = JobThread()
 
     def body() -> None:
-        listener.event("job started", once=options.once)
+        listener.event(JobStarted(once=options.once))
         try:
             try:
                 loop.run()
             finally:
                 claims.close()
-            listener.event("job stopped")
+            listener.event(JobStopped())
         except PenstockError as error:
-            listener.event("job failed", error=type(error).__name__, reason=error.primary, detail=error.detail)
+            listener.event(JobFailed(error=type(error).__name__, reason=error.primary, detail=error.detail))
             started.error.append(error)
         except BaseException as error:  # noqa: BLE001, the top of a thread: a bug must reach the process's exit code
-            listener.event("job crashed", error=type(error).__name__, reason=str(error))
+            listener.event(JobCrashed(error=type(error).__name__, reason=str(error)))
             started.error.append(error)
 
     started.thread = threading.Thread(name=f"job {job.name}", target=body, daemon=True)

@@ -15,7 +15,15 @@ from penstock.claims.member.range_client import HeldRange, RangeClient
 from penstock.engine.ownership import LogBounds, Tokens
 from penstock.environment import new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
-from penstock.events import Listener
+from penstock.events import (
+    Listener,
+    RangeClaimed,
+    RangeFinished,
+    RangeNotReported,
+    RangeNotReturned,
+    RangesClosed,
+    RangesOpened,
+)
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome
@@ -81,13 +89,13 @@ class RangeWork(Generic[S]):
                 if not over or not self._ranges.close(partition, token):
                     shared.add(partition)
                 else:
-                    self._listener.event("ranges closed", partition=str(partition), position=position)
+                    self._listener.event(RangesClosed(partition=str(partition), position=position))
             elif position < first:
                 # The planner records it in one step.
                 continue
             elif idle and end - position >= HOT_RANGES * self._size and self._ranges.open(partition, token, position):
                 shared.add(partition)
-                self._listener.event("ranges opened", partition=str(partition), position=position, lag=end - position)
+                self._listener.event(RangesOpened(partition=str(partition), position=position, lag=end - position))
         return frozenset(shared)
 
     def work(self, idle: bool) -> Outcome | None:
@@ -152,7 +160,7 @@ class RangeWork(Generic[S]):
         return 0 if overtaken or len(self._parked) >= PARKED_MAX else bounds.end
 
     def _write(self, held: HeldRange) -> None:
-        self._listener.event("range claimed", partition=str(held.partition), start=held.start, end=held.end)
+        self._listener.event(RangeClaimed(partition=str(held.partition), start=held.start, end=held.end))
         try:
             # Retention may overtake a range: whoever takes it records the gap, or nobody could get past it.
             bounds = self._log.bounds([held.partition])[held.partition]
@@ -198,13 +206,13 @@ class RangeWork(Generic[S]):
         try:
             done = self._ranges.finish(held)
         except (TransientError, OutcomeUnknownError) as error:
-            self._listener.event("range not reported", partition=str(held.partition), reason=error.primary)
+            self._listener.event(RangeNotReported(partition=str(held.partition), reason=error.primary))
             return
-        self._listener.event("range finished", partition=str(held.partition), start=held.start, ours=done)
+        self._listener.event(RangeFinished(partition=str(held.partition), start=held.start, ours=done))
 
     def _give_back(self, held: HeldRange) -> None:
         try:
             self._ranges.give_back(held)
         except (TransientError, OutcomeUnknownError) as error:
             # It is given back again in the next round.
-            self._listener.event("range not returned", partition=str(held.partition), reason=error.primary)
+            self._listener.event(RangeNotReturned(partition=str(held.partition), reason=error.primary))

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
-from penstock.events import Listener
+from penstock.events import Listener, ReplayCommitted, ReplayFinished, ReplayRestarted
 from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import SchemaMovedError, Table
@@ -103,7 +103,7 @@ class _Replay(Generic[F]):
                 self._pass(quarantine)
                 return self._report(quarantine)
             except (OvertakenError, SchemaMovedError) as error:
-                self._target.listener.event("replay begins anew", reason=error.primary)
+                self._target.listener.event(ReplayRestarted(reason=error.primary))
                 environment = self._target.environment
                 environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))
         raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {quarantine.job} came first")
@@ -123,7 +123,7 @@ class _Replay(Generic[F]):
         removed = finish_replay(self._target.runs, quarantine)
         if removed:
             self._finished += removed
-            self._target.listener.event("replay finished", run=self._target.runs.last(), rows=removed)
+            self._target.listener.event(ReplayFinished(run=self._target.runs.last(), rows=removed))
 
     def _carry(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
         """One run; whether it committed anything."""
@@ -137,7 +137,7 @@ class _Replay(Generic[F]):
             remove_run(quarantine, run)
             self._runs += 1
             self._replayed += run.rows
-            self._target.listener.event("replay committed", run=number, rows=run.rows, still_bad=still_bad)
+            self._target.listener.event(ReplayCommitted(run=number, rows=run.rows, still_bad=still_bad))
         self._left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
         self._waiting += staged.waiting
         return run.rows > 0

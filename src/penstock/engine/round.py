@@ -19,6 +19,15 @@ from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.ranges import RangeCallbacks, RangeWork
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, PenstockError, TransientError
+from penstock.events import (
+    BatchCommitted,
+    BatchPlanned,
+    MirrorFailed,
+    MirrorRefused,
+    NoTopicMatches,
+    SliceDropped,
+    SliceRefused,
+)
 from penstock.flow.write.manifest import Marks
 from penstock.job.checks.spark import refuse_unshared
 from penstock.job.spec import Delivery, JobSpec
@@ -168,7 +177,7 @@ class Rounds(Generic[S]):
         """The partitions of this process with their tokens."""
         if not partitions and not self.starter.nothing_matched:
             self.starter.nothing_matched = True
-            self.listener.event("no topic matches", pattern=self.job.log.topic_pattern)
+            self.listener.event(NoTopicMatches(pattern=self.job.log.topic_pattern))
         return self.claims.held(partitions, self.table.state(partitions).tokens)
 
     # plan
@@ -179,7 +188,7 @@ class Rounds(Generic[S]):
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
         planned = plan(lanes, terms, new_batch_id())
         if isinstance(planned, Batch):
-            self.listener.event("batch planned", batch=planned.id, offsets=planned.offsets, slices=len(planned.slices))
+            self.listener.event(BatchPlanned(batch=planned.id, offsets=planned.offsets, slices=len(planned.slices)))
         return planned
 
     def announce(self, batch: Batch, tokens: Tokens) -> Batch | Wait:
@@ -237,23 +246,24 @@ class Rounds(Generic[S]):
         if counts.written:
             self.seen.record_bytes = landed.size_bytes / counts.written
         self.listener.event(
-            "batch committed",
-            batch=batch.id,
-            version=landed.outcome.version,
-            catch_up=landed.catch_up,
-            read=counts.read,
-            written=counts.written,
-            quarantined=counts.quarantined,
-            filtered=counts.filtered,
-            files=landed.files,
-            size_bytes=landed.size_bytes,
-            seconds=round(self.environment.now() - staged_at, 3),
+            BatchCommitted(
+                batch=batch.id,
+                version=landed.outcome.version,
+                catch_up=landed.catch_up,
+                read=counts.read,
+                written=counts.written,
+                quarantined=counts.quarantined,
+                filtered=counts.filtered,
+                files=landed.files,
+                size_bytes=landed.size_bytes,
+                seconds=round(self.environment.now() - staged_at, 3),
+            )
         )
 
     def _handle_refusals(self, refused: Sequence[Refusal], slices: int) -> None:
         """Tell of refused slices; where no other process is expected, that ends this one."""
         for refusal in refused:
-            self.listener.event("slice refused", partition=str(refusal.partition), reason=refusal.reason)
+            self.listener.event(SliceRefused(partition=str(refusal.partition), reason=refusal.reason))
         if refused and not self.claims.shared:
             raise FencedError(
                 f"the table refused {len(refused)} of {slices} slices: {refused[0].partition}: {refused[0].reason}",
@@ -268,7 +278,7 @@ class Rounds(Generic[S]):
             if self.claims.keeps(piece.partition, tokens[piece.partition]):
                 kept.append(piece)
             else:
-                self.listener.event("slice dropped", partition=str(piece.partition), reason="the claim was lost")
+                self.listener.event(SliceDropped(partition=str(piece.partition), reason="the claim was lost"))
         return replace(batch, slices=tuple(kept))
 
     def _tell_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
@@ -314,10 +324,10 @@ class Rounds(Generic[S]):
             report = self.log.show(positions)
             self.log.trim(positions)
         except PenstockError as error:
-            self.listener.event("mirror failed", reason=error.primary, detail=error.detail)
+            self.listener.event(MirrorFailed(reason=error.primary, detail=error.detail))
             return
         for partition, reason in report.refused.items():
-            self.listener.event("mirror refused", partition=str(partition), reason=reason)
+            self.listener.event(MirrorRefused(partition=str(partition), reason=reason))
         self.reach("mirrored")
 
     def _range_work(self) -> RangeWork[S] | None:

@@ -31,7 +31,8 @@ from penstock.logs.log import (
 )
 
 BATCH_RECORDS = 4
-RECORD_BYTES_MAX = 1024 * 1024
+TOPIC_SETTINGS = {"retention.ms": str(7 * 86_400_000), "max.message.bytes": str(1024 * 1024 + 12)}
+"""What Kafka's topics have if they state nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +60,25 @@ class MemoryLog:
     """Where each epoch of a partition's leaders ends, in their order; without any the log keeps none."""
     ends: dict[Partition, int] = field(default_factory=dict)
     """Where partitions end whose last offsets have no record."""
-    retention_seconds: float = 7 * 86_400.0
+    settings: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Of topics, where they differ from `TOPIC_SETTINGS`."""
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     topics: tuple[str, ...] = ()
     """Those that are seen; none stated: all of them."""
     topic_pattern: str | None = None
     positions_shown: dict[Partition, int] = field(default_factory=dict)
+    groups: dict[str, dict[Partition, int]] = field(default_factory=dict)
+    """The positions that each job shows."""
     trimmed: dict[Partition, int] = field(default_factory=dict)
 
     # what a test does to it
 
     def view(self, spec: KafkaLogSpec) -> MemoryLog:
-        """The same log as a job sees it: its topics, and where it begins."""
-        return replace(self, start=spec.start, topics=spec.topics, topic_pattern=spec.topic_pattern)
+        """The same log as a job sees it: its topics, where it begins, and the positions of its group."""
+        shown = self.groups.setdefault(spec.group, {})
+        return replace(
+            self, start=spec.start, topics=spec.topics, topic_pattern=spec.topic_pattern, positions_shown=shown
+        )
 
     def append(self, partition: Partition, *values: bytes | MemoryRecord | None) -> None:
         """Add records at the end of a partition, which begins with the first of them."""
@@ -93,8 +100,9 @@ class MemoryLog:
         gone = [each for each in self.values if each.topic == topic]
         for each in gone:
             del self.values[each]
-            for kept in (self.firsts, self.ends, self.positions_shown):
+            for kept in (self.firsts, self.ends, self.positions_shown, *self.groups.values()):
                 kept.pop(each, None)
+        self.settings.pop(topic, None)
         return [each.number for each in gone]
 
     # what a log answers
@@ -131,7 +139,10 @@ class MemoryLog:
         return self.is_compacted
 
     def record_bytes_max(self, topic: str) -> int:
-        return RECORD_BYTES_MAX
+        return int(self._setting(topic, "max.message.bytes"))
+
+    def _setting(self, topic: str, name: str) -> str:
+        return self.settings.get(topic, {}).get(name, TOPIC_SETTINGS[name])
 
     def leader_epochs(self, partitions: Iterable[Partition]) -> Mapping[Partition, int | None]:
         return {each: max(self.epochs.get(each, ()), default=None) for each in partitions}
@@ -141,8 +152,9 @@ class MemoryLog:
         return [LostTail(each, mark, end) for each, mark, end in asked if end is None or end < mark.end]
 
     def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        since = now - self.retention_seconds * percent / 100
-        return {each: self._offset_since(each, held, since) for each, held in bounds.items()}
+        kept = {each: int(self._setting(each.topic, "retention.ms")) / 1000 for each in bounds}
+        since = {each: now - seconds * percent / 100 for each, seconds in kept.items() if seconds >= 0}
+        return {each: self._offset_since(each, bounds[each], at) for each, at in since.items()}
 
     def _offset_since(self, partition: Partition, held: Bounds, at: float) -> int:
         there = [each for each in sorted(self.values[partition].items()) if each[0] >= held.first]
@@ -151,7 +163,7 @@ class MemoryLog:
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
         for each in slices:
-            if each.read_from < self._first(each.partition):
+            if each.read_from < min(self._first(each.partition), each.end):
                 raise SliceShrankError(f"offset {each.read_from} of {each.partition} is no longer in the log")
         pieces = tuple(Piece(each.partition.topic, each.partition.number, each.read_from, each.end) for each in slices)
         held = {(each.partition.topic, each.partition.number): self.values[each.partition] for each in slices}
@@ -181,7 +193,7 @@ class MemoryLog:
         return next((each for at, each in there if at >= offset and isinstance(each, MemoryRecord)), None)
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
-        ahead = {each: self.positions_shown.get(each, 0) for each in positions}
+        ahead = {each: self.positions_shown.get(each, -1) for each in positions}
         refused = {each: f"already at {ahead[each]}" for each, to in positions.items() if ahead[each] > to}
         moved = {each: to for each, to in positions.items() if to > ahead[each]}
         self.positions_shown |= moved

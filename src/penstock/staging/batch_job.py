@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
+from penstock.events import RecordIsolated
 from penstock.flow.compile import NoRecords, RecordFrame
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import PartitionKey
@@ -92,7 +93,7 @@ class BatchJob(Generic[F]):
             if not poison:
                 raise
         for (partition, offset), reason in poison.items():
-            self._listener.event("record isolated", partition=str(partition), offset=offset, reason=reason)
+            self._listener.event(RecordIsolated(partition=str(partition), offset=offset, reason=reason))
         return gather(self._reports(batch, _without(flow, poison), records))
 
     def check(self, batch: Batch, found: Gathered, counted: bool = True) -> None:

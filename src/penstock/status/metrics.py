@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.events import Event
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -50,20 +52,5 @@ class Forget:
 
 
 Change = Add | Put | PutAll | Forget
-Meter = Callable[[str, Mapping[str, object]], Iterable[Change]]
-"""Tells what the name and the fields of an event change; it may remember earlier events of its job."""
-
-
-def number(value: object) -> float:
-    """A field that is counted; anything else is 0."""
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def numbers(value: object) -> dict[str, float]:
-    """A field with a number for each name."""
-    return {str(key): number(each) for key, each in mapping(value).items()}
-
-
-def mapping(value: object) -> Mapping[str, object]:
-    """A field with something for each name; empty if it is none."""
-    return value if isinstance(value, dict) else {}
+Meter = Callable[[Event], Iterable[Change]]
+"""Tells what an event changes; it may remember earlier events of its job."""

@@ -7,31 +7,7 @@ from typing import TextIO
 
 import structlog
 
-WARNINGS = frozenset(
-    {
-        "alert raised",
-        "claim lost",
-        "coordination interrupted",
-        "day marker failed",
-        "fields left out",
-        "foreign record",
-        "left without saying so",
-        "messages given up",
-        "mirror failed",
-        "mirror refused",
-        "no topic matches",
-        "records vanished",
-        "retention not known",
-        "range not reported",
-        "range not returned",
-        "record isolated",
-        "retrying",
-        "slice dropped",
-        "slice refused",
-        "table behind its claim",
-    }
-)
-ERRORS = frozenset({"job failed", "job crashed", "type cannot be written", "type stopped by a gap"})
+from penstock.events import Event, Level
 
 
 class JsonLines:
@@ -48,10 +24,8 @@ class JsonLines:
             job=job,
         )
 
-    def event(self, name: str, **fields: object) -> None:
-        if name in ERRORS:
-            self._logger.error(name, **fields)
-        elif name in WARNINGS:
-            self._logger.warning(name, **fields)
-        else:
-            self._logger.info(name, **fields)
+    def event(self, event: Event) -> None:
+        write = {Level.ERROR: self._logger.error, Level.WARNING: self._logger.warning}.get(
+            event.level, self._logger.info
+        )
+        write(event.name, **event.facts())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.events import RULES_EVENT, Listener
+from penstock.events import AlertEnded, AlertRaised, Event, Listener, RulesMeasured
 
 
 class Listeners:
@@ -11,9 +11,9 @@ class Listeners:
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
-    def event(self, name: str, **fields: object) -> None:
+    def event(self, event: Event) -> None:
         for each in self._listeners:
-            each.event(name, **fields)
+            each.event(event)
 
 
 class AlertChanges:
@@ -23,15 +23,14 @@ class AlertChanges:
         self._inner = inner
         self._raised: set[str] = set()
 
-    def event(self, name: str, **fields: object) -> None:
-        if name != RULES_EVENT:
-            self._inner.event(name, **fields)
+    def event(self, event: Event) -> None:
+        if not isinstance(event, RulesMeasured):
+            self._inner.event(event)
             return
-        alerts = fields.get("alerts")
-        for rule, texts in alerts.items() if isinstance(alerts, dict) else ():
+        for rule, texts in event.alerts.items():
             if texts and rule not in self._raised:
                 self._raised.add(rule)
-                self._inner.event("alert raised", rule=rule, reason="; ".join(texts))
+                self._inner.event(AlertRaised(rule, "; ".join(texts)))
             elif not texts and rule in self._raised:
                 self._raised.discard(rule)
-                self._inner.event("alert ended", rule=rule)
+                self._inner.event(AlertEnded(rule))

@@ -4,53 +4,67 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from penstock.status.metrics import Add, Change, Forget, Metric, Put, number
+from penstock.events import (
+    BatchCommitted,
+    ClaimLost,
+    ClaimReleased,
+    ClaimWon,
+    Event,
+    JobCrashed,
+    JobFailed,
+    JobStarted,
+    JobStopped,
+    MirrorFailed,
+    MirrorRefused,
+    Retrying,
+    SliceDropped,
+    SliceRefused,
+)
+from penstock.status.metrics import Add, Change, Forget, Metric, Put
 from penstock.tables.registry import KINDS
 
 PAGE_HEAD = """\
 # Metrics
 
 `penstock run JOB... --metrics PORT` serves these in Prometheus' text format on `http://127.0.0.1:PORT/metrics`, for all
-jobs of the process together. Without it, or with `0`, nothing listens. Everything is counted from the start of the
-process; what a table holds since its beginning is told by `penstock status`.
+jobs of the process together. Without it, or with `0`, no port is opened. Counters start at 0 with the process;
+`penstock status` shows the totals of a table since its beginning.
 
-What is labelled by partition is there for the partitions that the process holds, and goes when it loses them.
+Metrics with the label `partition` exist for the partitions that the process holds, and disappear when it loses them.
 
-This page is made from `src/penstock/watch/metrics.py` and from what each kind of table declares.
+This page is generated from `src/penstock/watch/metrics.py` and from the metrics that each kind of table declares.
 """
 
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
-JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times that the job ended with an error.")
-RETRIES = Metric("penstock_retries_total", "counter", "Passing errors after which the job tried again.")
-CLAIMS_HELD = Metric(
-    "penstock_claims_held", "gauge", "Partitions that this process holds a claim of; 0 without claims."
-)
+JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times the job ended with an error.")
+RETRIES = Metric("penstock_retries_total", "counter", "Transient errors after which the job retried.")
+CLAIMS_HELD = Metric("penstock_claims_held", "gauge", "Partitions claimed by this process; 0 without claims.")
 
 BATCHES = Metric(
     "penstock_batches_total", "counter", "Batches committed; kind is new, or behind for types that catch up.",
     ("job", "kind"),
 )  # fmt: skip
 BATCH_SECONDS = Metric(
-    "penstock_batch_seconds", "histogram", "Seconds from the beginning of a batch's Spark job to its commit."
+    "penstock_batch_seconds", "histogram", "Seconds from the start of a batch's Spark job to its commit."
 )
-LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "When the last batch was committed, unix time.")
+LAST_COMMIT = Metric("penstock_last_commit_timestamp_seconds", "gauge", "Unix time of the last committed batch.")
 RECORDS_READ = Metric(
-    "penstock_records_read_total", "counter", "Records that committed batches read, also those read again for a type."
+    "penstock_records_read_total", "counter", "Records of committed batches, including those read again for a type."
 )
 RECORDS_WRITTEN = Metric("penstock_records_written_total", "counter", "Records that became rows.")
 RECORDS_QUARANTINED = Metric("penstock_records_quarantined_total", "counter", "Records that went to quarantine.")
-RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records that the job leaves out by its rules.")
+RECORDS_FILTERED = Metric("penstock_records_filtered_total", "counter", "Records left out by the job file's rules.")
 FILES_WRITTEN = Metric("penstock_files_written_total", "counter", "Data files of committed batches.")
 BYTES_WRITTEN = Metric("penstock_bytes_written_total", "counter", "Bytes of these files.")
 SLICES_REFUSED = Metric(
     "penstock_slices_refused_total", "counter", "Slices that the table refused because of another owner."
 )
 SLICES_DROPPED = Metric(
-    "penstock_slices_dropped_total", "counter", "Slices left uncommitted because their claim was lost meanwhile."
+    "penstock_slices_dropped_total", "counter", "Slices not committed because their claim was lost."
 )
 MIRROR_FAILURES = Metric(
-    "penstock_mirror_failures_total", "counter", "Times that positions could not be shown in the consumer group."
+    "penstock_mirror_failures_total", "counter", "Times positions could not be mirrored to the consumer group."
 )
 
 OF_ALL_JOBS = (
@@ -58,42 +72,45 @@ OF_ALL_JOBS = (
     RECORDS_QUARANTINED, RECORDS_FILTERED, FILES_WRITTEN, BYTES_WRITTEN, SLICES_REFUSED, SLICES_DROPPED,
     MIRROR_FAILURES,
 )  # fmt: skip
-_COUNTED = {
-    "retrying": RETRIES,
-    "slice refused": SLICES_REFUSED,
-    "slice dropped": SLICES_DROPPED,
-    "job failed": JOB_FAILURES,
-    "job crashed": JOB_FAILURES,
-    "mirror failed": MIRROR_FAILURES,
-    "mirror refused": MIRROR_FAILURES,
+_COUNTED: Mapping[type[Event], Metric] = {
+    Retrying: RETRIES,
+    SliceRefused: SLICES_REFUSED,
+    SliceDropped: SLICES_DROPPED,
+    JobFailed: JOB_FAILURES,
+    JobCrashed: JOB_FAILURES,
+    MirrorFailed: MIRROR_FAILURES,
+    MirrorRefused: MIRROR_FAILURES,
 }
-_SUMMED = {
-    "read": RECORDS_READ,
-    "written": RECORDS_WRITTEN,
-    "quarantined": RECORDS_QUARANTINED,
-    "filtered": RECORDS_FILTERED,
-    "files": FILES_WRITTEN,
-    "size_bytes": BYTES_WRITTEN,
-}
-_RUNNING = {"job started": 1, "job stopped": 0, "job failed": 0, "job crashed": 0}
-_CLAIMS = {"claim won": 1, "claim lost": -1, "claim released": -1}
 
 
-def common_changes(name: str, fields: Mapping[str, object], now: float) -> Iterator[Change]:
+def common_changes(event: Event, now: float) -> Iterator[Change]:
     """What an event changes, whatever the kind of table."""
-    if name in _COUNTED:
-        yield Add(_COUNTED[name])
-    if name in _RUNNING:
-        yield Put(JOB_RUNNING, _RUNNING[name])
-    if name in _CLAIMS:
-        yield Add(CLAIMS_HELD, _CLAIMS[name])
-        if _CLAIMS[name] < 0:
-            yield Forget("partition", str(fields["partition"]))
-    if name == "batch committed":
-        yield Add(BATCHES, label="behind" if fields.get("catch_up") else "new")
-        yield from (Add(metric, number(fields.get(field, 0))) for field, metric in _SUMMED.items())
-        yield Put(BATCH_SECONDS, number(fields.get("seconds", 0)))
-        yield Put(LAST_COMMIT, now)
+    if type(event) in _COUNTED:
+        yield Add(_COUNTED[type(event)])
+    match event:
+        case JobStarted():
+            yield Put(JOB_RUNNING, 1)
+        case JobStopped() | JobFailed() | JobCrashed():
+            yield Put(JOB_RUNNING, 0)
+        case ClaimWon():
+            yield Add(CLAIMS_HELD, 1)
+        case ClaimLost(partition) | ClaimReleased(partition):
+            yield Add(CLAIMS_HELD, -1)
+            yield Forget("partition", partition)
+        case BatchCommitted():
+            yield from _batch_changes(event, now)
+
+
+def _batch_changes(batch: BatchCommitted, now: float) -> Iterator[Change]:
+    yield Add(BATCHES, label="behind" if batch.catch_up else "new")
+    yield Add(RECORDS_READ, batch.read)
+    yield Add(RECORDS_WRITTEN, batch.written)
+    yield Add(RECORDS_QUARANTINED, batch.quarantined)
+    yield Add(RECORDS_FILTERED, batch.filtered)
+    yield Add(FILES_WRITTEN, batch.files)
+    yield Add(BYTES_WRITTEN, batch.size_bytes)
+    yield Put(BATCH_SECONDS, batch.seconds)
+    yield Put(LAST_COMMIT, now)
 
 
 def page() -> str:

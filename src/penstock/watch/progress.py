@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from penstock.watch.lines import ERRORS, WARNINGS
+from penstock.events import BatchCommitted, ClaimLost, ClaimReleased, ClaimWon, ColumnsAdded, Event, Level
 
 
 @dataclass(slots=True)
@@ -26,8 +26,7 @@ class _Row:
     began_at: float = field(default_factory=time.monotonic)
 
 
-_LOUD = WARNINGS | ERRORS | {"columns added"}
-_CLAIMS = {"claim won": 1, "claim lost": -1, "claim released": -1}
+_CLAIMS: dict[type[Event], int] = {ClaimWon: 1, ClaimLost: -1, ClaimReleased: -1}
 
 
 class Progress:
@@ -53,18 +52,20 @@ class Progress:
             self._rows[job] = _Row()
         return _JobVoice(self, job)
 
-    def hear(self, job: str, name: str, fields: dict[str, object]) -> None:
+    def hear(self, job: str, event: Event) -> None:
         with self._lock:
             row = self._rows[job]
-            row.state = name
-            row.claims += _CLAIMS.get(name, 0)
-            if name == "batch committed":
+            row.state = event.name
+            row.claims += _CLAIMS.get(type(event), 0)
+            if isinstance(event, BatchCommitted):
                 row.commits += 1
-                for total in ("written", "quarantined", "filtered", "size_bytes"):
-                    setattr(row, total, getattr(row, total) + int(str(fields.get(total, 0))))
-        if name in _LOUD:
-            told = " ".join(f"{key}={value}" for key, value in fields.items() if value not in ("", None))
-            self._console.print(f"[bold]{job}[/bold] {name} {told}", highlight=False)
+                row.written += event.written
+                row.quarantined += event.quarantined
+                row.filtered += event.filtered
+                row.size_bytes += event.size_bytes
+        if event.level is not Level.INFO or isinstance(event, ColumnsAdded):
+            told = " ".join(f"{key}={value}" for key, value in event.facts().items() if value != "")
+            self._console.print(f"[bold]{job}[/bold] {event.name} {told}", highlight=False)
 
     def _table(self) -> Table:
         table = Table(box=None, pad_edge=False)
@@ -94,5 +95,5 @@ class _JobVoice:
         self._progress = progress
         self._job = job
 
-    def event(self, name: str, **fields: object) -> None:
-        self._progress.hear(self._job, name, fields)
+    def event(self, event: Event) -> None:
+        self._progress.hear(self._job, event)

@@ -11,6 +11,7 @@ from typing import TypeVar, assert_never
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from penstock.errors import UserError
+from penstock.events import Event
 from penstock.status.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
 from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
@@ -71,9 +72,9 @@ class JobMetrics:
         self._shown: dict[Metric, set[str]] = {}
         """Labels of what is shown until it is no longer told."""
 
-    def event(self, name: str, **fields: object) -> None:
+    def event(self, event: Event) -> None:
         with self._lock:
-            for change in (*common_changes(name, fields, self._metrics.now()), *self._meter(name, fields)):
+            for change in (*common_changes(event, self._metrics.now()), *self._meter(event)):
                 self._apply(change)
 
     def _apply(self, change: Change) -> None:

@@ -5,6 +5,15 @@ import json
 
 import pytest
 
+from penstock.events import AlertEnded, AlertRaised, Event, FieldsLeftOut, RulesMeasured, SliceRefused
+from penstock.tables.export.events import (
+    CatchUpPlanned,
+    DayComplete,
+    DayMarkerFailed,
+    TypeCannotBeWritten,
+    TypeStoppedByAGap,
+    TypeWrittenAgain,
+)
 from penstock.watch.lines import JsonLines
 from penstock.watch.listeners import AlertChanges, Listeners
 
@@ -13,44 +22,47 @@ class Ear:
     def __init__(self) -> None:
         self.heard: list[tuple[str, dict[str, object]]] = []
 
-    def event(self, name: str, **fields: object) -> None:
-        self.heard.append((name, fields))
+    def event(self, event: Event) -> None:
+        self.heard.append((event.name, event.facts()))
 
 
 def test_every_listener_hears_every_event() -> None:
     one, other = Ear(), Ear()
-    Listeners(one, other).event("batch committed", written=3)
-    assert one.heard == other.heard == [("batch committed", {"written": 3})]
+    Listeners(one, other).event(AlertEnded("lag"))
+    assert one.heard == other.heard == [("alert ended", {"rule": "lag"})]
 
 
 def test_people_hear_when_an_alert_begins_and_when_it_ends_but_not_every_measurement() -> None:
     ear = Ear()
     spoken = AlertChanges(ear)
     for texts in ([], ["events/0 is far"], ["events/0 is further"], [], []):
-        spoken.event("rules measured", alerts={"lag": texts}, lag_records={"events/0": 1})
-    spoken.event("batch committed", written=1)
+        spoken.event(RulesMeasured(alerts={"lag": texts}))
+    spoken.event(TypeWrittenAgain("fs"))
     assert ear.heard == [
         ("alert raised", {"rule": "lag", "reason": "events/0 is far"}),
         ("alert ended", {"rule": "lag"}),
-        ("batch committed", {"written": 1}),
+        ("type written again", {"type": "fs"}),
     ]
 
 
 @pytest.mark.parametrize(
-    ("name", "level"),
+    ("event", "name", "level"),
     [
-        ("type cannot be written", "error"),
-        ("day marker failed", "warning"),
-        ("alert raised", "warning"),
-        ("alert ended", "info"),
-        ("type written again", "info"),
-        ("day complete", "info"),
-        ("day opened again", "info"),
-        ("catch-up planned", "info"),
+        (TypeCannotBeWritten("fs", "full"), "type cannot be written", "error"),
+        (TypeStoppedByAGap("fs", "events/0", "gone", ""), "type stopped by a gap", "error"),
+        (DayMarkerFailed("full"), "day marker failed", "warning"),
+        (AlertRaised("lag", "far"), "alert raised", "warning"),
+        (AlertEnded("lag"), "alert ended", "info"),
+        (TypeWrittenAgain("fs"), "type written again", "info"),
+        (DayComplete("fs", "2026-01-01"), "day complete", "info"),
+        (CatchUpPlanned(["fs"], 1), "catch-up planned", "info"),
+        (FieldsLeftOut(["a"], "odd"), "fields left out", "warning"),
+        (SliceRefused("events/0", "old"), "slice refused", "warning"),
     ],
 )
-def test_an_event_of_an_export_has_the_weight_of_what_a_person_has_to_do(name: str, level: str) -> None:
+def test_an_event_has_the_weight_of_what_a_person_has_to_do(event: Event, name: str, level: str) -> None:
     stream = io.StringIO()
-    JsonLines("fan", stream).event(name, type="fs")
+    JsonLines("fan", stream).event(event)
     told = json.loads(stream.getvalue())
-    assert (told["event"], told["level"], told["type"], told["job"]) == (name, level, "fs", "fan")
+    assert (told["event"], told["level"], told["job"]) == (name, level, "fan")
+    assert event.facts().items() <= told.items()

@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import socket
 import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.errors import UserError
-from penstock.status.metrics import Add, Meter, Metric, PutAll, numbers
+from penstock.events import (
+    BatchCommitted,
+    ClaimLost,
+    ClaimReleased,
+    ClaimWon,
+    Event,
+    JobCrashed,
+    JobFailed,
+    JobStarted,
+    MirrorFailed,
+    Retrying,
+    SliceDropped,
+    SliceRefused,
+)
+from penstock.status.metrics import Add, Meter, Metric, PutAll
 from penstock.tables.delta.kind import DeltaKind
+from penstock.tables.export.events import (
+    DayComplete,
+    DayOpenedAgain,
+    ExportRules,
+    TypeCannotBeWritten,
+    TypeWrittenAgain,
+)
 from penstock.tables.registry import KINDS
 from penstock.watch.metrics import OF_ALL_JOBS, page
 from penstock.watch.prometheus import JobMetrics, Metrics
 
+AWAY = Retrying("the broker is away", "", 1.0)
 EVERY = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -40,9 +64,9 @@ def partitions(metrics: Metrics) -> set[str]:
     return {sample.labels["partition"] for sample in samples if "partition" in sample.labels}
 
 
-def rules(*places: str, **more: object) -> dict[str, object]:
-    of_partitions = ("lag_records", "discrepancy_records", "position", "global_position")
-    return {**{name: dict.fromkeys(places, 7) for name in of_partitions}, **more}
+def rules(*places: str) -> ExportRules:
+    each = dict.fromkeys(places, 7)
+    return ExportRules(lag_records=each, discrepancy_records=each, position=each, global_position=each)
 
 
 def test_the_page_says_what_the_names_say() -> None:
@@ -59,9 +83,8 @@ def test_every_name_is_told_once_and_ends_as_its_kind_does() -> None:
 
 
 def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
-    batch = {"read": 10, "written": 7, "quarantined": 2, "filtered": 1, "files": 3, "size_bytes": 500, "seconds": 1.5}
-    ear.event("batch committed", batch="x", version=4, **batch)
-    ear.event("batch committed", batch="y", version=5, catch_up=True, **batch)
+    ear.event(BatchCommitted("x", 4, False, 10, 7, 2, 1, 3, 500, 1.5))
+    ear.event(BatchCommitted("y", 5, True, 10, 7, 2, 1, 3, 500, 1.5))
     assert value(metrics, "penstock_batches_total", kind="new") == 1
     assert value(metrics, "penstock_batches_total", kind="behind") == 1
     told = [value(metrics, f"penstock_records_{name}_total") for name in ("read", "written", "quarantined", "filtered")]
@@ -75,55 +98,57 @@ def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
 
 def test_troubles_are_counted_and_begin_at_zero(metrics: Metrics, ear: JobMetrics) -> None:
     assert value(metrics, "penstock_retries_total") == 0
-    for name in ("retrying", "retrying", "slice refused", "slice dropped", "mirror failed", "job failed"):
-        ear.event(name, reason="so it is", partition="events/0")
+    refused, dropped = SliceRefused("events/0", "old"), SliceDropped("events/0", "lost")
+    for event in (AWAY, AWAY, refused, dropped, MirrorFailed("away"), JobFailed("UserError", "so it is", "")):
+        ear.event(event)
     counted = ("retries", "slices_refused", "slices_dropped", "mirror_failures", "job_failures")
     assert [value(metrics, f"penstock_{name}_total") for name in counted] == [2, 1, 1, 1, 1]
 
 
 def test_a_job_runs_until_it_stops_or_fails(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("job started", once=False)
+    ear.event(JobStarted(once=False))
     assert value(metrics, "penstock_job_running") == 1
-    ear.event("job crashed", error="ZeroDivisionError", reason="")
+    ear.event(JobCrashed(error="ZeroDivisionError", reason=""))
     assert value(metrics, "penstock_job_running") == 0
 
 
 def test_jobs_are_told_apart(metrics: Metrics, ear: JobMetrics) -> None:
-    metrics.listener("other", KINDS["delta"]).event("retrying")
+    metrics.listener("other", KINDS["delta"]).event(AWAY)
     assert value(metrics, "penstock_retries_total") == 0
     assert value(metrics, "penstock_retries_total", job="other") == 1
     assert value(metrics, "penstock_day_marker_failures_total", job="other") is None
 
 
 def test_a_type_fails_until_it_is_written_again(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("type cannot be written", type="fs", reason="no permission")
-    ear.event("type cannot be written", type="fs", reason="disk full")
+    ear.event(TypeCannotBeWritten(type="fs", reason="no permission"))
+    ear.event(TypeCannotBeWritten(type="fs", reason="disk full"))
     assert value(metrics, "penstock_type_failing", type="fs") == 1
-    ear.event("type written again", type="fs")
+    ear.event(TypeWrittenAgain(type="fs"))
     assert value(metrics, "penstock_type_failing", type="fs") == 0
     assert value(metrics, "penstock_type_failures_total", type="fs") == 2
 
 
 def test_a_day_counts_each_time_it_changes_and_not_when_it_is_told_again(metrics: Metrics, ear: JobMetrics) -> None:
-    for name in ("day complete", "day complete", "day opened again", "day opened again", "day complete"):
-        ear.event(name, type="fs", day="2026-03-01")
-    ear.event("day complete", type="fs", day="2026-03-02")
+    for kind in (DayComplete, DayComplete, DayOpenedAgain, DayOpenedAgain, DayComplete):
+        ear.event(kind("fs", "2026-03-01"))
+    ear.event(DayComplete(type="fs", day="2026-03-02"))
     assert value(metrics, "penstock_days_completed_total", type="fs") == 3
     assert value(metrics, "penstock_days_reopened_total", type="fs") == 1
 
 
 def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetrics) -> None:
     ear.event(
-        "rules measured",
-        failed_writes_percent=25.0,
-        failed_writes_percent_by_type={"a": 50.0, "b": 0.0},
-        lag_records={"events/0": 30},
-        discrepancy_records={"events/0": 60},
-        position={"events/0": 100},
-        global_position={"events/0": 40},
-        behind_records={"a": 60, "b": 0},
-        watermark={"a": 1_690_000_000.0},
-        alerts={"lag": ["too far"], "discrepancy": []},
+        ExportRules(
+            failed_writes_percent=25.0,
+            failed_writes_percent_by_type={"a": 50.0, "b": 0.0},
+            lag_records={"events/0": 30},
+            discrepancy_records={"events/0": 60},
+            position={"events/0": 100},
+            global_position={"events/0": 40},
+            behind_records={"a": 60, "b": 0},
+            watermark={"a": 1_690_000_000.0},
+            alerts={"lag": ["too far"], "discrepancy": []},
+        )
     )
     by_partition = ("lag_records", "discrepancy_records", "position", "global_position")
     assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60, 100, 40]
@@ -136,40 +161,40 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetr
 
 
 def test_an_alert_ends_when_its_rule_holds_again(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("rules measured", alerts={"lag": ["too far"]})
-    ear.event("rules measured", alerts={"lag": []})
+    ear.event(ExportRules(alerts={"lag": ["too far"]}))
+    ear.event(ExportRules(alerts={"lag": []}))
     assert value(metrics, "penstock_alert", rule="lag") == 0
 
 
 def test_a_watermark_never_falls(metrics: Metrics, ear: JobMetrics) -> None:
     for mark in ({"a": 100.0}, {"a": 50.0}, {}):
-        ear.event("rules measured", watermark=mark)
+        ear.event(ExportRules(watermark=mark))
         assert value(metrics, "penstock_type_watermark_timestamp_seconds", type="a") == 100.0
 
 
 def test_partitions_that_are_no_longer_held_are_no_longer_shown(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("rules measured", **rules("events/0", "events/1"))
+    ear.event(rules("events/0", "events/1"))
     assert partitions(metrics) == {"events/0", "events/1"}
-    ear.event("rules measured", **rules("events/1"))
+    ear.event(rules("events/1"))
     assert partitions(metrics) == {"events/1"}
 
 
-@pytest.mark.parametrize("name", ["claim lost", "claim released"])
+@pytest.mark.parametrize("gone", [ClaimLost("events/0", 3), ClaimReleased("events/0", "")])
 def test_a_claim_that_goes_takes_every_metric_of_its_partition_with_it(
-    name: str, metrics: Metrics, ear: JobMetrics
+    gone: Event, metrics: Metrics, ear: JobMetrics
 ) -> None:
     for partition in ("events/0", "events/1"):
-        ear.event("claim won", partition=partition, token=3)
-    ear.event("rules measured", **rules("events/0", "events/1"))
-    ear.event(name, partition="events/0", reason="")
+        ear.event(ClaimWon(partition=partition, token=3))
+    ear.event(rules("events/0", "events/1"))
+    ear.event(gone)
     assert partitions(metrics) == {"events/1"}
     assert value(metrics, "penstock_claims_held") == 1
-    ear.event("rules measured", **rules("events/1"))
+    ear.event(rules("events/1"))
     assert partitions(metrics) == {"events/1"}
 
 
 def test_a_claim_of_a_partition_that_was_never_shown_may_go(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("claim released", partition="events/9", reason="")
+    ear.event(ClaimReleased(partition="events/9", reason=""))
     assert partitions(metrics) == set()
 
 
@@ -181,7 +206,7 @@ def free_port() -> int:
 
 
 def test_what_is_served_is_prometheus_text(metrics: Metrics, ear: JobMetrics) -> None:
-    ear.event("retrying")
+    ear.event(AWAY)
     port = free_port()
     with metrics.served(port):
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
@@ -197,6 +222,11 @@ LEVEL = Metric("penstock_level_litres", "gauge", "What a tank holds.", ("job", "
 SPILLS = Metric("penstock_spills_total", "counter", "Times that a tank ran over.")
 
 
+@dataclass(frozen=True)
+class Spill(Event):
+    litres: Mapping[str, float]
+
+
 class TankKind(DeltaKind):
     """A kind of table with metrics of its own, as a test makes it up."""
 
@@ -204,7 +234,7 @@ class TankKind(DeltaKind):
     metrics = (LEVEL, SPILLS)
 
     def meter(self) -> Meter:
-        return lambda name, fields: [PutAll(LEVEL, numbers(fields["litres"])), Add(SPILLS)] if name == "spill" else []
+        return lambda event: [PutAll(LEVEL, event.litres), Add(SPILLS)] if isinstance(event, Spill) else []
 
 
 def test_a_kind_of_table_brings_its_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,8 +242,8 @@ def test_a_kind_of_table_brings_its_own_metrics(monkeypatch: pytest.MonkeyPatch)
     metrics = Metrics()
     ear = metrics.listener("fan", KINDS["tank"])
     assert value(metrics, "penstock_spills_total") == 0
-    ear.event("spill", litres={"north": 12, "south": 3})
-    ear.event("spill", litres={"north": 11})
+    ear.event(Spill({"north": 12, "south": 3}))
+    ear.event(Spill({"north": 11}))
     assert value(metrics, "penstock_spills_total") == 2
     assert value(metrics, "penstock_level_litres", tank="north") == 11
     assert value(metrics, "penstock_level_litres", tank="south") is None

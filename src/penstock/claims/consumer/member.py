@@ -29,6 +29,7 @@ from penstock.claims.member.agent import Agent, CoordinationOptions, default_cli
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell
 from penstock.errors import PenstockError, UserError
+from penstock.events import ConsumerReplaced, Event
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
@@ -40,9 +41,9 @@ FETCH_SECONDS = 0.1
 logger = logging.getLogger("penstock.claims")
 
 
-def _log(event: str, **fields: object) -> None:
+def _log(event: Event) -> None:
     """The default `tell` of a member: Python's logging."""
-    logger.info("%s %s", event, fields)
+    logger.info("%s %s", event.name, event.facts())
 
 
 class Member:
@@ -130,7 +131,7 @@ class Member:
                     streams = dict(self._supervisor.streams)
                     stuck, self._supervisor.stuck = self._supervisor.stuck, False
                 if stuck:
-                    self._tell("consumer replaced", reason="it returned nothing although the log has more")
+                    self._tell(ConsumerReplaced(reason="it returned nothing although the log has more"))
                     self._reader.replace_consumer()
                 self._reader.follow(streams)
                 found = self._deliveries.hand_out(count_max)

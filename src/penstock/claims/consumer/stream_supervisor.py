@@ -13,6 +13,7 @@ from penstock.claims.member.agent import Agent
 from penstock.claims.member.health import HealthPolicy, Situation, check
 from penstock.claims.member.session import Tell
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.events import CannotKeepUp, ReadingBegins, ReadingInterrupted
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
@@ -86,7 +87,7 @@ class StreamSupervisor:
             try:
                 self._turn()
             except (TransientError, OutcomeUnknownError) as error:
-                self._tell("reading interrupted", reason=error.primary, detail=error.detail)
+                self._tell(ReadingInterrupted(reason=error.primary, detail=error.detail))
                 self._stopping.wait(min(1.0, self._interval_seconds))
             except PenstockError as error:
                 self.error = error
@@ -123,7 +124,7 @@ class StreamSupervisor:
                 acks = Acks(partition, tokens[partition], offset, self._options.in_flight_max)
                 self.streams[partition] = Stream(acks, now)
         for partition, offset in starts.items():
-            self._tell("reading begins", partition=str(partition), token=tokens[partition], offset=offset)
+            self._tell(ReadingBegins(partition=str(partition), token=tokens[partition], offset=offset))
         self._sampled_at = float("-inf")
 
     def _sample(self) -> None:
@@ -148,7 +149,7 @@ class StreamSupervisor:
         if release:
             # One at a time: this member may be able to handle what is left.
             worst = max(release, key=lambda each: self.streams[each].lag)
-            self._tell("cannot keep up", partition=str(worst), reason=release[worst])
+            self._tell(CannotKeepUp(partition=str(worst), reason=release[worst]))
             self._agent.shed(worst, release[worst])
 
     def _surely_lost(self, stream: Stream) -> bool:

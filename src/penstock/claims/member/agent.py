@@ -21,6 +21,15 @@ from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX, encode
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
+from penstock.events import (
+    ClaimLost,
+    ClaimReleased,
+    ClaimWon,
+    CoordinationInterrupted,
+    Event,
+    GroupJoined,
+    LeftSilently,
+)
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
 from penstock.logs.log import Partition
@@ -35,7 +44,7 @@ class CoordinationOptions:
     restart_lost_history: bool = False
 
 
-def _ignore(event: str, **fields: object) -> None:
+def _ignore(event: Event) -> None:
     """The `tell` of an agent without a listener."""
 
 
@@ -212,7 +221,7 @@ class Agent:
             try:
                 self._membership()
             except (TransientError, OutcomeUnknownError) as error:
-                self._tell("coordination interrupted", reason=error.primary, detail=error.detail)
+                self._tell(CoordinationInterrupted(reason=error.primary, detail=error.detail))
                 self._stopping.wait(min(1.0, self.member.heartbeat_seconds))
             except PenstockError as error:
                 self._end(error)
@@ -282,13 +291,13 @@ class Agent:
 
     def _tell_all(self, events: MemberEvents) -> None:
         if events.joined:
-            self._tell("group joined", group=self.member.group, client_id=self.member.client_id)
+            self._tell(GroupJoined(group=self.member.group, client_id=self.member.client_id))
         for partition, token in events.won:
-            self._tell("claim won", partition=str(partition), token=token)
+            self._tell(ClaimWon(partition=str(partition), token=token))
         for partition, token in events.lost:
-            self._tell("claim lost", partition=str(partition), token=token)
+            self._tell(ClaimLost(partition=str(partition), token=token))
         for partition, reason in events.released:
-            self._tell("claim released", partition=str(partition), reason=reason)
+            self._tell(ClaimReleased(partition=str(partition), reason=reason))
 
     def _leave(self, session: Session) -> None:
         with self._changed:
@@ -296,7 +305,7 @@ class Agent:
             self._participant = None
         session.send(sends)
         if session.journal.flush(self.member.heartbeat_seconds):
-            self._tell("left without saying so", reason="the broker did not take the last records in time")
+            self._tell(LeftSilently(reason="the broker did not take the last records in time"))
             return
         session.keep_last_snapshots(sends, self.member.heartbeat_seconds)
         session.journal.flush(self.member.heartbeat_seconds)

@@ -14,6 +14,7 @@ from penstock.claims.member.topics import CoordinationTopic, MissingTopicError, 
 from penstock.claims.protocol.fold import skip
 from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS, SNAPSHOT_EVERY_SECONDS, Snapshot
 from penstock.errors import TransientError, UserError
+from penstock.events import Event, ForeignRecord
 from penstock.logs.kafka.admin import BoundedAdmin
 
 POLL_SECONDS = 0.1
@@ -22,7 +23,7 @@ IDENTITY_CHECK_INTERVALS = 2
 UNHEARD_INTERVALS_MAX = 6
 _CATCH_UP_SILENCE_SECONDS_MAX = 30.0
 
-Tell = Callable[..., None]
+Tell = Callable[[Event], None]
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class Session:
             self.unkept.setdefault(entry.place, _Unkept(now)).records += 1
             if entry.record is None:
                 participant.view.folds[entry.place] = skip(participant.view.folds[entry.place], entry.offset)
-                self.tell("foreign record", place=entry.place, offset=entry.offset, reason=entry.fault)
+                self.tell(ForeignRecord(place=entry.place, offset=entry.offset, reason=entry.fault))
                 continue
             participant.read(entry.place, entry.offset, entry.record, now, entry.appended_at)
 

@@ -40,17 +40,15 @@ from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.tables.registry import load_job
 
 app = typer.Typer(
-    help="Show who holds which partition of a group and how ownership changed; pause a group, free a claim.",
+    help="Show who holds which partition and how ownership changed; pause a group, release a claim.",
     no_args_is_help=True,
 )
 
-Job = Annotated[Path | None, typer.Option("--job", help="A job file: its cluster, group and coordination topic.")]
-Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="HOST:PORT of a cluster, with --group.")]
-Group = Annotated[str | None, typer.Option("--group", help="The group; that of the job where a job is given.")]
-Topic = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic ({DEFAULT_TOPIC}).")]
-Heartbeat = Annotated[
-    str | None, typer.Option("--heartbeat", help="The members' heartbeat interval (10s), for fresh and stale.")
-]
+Job = Annotated[Path | None, typer.Option("--job", help="A job file, for its cluster, group and coordination topic.")]
+Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="HOST:PORT of a cluster; needs --group.")]
+Group = Annotated[str | None, typer.Option("--group", help="The group; default: the job's.")]
+Topic = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic; default: {DEFAULT_TOPIC}.")]
+Heartbeat = Annotated[str | None, typer.Option("--heartbeat", help="The members' heartbeat interval; default: 10s.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Place = Annotated[str, typer.Argument(metavar="TOPIC/N", help="A partition, as `list` shows it.", show_default=False)]
 
@@ -80,14 +78,16 @@ def history_(
     bootstrap: Bootstrap = None,
     group: Group = None,
     topic: Topic = None,
-    partition: Annotated[str | None, typer.Option("--partition", metavar="TOPIC/N", help="Only this one.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many lines, the newest.")] = HISTORY_LINES,
+    partition: Annotated[
+        str | None, typer.Option("--partition", metavar="TOPIC/N", help="Only this partition.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many lines, the latest ones.")] = HISTORY_LINES,
     records: Annotated[
-        int, typer.Option("--records", min=1, help="How many records of the log to read at most, the newest.")
+        int, typer.Option("--records", min=1, help="How many records of the log to read at most, the latest ones.")
     ] = HISTORY_RECORDS_MAX,
     json: Json = False,
 ) -> None:
-    """Show who owned what, from when to when, at which positions, and why ownership changed."""
+    """Show who owned which partition, when and at which positions, and why ownership changed."""
     of = _group(job, bootstrap, group, topic, None)
     found = history(of, partition, limit, records)
     if json:
@@ -106,7 +106,7 @@ def pause_(
     topic: Topic = None,
     heartbeat: Heartbeat = None,
     duration: Annotated[
-        str | None, typer.Option("--for", help="Members resume by themselves after this time, as 30m.")
+        str | None, typer.Option("--for", help="Resume automatically after this time, such as 30m.")
     ] = None,
     reason: Annotated[str, typer.Option("--reason", help="Shown by `list` and `history`.")] = "",
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for the last claim to be released.")] = WAIT,
@@ -115,7 +115,7 @@ def pause_(
 ) -> None:
     """Pause a group: its members finish their current work, release every claim and take none until resumed.
 
-    Exit code 75 if a claim was still held when the wait was over; the group is paused nevertheless.
+    Exit code 75: a claim was still held when the wait ended; the group is paused nevertheless.
     """
     of = _group(job, bootstrap, group, topic, heartbeat)
     seconds = 0.0 if no_wait else _seconds("--wait", wait)
@@ -136,7 +136,7 @@ def pause_(
 
 @app.command("resume")
 def resume_(
-    pause_id: Annotated[str | None, typer.Argument(help="The pause to end; all of them without it.")] = None,
+    pause_id: Annotated[str | None, typer.Argument(help="The pause to end; default: all of them.")] = None,
     job: Job = None,
     bootstrap: Bootstrap = None,
     group: Group = None,
@@ -163,15 +163,15 @@ def release_(
     seek: Annotated[
         int | None,
         typer.Option(
-            "--seek", min=0, help="Set the position too: for consumers of the library; tables keep their own position."
+            "--seek", min=0, help="Also set the position, for consumers of the library; tables keep their own."
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     json: Json = False,
 ) -> None:
-    """Free the claim of a process that is gone or stuck: a higher token fences it.
+    """Release the claim of a process that is gone or stuck: a higher token fences it.
 
-    A live member may claim it again; stop it first to prevent that.
+    A live member may claim the partition again; stop it first to prevent that.
     """
     of = _group(job, bootstrap, group, topic, heartbeat)
     before = find_claim(of, partition)

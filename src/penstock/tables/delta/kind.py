@@ -64,7 +64,7 @@ class DeltaKind:
     metrics: tuple[Metric, ...] = ()
 
     def meter(self) -> Meter:
-        return lambda name, fields: ()
+        return lambda event: ()
 
     def summary(self, job: JobSpec) -> str:
         return self.name

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
+from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.seen_types import column_types
@@ -94,9 +95,9 @@ class BatchWriter:
         columns = addable(types, before.names, decoded_schema(self.job, before).names)
         ignored = left_out(fields, columns)
         if ignored:
-            self.listener.event("fields left out", fields=ignored, reason="they cannot be names of new columns")
+            self.listener.event(FieldsLeftOut(fields=ignored, reason="they cannot be names of new columns"))
         if not len(columns):
             return False
         self.table.add_columns(columns)
-        self.listener.event("columns added", columns=new_paths(before, columns))
+        self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
         return True

@@ -16,6 +16,7 @@ from penstock.tables.export.catching_up.failing import FailingTypes
 from penstock.tables.export.catching_up.waiting import WaitingRecords
 from penstock.tables.export.chores import CatchUp, CatchUpBatch, CatchUpPlan, IdleMarks, IdlePartitions
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable
+from penstock.tables.export.events import CatchUpPlanned, TypeCannotBeWritten, TypeWrittenAgain
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
@@ -106,7 +107,7 @@ class Export:
         batch = self._catch_up.next_batch(state, view, self.failing.resting(view.now))
         if batch is not None:
             names = sorted({name for takes in batch.takes.values() for name in takes})
-            self.environment.listener.event("catch-up planned", types=names, offsets=batch.offsets)
+            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
             return [CatchUp(batch)]
         if view.idle:
             state = self._finished(view)
@@ -255,13 +256,13 @@ class Export:
     def _fail(self, name: str, reason: str, costly: bool = False) -> None:
         self.files.forget_probes(name)
         if self.failing.note(name, reason, self.environment.now(), costly):
-            self.environment.listener.event("type cannot be written", type=name, reason=reason)
+            self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
 
     def _tell_recovered(self, landed: Iterable[RoutedPart]) -> None:
         for part in landed:
             for name in part.written:
                 if name not in self.files.failing_types() and self.failing.recovered(name):
-                    self.environment.listener.event("type written again", type=name)
+                    self.environment.listener.event(TypeWrittenAgain(type=name))
 
 
 def _held(view: View) -> dict[Partition, Bounds]:

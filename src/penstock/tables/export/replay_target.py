@@ -13,6 +13,7 @@ from penstock.flow.write.offset_ranges import Ranges, offsets_of
 from penstock.flow.write.report import Share
 from penstock.lake.delta.table import Table
 from penstock.logs.log import Batch, Slice
+from penstock.tables.export.events import RecordsAreInQuarantineTwice, TypeCannotBeWritten
 from penstock.tables.export.export import Export
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.replays import LedgerRuns, Shares, land_replay, left_to_log, raise_run
@@ -47,7 +48,7 @@ class ExportTarget(Target[Shares]):
         repeated = repeated_rows(quarantine)
         if not repeated:
             return lambda rows: rows
-        self.listener.event("records are in quarantine twice", records=sum(len(each) for each in repeated.values()))
+        self.listener.event(RecordsAreInQuarantineTwice(records=sum(len(each) for each in repeated.values())))
         return lambda rows: without_places(rows, repeated)
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Shares] | None:
@@ -69,7 +70,7 @@ class ExportTarget(Target[Shares]):
         """What can be committed: a type that cannot be written now leaves its records where they are."""
         stuck = dict(self._stuck(found, run.number))
         for name, reason in stuck.items():
-            self.listener.event("type cannot be written", type=name, reason=reason)
+            self.listener.event(TypeCannotBeWritten(type=name, reason=reason))
         total, waiting = Counts(), 0
         kept: dict[PartitionKey, dict[str, Share]] = {}
         for key, named in found.items():

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
+from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.new_fields import addable, left_out
 from penstock.flow.columns.read_fields import with_read_fields
@@ -132,10 +133,10 @@ class ExportWriter:
             ignored = left_out(fields, columns)
             if ignored:
                 reason = "they cannot be names of new columns"
-                self._listener.event("fields left out", type=name, fields=ignored, reason=reason)
+                self._listener.event(FieldsLeftOut(type=name, fields=ignored, reason=reason))
             if spec.decoded is None or len(columns):
                 self._table.change_schema(name, columns)
-                self._listener.event("columns added", type=name, columns=new_paths(before, columns))
+                self._listener.event(ColumnsAdded(type=name, columns=new_paths(before, columns)))
                 added = True
         return added
 

@@ -10,6 +10,7 @@ from penstock.job.spec import GapPolicy
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.plan import GapError
 from penstock.tables.export.catching_up.catch_up import lost_lanes
+from penstock.tables.export.events import RetentionNotKnown, TypeStoppedByAGap
 from penstock.tables.export.ledger.state import LedgerState
 
 LOOK_SECONDS = 60.0
@@ -44,11 +45,12 @@ class WaitingRecords:
             if (error.partition, error.type) not in self._stopped:
                 self._stopped.add((error.partition, error.type))
                 self._listener.event(
-                    "type stopped by a gap",
-                    type=error.type,
-                    partition=str(error.partition),
-                    reason=error.primary,
-                    hint=error.hint,
+                    TypeStoppedByAGap(
+                        type=error.type,
+                        partition=str(error.partition),
+                        reason=error.primary,
+                        hint=error.hint,
+                    )
                 )
 
     def expiring(self, state: LedgerState, bounds: Mapping[Partition, Bounds], now: float) -> Mapping[Partition, int]:
@@ -60,5 +62,5 @@ class WaitingRecords:
                 self._expiring = self._log.expiring(waiting, self._retention_percent, now)
             except PenstockError as error:
                 # Whoever only watches stops nobody.
-                self._listener.event("retention not known", reason=error.primary, detail=error.detail)
+                self._listener.event(RetentionNotKnown(reason=error.primary, detail=error.detail))
         return self._expiring if waiting else {}

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
+from penstock.tables.export.events import ExportRules
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import AlertLimits
 
@@ -138,31 +139,31 @@ def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
             return limits.retention_percent_max
 
 
-def rule_fields(
+def measured_rules(
     state: LedgerState,
     ends: Mapping[Partition, int],
     limits: AlertLimits,
     expiring: Mapping[Partition, int] | None = None,
-) -> dict[str, object]:
-    """The fields of `RULES_EVENT` for the partitions that a process holds, with the ends of the log there."""
+) -> ExportRules:
+    """What the rules measure in the partitions that a process holds, with the ends of the log there."""
     found = measure(state, ends, ends, expiring)
     broken = list(breaches(found, limits))
     marks = {name: watermark_of(state, name) for name in state.types}
-    return {
-        "failed_writes_percent": found.failed_writes_percent,
-        "failed_writes_percent_by_type": dict(found.failed_writes_percent_by_type),
-        "lag_records": _named(found.lag_records),
-        "discrepancy_records": _named(found.discrepancy_records),
-        "position": _named({each: state.of(each).position for each in ends}),
-        "global_position": _named({each: state.global_position(each) for each in ends}),
-        "behind_records": {name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
-        "watermark": {name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None},
-        "alerts": {
+    return ExportRules(
+        failed_writes_percent=found.failed_writes_percent,
+        failed_writes_percent_by_type=dict(found.failed_writes_percent_by_type),
+        lag_records=_named(found.lag_records),
+        discrepancy_records=_named(found.discrepancy_records),
+        position=_named({each: state.of(each).position for each in ends}),
+        global_position=_named({each: state.global_position(each) for each in ends}),
+        behind_records={name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
+        watermark={name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None},
+        alerts={
             rule.value: [each.text for each in broken if each.rule is rule]
             for rule in Rule
             if limit_of(rule, limits) is not None
         },
-    }
+    )
 
 
 def _named(numbers: Mapping[Partition, int | None]) -> dict[str, int]:

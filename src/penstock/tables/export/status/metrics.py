@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from penstock.events import RULES_EVENT
-from penstock.status.metrics import Add, Change, Metric, Put, PutAll, mapping, number, numbers
+from penstock.events import Event
+from penstock.status.metrics import Add, Change, Metric, Put, PutAll
+from penstock.tables.export.events import (
+    DayComplete,
+    DayMarkerFailed,
+    DayOpenedAgain,
+    ExportRules,
+    TypeCannotBeWritten,
+    TypeStoppedByAGap,
+    TypeWrittenAgain,
+)
 
 POSITION = Metric(
     "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one.",
@@ -18,7 +27,7 @@ LAG_RECORDS = Metric(
     "penstock_lag_records", "gauge", "Offsets between the position and the end of the log.", ("job", "partition")
 )
 DISCREPANCY_RECORDS = Metric(
-    "penstock_discrepancy_records", "gauge", "How far the types are apart; one that is up to date is at the position.",
+    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position.",
     ("job", "partition"),
 )  # fmt: skip
 FAILED_WRITES_PERCENT = Metric(
@@ -29,29 +38,31 @@ FAILED_WRITES_ALL_PERCENT = Metric(
     "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
 )
 ALERT = Metric(
-    "penstock_alert", "gauge", "1 while a rule with a limit does not hold: failed_writes, lag, discrepancy, retention.",
+    "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
     ("job", "rule"),
 )  # fmt: skip
 TYPE_BEHIND_RECORDS = Metric(
-    "penstock_type_behind_records", "gauge", "Offsets by which a type is behind where it is furthest behind.",
+    "penstock_type_behind_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_WATERMARK = Metric(
-    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; it never falls.",
+    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; never decreases.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_FAILING = Metric(
-    "penstock_type_failing", "gauge", "1 from when a type could not be written until it is written again.",
+    "penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_FAILURES = Metric(
-    "penstock_type_failures_total", "counter", "Times that a type could not be written for a new reason.",
+    "penstock_type_failures_total", "counter", "Times a type could not be written for a new reason.",
     ("job", "type"),
 )  # fmt: skip
 DAYS_COMPLETED = Metric("penstock_days_completed_total", "counter", "Days that became complete.", ("job", "type"))
-DAYS_REOPENED = Metric("penstock_days_reopened_total", "counter", "Complete days that got late rows.", ("job", "type"))
+DAYS_REOPENED = Metric(
+    "penstock_days_reopened_total", "counter", "Complete days that received late rows.", ("job", "type")
+)
 DAY_MARKER_FAILURES = Metric(
-    "penstock_day_marker_failures_total", "counter", "Times that a day's marker file could not be written."
+    "penstock_day_marker_failures_total", "counter", "Times a day's marker file could not be written."
 )
 
 METRICS = (
@@ -59,18 +70,6 @@ METRICS = (
     ALERT, TYPE_BEHIND_RECORDS, TYPE_WATERMARK, TYPE_FAILING, TYPE_FAILURES, DAYS_COMPLETED, DAYS_REOPENED,
     DAY_MARKER_FAILURES,
 )  # fmt: skip
-
-_DAYS = {"day complete": DAYS_COMPLETED, "day opened again": DAYS_REOPENED}
-_FAILING = {"type cannot be written": 1, "type stopped by a gap": 1, "type written again": 0}
-_MEASURED = {
-    "lag_records": LAG_RECORDS,
-    "discrepancy_records": DISCREPANCY_RECORDS,
-    "position": POSITION,
-    "global_position": GLOBAL_POSITION,
-    "failed_writes_percent_by_type": FAILED_WRITES_PERCENT,
-    "behind_records": TYPE_BEHIND_RECORDS,
-}
-"""Fields of the rules' event whose keys are a partition or a type."""
 
 
 class ExportMeter:
@@ -80,16 +79,22 @@ class ExportMeter:
         self._watermarks: dict[str, float] = {}
         self._days: dict[tuple[str, str], Metric] = {}
 
-    def __call__(self, name: str, fields: Mapping[str, object]) -> Iterator[Change]:
-        if name == "day marker failed":
-            yield Add(DAY_MARKER_FAILURES)
-        elif name in _DAYS:
-            yield from self._day(_DAYS[name], str(fields["type"]), str(fields["day"]))
-        elif name in _FAILING:
-            yield Put(TYPE_FAILING, _FAILING[name], str(fields["type"]))
-            yield Add(TYPE_FAILURES, _FAILING[name], str(fields["type"]))
-        elif name == RULES_EVENT:
-            yield from self._rules(fields)
+    def __call__(self, event: Event) -> Iterator[Change]:
+        match event:
+            case DayMarkerFailed():
+                yield Add(DAY_MARKER_FAILURES)
+            case DayComplete(name, day):
+                yield from self._day(DAYS_COMPLETED, name, day)
+            case DayOpenedAgain(name, day):
+                yield from self._day(DAYS_REOPENED, name, day)
+            case TypeCannotBeWritten(name) | TypeStoppedByAGap(name):
+                yield Put(TYPE_FAILING, 1, name)
+                yield Add(TYPE_FAILURES, 1, name)
+            case TypeWrittenAgain(name):
+                yield Put(TYPE_FAILING, 0, name)
+                yield Add(TYPE_FAILURES, 0, name)
+            case ExportRules():
+                yield from self._rules(event)
 
     def _day(self, metric: Metric, name: str, day: str) -> Iterator[Change]:
         """A job that begins anew tells its last days once more: a day counts when it changes."""
@@ -97,13 +102,17 @@ class ExportMeter:
             self._days[name, day] = metric
             yield Add(metric, label=name)
 
-    def _rules(self, fields: Mapping[str, object]) -> Iterator[Change]:
-        for name, metric in _MEASURED.items():
-            yield PutAll(metric, numbers(fields.get(name)))
-        if fields.get("failed_writes_percent") is not None:
-            yield Put(FAILED_WRITES_ALL_PERCENT, number(fields["failed_writes_percent"]))
-        for rule, texts in mapping(fields.get("alerts")).items():
+    def _rules(self, rules: ExportRules) -> Iterator[Change]:
+        yield PutAll(LAG_RECORDS, rules.lag_records)
+        yield PutAll(DISCREPANCY_RECORDS, rules.discrepancy_records)
+        yield PutAll(POSITION, rules.position)
+        yield PutAll(GLOBAL_POSITION, rules.global_position)
+        yield PutAll(FAILED_WRITES_PERCENT, rules.failed_writes_percent_by_type)
+        yield PutAll(TYPE_BEHIND_RECORDS, rules.behind_records)
+        if rules.failed_writes_percent is not None:
+            yield Put(FAILED_WRITES_ALL_PERCENT, rules.failed_writes_percent)
+        for rule, texts in rules.alerts.items():
             yield Put(ALERT, 1 if texts else 0, rule)
-        for name, watermark in numbers(fields.get("watermark")).items():
+        for name, watermark in rules.watermark.items():
             self._watermarks[name] = max(self._watermarks.get(name, 0.0), watermark)
             yield Put(TYPE_WATERMARK, self._watermarks[name], name)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.events import RULES_EVENT, Listener
+from penstock.events import Listener
 from penstock.logs.log import Partition
+from penstock.tables.export.events import DayComplete, DayMarkerFailed, DayOpenedAgain, RecordsVanished
 from penstock.tables.export.spec import AlertLimits
-from penstock.tables.export.status.alerts import rule_fields
+from penstock.tables.export.status.alerts import measured_rules
 from penstock.tables.export.table import ExportTable
 from penstock.tables.kind import View
 
@@ -30,24 +31,24 @@ class Telling:
         vanished = self._vanished_now()
         if vanished > self._vanished:
             # Left to a type, and the log no longer had them: lost, and said so (I7).
-            self._listener.event("records vanished", records=vanished - self._vanished)
+            self._listener.event(RecordsVanished(records=vanished - self._vanished))
         self._vanished = vanished
         self.rules()
 
     def rules(self) -> None:
         """The monitoring rules over the partitions of this process."""
         known = self._table.ledger.known
-        self._listener.event(RULES_EVENT, **rule_fields(known, self._ends, self._limits, self._expiring))
+        self._listener.event(measured_rules(known, self._ends, self._limits, self._expiring))
 
     def days(self) -> None:
         """Tell which days the ledger's entries completed and opened again."""
         for marks in self._table.finishing.marked:
             for name, day in marks.opened:
-                self._listener.event("day opened again", type=name, day=day)
+                self._listener.event(DayOpenedAgain(type=name, day=day))
             for name, day in marks.completed:
-                self._listener.event("day complete", type=name, day=day)
+                self._listener.event(DayComplete(type=name, day=day))
             for reason in sorted(set(marks.failed.values())):
-                self._listener.event("day marker failed", reason=reason)
+                self._listener.event(DayMarkerFailed(reason=reason))
         self._table.finishing.marked.clear()
 
     def _vanished_now(self) -> int:

@@ -1,0 +1,219 @@
+"""`verify` proves an export against its log while it runs, after it crashed, and finds what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from penstock.cli.verify import verify as verify_command
+from penstock.environment import Environment
+from penstock.job.spec import job_of
+from penstock.tables.export.compact import compact
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.table import ExportTable
+from penstock.verify import Check, VerifyReport, Violation, ViolationKind, verify
+from tests.exports import ExportPipe, event, type_of
+from tests.kafka import Produce, Topics
+from tests.unit.tables.export.proof.damaged import edit_json, rewrite_rows
+
+ROTATED = type_of("B", rotation="{events: 1000}")
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def failed(report: VerifyReport) -> list[str]:
+    return [each.name for each in report.checks if not each.ok]
+
+
+def check_of(report: VerifyReport, name: str) -> Check:
+    return next(each for each in report.checks if each.name == name)
+
+
+def mixed(count: int, start: int = 0) -> list[str]:
+    """Types A, B and C in turn over three days; every tenth record is no JSON, every eleventh of an unknown type."""
+
+    def one(number: int) -> str:
+        if number % 10 == 9:
+            return "not JSON"
+        return event("?" if number % 11 == 10 else "ABC"[number % 3], number, day=number // 3 % 3)
+
+    return [one(number) for number in range(start, start + count)]
+
+
+def test_the_proof_holds_at_every_step_of_a_running_job(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    export.describe(name)
+    steps: list[str] = []
+    wrong: list[tuple[str, str]] = []
+
+    def look(step: str) -> None:
+        # The log is read for the first of the many renames and landed types of a run only: it takes its time.
+        report = verify(export.job, deep=step not in steps)
+        steps.append(step)
+        wrong.extend((step, check.detail) for check in report.checks if not check.ok)
+
+    for start in (0, 30):
+        steps.clear()
+        produce(name, mixed(30, start))
+        export.run_to_end(reach=look)
+    assert wrong == []
+    assert {"entry_written", "renaming", "renamed", "quarantined"} <= set(steps)
+    steps.clear()
+    job = export.job
+    compact(ExportTable(job_of(job, ExportSpec), Environment(reach=look)), all_days=True)
+    assert wrong == []
+    assert {"entry_written", "removing", "removed", "renaming"} <= set(steps)
+
+
+@pytest.mark.parametrize("step", ["staged", "entry_written", "renaming", "quarantined"])
+def test_a_job_that_died_at_any_step_is_proved_before_and_after_it_came_back(
+    export: ExportPipe, topic: Topics, produce: Produce, step: str
+) -> None:
+    name = topic()
+    export.describe(name)
+    produce(name, mixed(30))
+    export.run_to_end()
+    produce(name, mixed(30, start=30))
+    before = export.state.number
+
+    def die(reached: str) -> None:
+        # At its start a process does the renames of the last entry again.
+        if reached == step and (step != "renaming" or export.state.number > before):
+            raise Crash(reached)
+
+    with pytest.raises(Crash):
+        export.run_to_end(reach=die)
+    assert failed(verify(export.job)) == []
+    export.run_to_end()
+    report = verify(export.job)
+    assert failed(report) == []
+    assert check_of(report, "records").facts == {"records": 60, "offsets_gone": 0}
+
+
+def test_what_waits_for_its_rotation_is_counted_as_deferred(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, types=(type_of("A"), ROTATED, type_of("C")))
+    produce(name, mixed(30))
+    with export.opened() as pipeline:
+        pipeline.round()
+    [here] = export.state.partitions.values()
+    assert here.totals.deferred > 0
+    report = verify(export.job)
+    assert failed(report) == []
+    export.run_to_end()
+    after = verify(export.job)
+    assert failed(after) == []
+    assert check_of(after, "offsets").facts == {"offsets": 30}
+
+
+def test_a_record_of_the_log_that_the_ledger_denies_is_found_by_the_deep_proof_alone(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    """The row of offset 4 is taken out, and the ledger made to say that there was no record."""
+    name = topic()
+    export.describe(name)
+    produce(name, [event("AB"[number % 2], number) for number in range(10)])
+    export.run_to_end()
+    rewrite_rows(export.file("A/day=2026-03-01/0.8.parquet"), lambda rows: [r for r in rows if r["kafka_offset"] != 4])
+
+    def deny(body: Any) -> None:
+        [piece] = body["entry"]["slices"]
+        piece["totals"] |= {"read": 9, "written": 9, "holes": 1}
+        piece["written"]["A"]["rows"] = 4
+
+    edit_json(entry_with_slices(export), deny)
+    assert failed(verify(export.job, deep=False)) == []
+    report = verify(export.job)
+    assert failed(report) == ["records"]
+    assert report.first_violation == Violation(name, 0, 4, ViolationKind.MISSING)
+
+
+def test_damage_is_named_with_its_first_offset_by_the_command_too(
+    export: ExportPipe, topic: Topics, produce: Produce, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = topic()
+    export.describe(name)
+    produce(name, [event("AB"[number % 2], number) for number in range(10)])
+    export.run_to_end()
+    verify_command(export.path, json=True, shallow=False)
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    export.file("B/day=2026-03-01/0.9.parquet").unlink()
+    with pytest.raises(typer.Exit):
+        verify_command(export.path, json=True, shallow=False)
+    told = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in told["checks"] if not each["ok"]] == ["rows", "offsets", "records"]
+    assert (told["first_violation"]["offset"], told["first_violation"]["kind"]) == (1, "missing")
+
+
+def test_a_position_beyond_the_log_is_found(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+    name = topic()
+    export.describe(name)
+    produce(name, mixed(10))
+    export.run_to_end()
+
+    def stretch(body: Any) -> None:
+        [piece] = body["entry"]["slices"]
+        piece["end"] = 12
+        piece["totals"]["holes"] = 2
+
+    edit_json(entry_with_slices(export), stretch)
+    report = verify(export.job)
+    assert failed(report) == ["log"]
+    assert report.first_violation == Violation(name, 0, 10, ViolationKind.BEYOND_POSITION, end=12)
+
+
+def test_before_its_first_run_there_is_nothing_to_prove(export: ExportPipe, topic: Topics) -> None:
+    export.describe(topic())
+    assert failed(verify(export.job)) == ["table"]
+
+
+def entry_with_slices(export: ExportPipe) -> Path:
+    entries = sorted((export.root / "_penstock/export/ledger").glob("*.json"))
+    [path] = [each for each in entries if '"slices"' in each.read_text()]
+    return path
+
+
+# one Delta table per type
+
+
+def test_delta_tables_of_the_types_are_proved(export: ExportPipe, topic: Topics, produce: Produce) -> None:
+    name = topic(partitions=2)
+    export.describe(name, export="format: delta")
+    produce(name, mixed(40), partition=0)
+    produce(name, mixed(20), partition=1)
+    export.run_to_end()
+    report = verify(export.job)
+    assert failed(report) == []
+    assert check_of(report, "offsets").facts == {"offsets": 60}
+
+
+def test_a_delta_table_that_is_ahead_of_the_ledger_is_told_and_proved_once_it_is_counted(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name, export="format: delta")
+    produce(name, [event("AB"[number % 2], number) for number in range(10)])
+    export.run_to_end()
+    produce(name, [event("AB"[number % 2], number) for number in range(10, 20)])
+
+    def die(step: str) -> None:
+        if step == "type_landed":
+            raise Crash(step)
+
+    with pytest.raises(Crash):
+        export.run_to_end(reach=die)
+    ahead = verify(export.job)
+    assert failed(ahead) == []
+    assert any("5 rows of type A are ahead" in each for each in check_of(ahead, "rows").warnings)
+    export.run_to_end()
+    report = verify(export.job)
+    assert failed(report) == []
+    assert check_of(report, "rows").facts == {"rows": 20, "quarantine": 0}

@@ -1,0 +1,30 @@
+"""What tasks staged is looked at before its commit: rows that nobody has are never committed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.exports import ExportPipe
+from tests.kafka import Produce, Topics
+from tests.pipes import once_at
+
+
+def lose(folder: Path) -> None:
+    """Take away what the tasks of a batch have staged, as if they had written it to another machine's disk."""
+    found = list(folder.rglob("s.*.pq"))
+    assert found
+    for each in found:
+        each.unlink()
+
+
+def test_an_export_whose_files_are_not_there_writes_no_entry_and_then_writes_them_again(
+    export: ExportPipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    export.describe(name)
+    produce(name, ['{"type": "A", "id": 1, "at": "2024-05-01T00:00:00Z"}'])
+    heard = export.run_to_end(reach=once_at("staged", lambda: lose(export.root)), retries=1)
+    assert [each["reason"].split(":")[0] for each in heard.named("retrying")] == [
+        "a staged file is not as its task wrote it"
+    ]
+    assert export.offsets("A") == [0]

@@ -1,0 +1,111 @@
+"""`status` says how a job stands, from its table and its log."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from contextlib import closing
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.status import print_status
+from penstock.cli.status import status as status_command
+from penstock.job.spec import JobSpec, Secret
+from penstock.logs.registry import open_log
+from penstock.watch.status import AlertKind, JobStatus, status
+from tests.kafka import Produce, Topics
+from tests.small_table import Load, SmallTable, partitions_of, small_job, started
+
+HOUR_SECONDS = 3600
+
+
+@pytest.fixture
+def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobSpec:
+    """Two partitions of ten records that are an hour old, and a job that has not started."""
+    name = topic(2)
+    an_hour_ago_ms = int((time.time() - HOUR_SECONDS) * 1000)
+    for number in range(2):
+        produce(name, ["{}"] * 10, partition=number, timestamp_ms=an_hour_ago_ms)
+    return small_job(bootstrap, name, tmp_path)
+
+
+def filled(job: JobSpec) -> SmallTable:
+    """Partition 0 is read to its end, partition 1 up to offset 4."""
+    zero, one = partitions_of(job)
+    table = started(job)
+    table.commit(zero, Load(0, 10, range(9), bad=[9]))
+    table.commit(one, Load(0, 4, range(4)))
+    return table
+
+
+def mirror_all(job: JobSpec, offsets: dict[int, int]) -> None:
+    with closing(open_log(job)) as log:
+        log.show({each: offsets[each.number] for each in log.partitions()})
+
+
+def kinds(found: JobStatus) -> list[StrEnum]:
+    return [each.kind for each in found.alerts]
+
+
+def test_a_job_without_a_table_has_not_started(job: JobSpec) -> None:
+    found = status(job)
+    assert not found.started
+    assert found.exit_code == 0
+
+
+def test_the_last_five_commits_come_newest_first(job: JobSpec) -> None:
+    table = filled(job)
+    _, one = partitions_of(job)
+    table.commit(one, Load(4, 6, [4], bad=[5]))
+    commits = status(job).commits
+    assert [each.version for each in commits] == [5, 4, 3, 2, 1]
+    assert [each.kind for each in commits] == ["batch", "batch", "batch", "start", "start"]
+    assert [(each.rows, each.quarantined, each.slices) for each in commits[:3]] == [(1, 1, 1), (4, 0, 1), (9, 1, 1)]
+
+
+def test_quarantine_and_a_mirror_that_is_behind_raise_alerts(job: JobSpec) -> None:
+    filled(job)
+    mirror_all(job, {0: 10, 1: 3})
+    found = status(job)
+    assert found.quarantine_rows == 1
+    assert kinds(found) == [AlertKind.MIRROR_BEHIND, AlertKind.QUARANTINE]
+
+
+def test_a_position_beyond_the_log_is_an_alert(job: JobSpec) -> None:
+    zero, _ = partitions_of(job)
+    table = SmallTable(job)
+    table.start(zero, 11)
+    assert kinds(status(job)) == [AlertKind.BEYOND_END]
+
+
+def test_a_path_from_a_secret_reference_is_not_shown(job: JobSpec) -> None:
+    filled(job)
+    hidden = replace(job, table=replace(job.table, path=Secret(job.table.path)))
+    printed = io.StringIO()
+    found = status(hidden)
+    print_status(found, Console(file=printed, width=200))
+    assert job.table.path not in printed.getvalue()
+    assert job.table.path not in json.dumps(found.as_json())
+
+
+def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    filled(job)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\n"
+        f"table:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    status_command([file], json=True)
+    [told] = json.loads(capsys.readouterr().out)
+    assert (told["job"], told["started"], told["version"]) == ("orders", True, 4)
+    assert [each["lag_records"] for each in told["partitions"]] == [0, 6]
+    printed = io.StringIO()
+    print_status(status(job), Console(file=printed, width=200))
+    assert f"{job.log.topics[0]}/1" in printed.getvalue()

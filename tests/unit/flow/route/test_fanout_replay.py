@@ -1,0 +1,66 @@
+"""A task of a replay: records out of quarantine go to their types and days, what is still bad stays where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.route.type_files import REPLAYED
+from penstock.flow.write.names import parse_replayed_name
+from penstock.flow.write.report import UNROUTED, decode_report
+from penstock.job.spec import RouteSpec, UnknownTypePolicy
+from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, Outcome, fanout_flow, kafka_part, raw_flow, type_flow
+
+SCHEMA = pa.schema([("type", pa.string()), ("id", pa.int64())])
+
+
+def replayed(folder: Path, piece: RoutedSlice, *batches: pa.RecordBatch) -> Outcome:
+    types = [type_flow("A", SCHEMA), type_flow("B", SCHEMA)]
+    flow = fanout_flow(folder, types, piece, replay_run=7)
+    (answer,) = fanout_stage(flow)(batches)
+    return Outcome(flow, decode_report(answer.column("report")[0].as_py()))
+
+
+def piece(**left: tuple[tuple[int, int], ...]) -> RoutedSlice:
+    return RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "B": 100}, left=left)
+
+
+def test_written_offsets_are_told_and_what_is_bad_is_counted_and_not_written_again(tmp_path: Path) -> None:
+    part = kafka_part([{"type": "A", "id": 1}, {"type": "A", "id": "x"}, {"type": "A", "id": 2}, {"type": "C"}, b"{"])
+    found = replayed(tmp_path, piece(), part)
+    assert (found.offsets("A"), found.shares["A"].replayed) == ([100, 102], ((100, 101), (102, 103)))
+    assert (found.shares["A"].counts.quarantined, found.shares[UNROUTED].counts.quarantined) == (1, 2)
+    assert not any(share.quarantine_files for share in found.shares.values())
+    assert not (tmp_path / "quarantine").exists()
+    (file,) = found.shares["A"].files
+    name = parse_replayed_name(file.path)
+    assert name is not None and name.run == "7"
+    footer = found.footer(file)
+    assert (footer["kind"], footer["run"], footer["offsets"], footer["source"]) == (
+        REPLAYED,
+        7,
+        [[100, 101], [102, 103]],
+        file.path,
+    )
+    assert "slice" not in footer
+
+
+def test_records_that_the_log_gives_to_their_type_are_passed_over(tmp_path: Path) -> None:
+    part = kafka_part([{"type": name, "id": 1} for name in "ABABAB"])
+    found = replayed(tmp_path, piece(A=((0, 101), (104, 2**63 - 1))), part)
+    assert (found.offsets("A"), found.offsets("B")) == ([102], [101, 103, 105])
+    counts = found.shares["A"].counts
+    assert (counts.read, counts.written, counts.skipped, counts.conserved) == (3, 1, 2, True)
+    assert found.report.shares[KEY]["B"].replayed == ((101, 102), (103, 104), (105, 106))
+
+
+def test_unknown_records_go_to_the_table_of_unknown_types_if_the_job_has_one_now(tmp_path: Path) -> None:
+    route = RouteSpec("field", ("type",), UnknownTypePolicy.TABLE, "other")
+    whole = RoutedSlice(TOPIC_ID, 100, 200, (100,), {"A": 100, "other": 100})
+    flow = fanout_flow(tmp_path, [type_flow("A", SCHEMA), raw_flow("other")], whole, replay_run=1, route=route)
+    (answer,) = fanout_stage(flow)([kafka_part([{"type": "X"}, {"type": "A", "id": 1}])])
+    found = Outcome(flow, decode_report(answer.column("report")[0].as_py()))
+    assert (found.offsets("other"), found.shares["other"].replayed) == ([100], ((100, 101),))
