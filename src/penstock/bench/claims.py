@@ -16,16 +16,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.bench.claims_baseline import BASELINE_NAME, run_consumer_group
-from penstock.bench.cpu import Meter
-from penstock.bench.result import BenchResult
+from penstock.bench.meters import Meter
+from penstock.bench.result import BenchResult, Say
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC
@@ -44,8 +44,6 @@ _POLL_SECONDS = 0.1
 _DATA_TOPIC = "bench_claims"
 _VICTIM = "victim"
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class ClaimsBench:
@@ -59,9 +57,8 @@ class ClaimsBench:
 def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
     """Start all members at once, then measure what one more, one less and silence cost; then the same by Kafka."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, Cluster.start(Path(folder)) as cluster:
-        crew = _Crew(KafkaLogSpec(cluster.bootstrap), bench)
         say(f"{bench.members} members share {bench.partitions:,} partitions")
-        try:
+        with closing(_Crew(KafkaLogSpec(cluster.bootstrap), bench)) as crew:
             meter = Meter()
             crew.start_all()
             crew.wait_fair()
@@ -69,15 +66,12 @@ def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
             records = crew.records()
             say(f"stable after {spent.wall_s} s wall, {spent.cpu_s} s CPU, {records:,} records")
             extra = _measure(crew, say)
-        finally:
-            crew.close()
         say("the same by a consumer group")
         create_topic(cluster.bootstrap, _DATA_TOPIC, bench.partitions)
         baseline = run_consumer_group(cluster.bootstrap, _DATA_TOPIC, bench.members, bench.partitions)
         say(f"stable after {baseline.wall_s} s wall, {baseline.cpu_s} s CPU")
-    sizes = {"members": bench.members, "partitions": bench.partitions, "heartbeat_seconds": bench.heartbeat_seconds}
     measured = {"stable_s": spent.wall_s, "cpu_s": spent.cpu_s, **extra}
-    return BenchResult("claims", records, spent, BASELINE_NAME, baseline, {**sizes, **measured})
+    return BenchResult("claims", records, spent, BASELINE_NAME, baseline, {**asdict(bench), **measured})
 
 
 def _measure(crew: _Crew, say: Say) -> dict[str, Any]:
@@ -120,14 +114,9 @@ class _Crew:
 
     def records(self) -> int:
         """How many records the coordination topic holds."""
-        consumer = Consumer({"bootstrap.servers": self._spec.bootstrap, "group.id": "bench"})
-        try:
-            return sum(
-                consumer.get_watermark_offsets(TopicPartition(DEFAULT_TOPIC, place), timeout=30)[1]
-                for place in range(DEFAULT_PARTITIONS)
-            )
-        finally:
-            consumer.close()
+        places = [TopicPartition(DEFAULT_TOPIC, place) for place in range(DEFAULT_PARTITIONS)]
+        with closing(Consumer({"bootstrap.servers": self._spec.bootstrap, "group.id": "bench"})) as consumer:
+            return sum(consumer.get_watermark_offsets(each, timeout=30)[1] for each in places)
 
     def steady(self) -> tuple[float, float]:
         """Records and CPU seconds per second while nothing happens."""
@@ -142,23 +131,19 @@ class _Crew:
         """Seconds and records that a newcomer needs to know the state; it is of a group that shares nothing."""
         agent = self._agent(f"{GROUP}-reader", f"reader-{number}", ())
         agent.start()
-        try:
+        with closing(agent):
             _wait(lambda: agent.startup.seconds > 0, "a newcomer did not read the log")
             return agent.startup.seconds, agent.startup.records
-        finally:
-            agent.close()
 
     def join_one(self) -> float:
         """Seconds until one more member has its share."""
         agent = self._agent(GROUP, "newcomer")
         began_at = time.monotonic()
         agent.start()
-        try:
+        with closing(agent):
             _wait(lambda: self._looks_fair(self._bench.members + 1), "a newcomer did not get its share")
             _wait(lambda: self._fair([*self._agents, agent]), "a newcomer did not get its share")
             seconds = time.monotonic() - began_at
-        finally:
-            agent.close()
         self.wait_fair()
         return round(seconds, 3)
 

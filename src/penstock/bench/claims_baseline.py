@@ -7,7 +7,7 @@ import time
 
 from confluent_kafka import Consumer
 
-from penstock.bench.cpu import Meter, Spent
+from penstock.bench.meters import Meter, Spent
 from penstock.errors import TransientError
 
 BASELINE_NAME = "Kafka consumer group (KIP-848), the same members over the same partitions"
@@ -15,10 +15,11 @@ STABLE_SECONDS_MAX = 600.0
 _POLL_SECONDS = 0.1
 
 
-class _Consuming:
+class _Consuming(threading.Thread):
     """One member of the consumer group, in a thread of its own."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -30,22 +31,12 @@ class _Consuming:
             }
         )
         self._topic = topic
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._live, daemon=True)
+        self.stopping = threading.Event()
         self.held: frozenset[int] = frozenset()
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    def join(self) -> None:
-        self._thread.join(60)
-
-    def _live(self) -> None:
+    def run(self) -> None:
         self._consumer.subscribe([self._topic])
-        while not self._stopping.is_set():
+        while not self.stopping.is_set():
             self._consumer.poll(_POLL_SECONDS)
             self.held = frozenset(each.partition for each in self._consumer.assignment())
         self._consumer.close()
@@ -66,9 +57,9 @@ def run_consumer_group(bootstrap: str, topic: str, members: int, partitions: int
         return meter.spent()
     finally:
         for each in consuming:
-            each.stop()
+            each.stopping.set()
         for each in consuming:
-            each.join()
+            each.join(60)
 
 
 def _stable(held: list[frozenset[int]], partitions: int) -> bool:

@@ -9,21 +9,20 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import polars as pl
 
-from penstock.bench.cpu import Meter, Spent
-from penstock.bench.result import BenchResult, median
+from penstock.bench.meters import Meter, Spent
+from penstock.bench.result import BenchResult, Say, median
 from penstock.claims.admin.commands import pause, resume
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent, CoordinationOptions
 from penstock.claims.member.membership import MemberOptions
 from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
-from penstock.embedded.sample import Sample, create_topic, produce_sample
+from penstock.embedded.sample import Sample, create_topic, produce_values, web_requests
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 
@@ -35,7 +34,6 @@ HASHED_REPEATS = 4_000
 RANGES = 15
 _POLL_SECONDS = 0.25
 
-Say = Callable[[str], None]
 
 _JOB = """\
 job: hot
@@ -61,7 +59,7 @@ def bench_ranges(records: int, processes: int, rounds: int, say: Say) -> BenchRe
         Cluster.start(Path(folder) / "kafka") as cluster,
     ):
         create_topic(cluster.bootstrap, TOPIC, 1)
-        produce_sample(cluster.bootstrap, TOPIC, Sample(records), 1)
+        produce_values(cluster.bootstrap, TOPIC, web_requests(Sample(records)), 1)
         for number in range(1, rounds + 1):
             for count, spent in sides.items():
                 spent.append(_run(Path(folder), cluster.bootstrap, records, count))
@@ -108,11 +106,9 @@ def _found(of: CoordinatedGroup) -> None:
     """Make the group known by a member that joins, wants nothing, and leaves."""
     agent = Agent(of.spec, MemberOptions(of.group, "founder", of.heartbeat_seconds), CoordinationOptions(of.topic))
     agent.start()
-    try:
+    with closing(agent):
         if not agent.wait(agent.working, JOIN_SECONDS_MAX):
             raise TransientError(f"nobody could join {of.group} in time")
-    finally:
-        agent.close()
 
 
 def _job(bootstrap: str, group: str, table: str, client_id: str, records: int) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.bench.cpu import Spent
+from penstock.bench.meters import Spent
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +26,7 @@ class BenchResult:
             "bench": self.bench,
             "records": self.records,
             "penstock": {"wall_s": self.penstock.wall_s, "cpu_s": self.penstock.cpu_s},
-            "baseline": {
-                "name": self.baseline_name,
-                "wall_s": self.baseline.wall_s,
-                "cpu_s": self.baseline.cpu_s,
-            },
+            "baseline": {"name": self.baseline_name, "wall_s": self.baseline.wall_s, "cpu_s": self.baseline.cpu_s},
             "ratio_wall": round(self.baseline.wall_s / self.penstock.wall_s, 2),
             "ratio_cpu": round(self.baseline.cpu_s / self.penstock.cpu_s, 2),
             **self.extra,

@@ -1,21 +1,111 @@
-"""A side of a benchmark in a process of its own: it prints what it measured as its last line."""
+"""Two ways through the same topic, ours and the baseline's: each run is a process that prints what it measured last."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
+
+from penstock.bench.meters import Meter, Spent
+from penstock.bench.result import BenchResult, Say, median
+from penstock.embedded.broker import Cluster
+from penstock.embedded.sample import create_topic, produce_values
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.round import open_rounds
 from penstock.errors import TransientError
+from penstock.events import NullListener
+from penstock.tables.registry import load_job
 
+PARTITIONS = 4
 SIDE_SECONDS_MAX = 1800
+MIB = 1024 * 1024
+SOURCE_TUNING = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 * MIB),
+    "kafka.fetch.max.bytes": str(16 * MIB),
+    "kafka.receive.buffer.bytes": str(MIB),
+    "kafka.request.timeout.ms": "15000",
+    "kafka.default.api.timeout.ms": "20000",
+}
+"""Fetch settings of Spark's Kafka source, so that the baseline is not slowed by Kafka's defaults."""
+_TOPIC = "bench"
 
 
-def run_side(module: str, side: str, *arguments: str) -> dict[str, Any]:
-    """Run `python -m MODULE SIDE ARGUMENTS...` and return what it measured."""
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What is compared: a side is run as `python -m MODULE SIDE BOOTSTRAP TOPIC ARGUMENTS... FOLDER`."""
+
+    bench: str
+    module: str
+    baseline_name: str
+    records: int
+    arguments: Mapping[str, Sequence[object]]
+    """By side."""
+
+
+def compare_sides(of: Comparison, values: Iterable[bytes], rounds: int, say: Say, **extra: object) -> BenchResult:
+    """Produce the values once, then let both sides read them `rounds` times, in turn."""
+    arguments = of.arguments
+    spent: dict[str, list[Spent]] = {side: [] for side in arguments}
+    memory = dict.fromkeys(arguments, 0)
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        Cluster.start(Path(folder) / "kafka") as cluster,
+    ):
+        create_topic(cluster.bootstrap, _TOPIC, PARTITIONS)
+        produce_values(cluster.bootstrap, _TOPIC, values, PARTITIONS)
+        for number in range(1, rounds + 1):
+            for side, further in arguments.items():
+                told = [cluster.bootstrap, _TOPIC, *map(str, further), f"{folder}/{side}-{number}"]
+                measured = _run_side(of.module, side, told)
+                spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
+                memory[side] = max(memory[side], round(measured["memory_bytes"] / MIB))
+                say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
+    shown = {"memory_mib": memory, "rounds": rounds, **extra}
+    medians = (median(spent["penstock"]), of.baseline_name, median(spent["baseline"]))
+    return BenchResult(of.bench, of.records, *medians, shown)
+
+
+def _run_side(module: str, side: str, arguments: Sequence[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", module, side, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SIDE_SECONDS_MAX, check=False)
     if done.returncode:
         raise TransientError(f"the {side} side of the benchmark failed", detail=done.stderr[-1500:])
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+# inside the process of a side
+
+
+def measure(side: Callable[[Path], None], folder: Path, memory: AbstractContextManager[object] | None = None) -> Spent:
+    """Run the side twice, each time in an empty folder, and measure the second: a running job, not the JVM's start."""
+    for part in ("warm-up", "measured"):
+        (folder / part).mkdir(parents=True)
+    side(folder / "warm-up")
+    with memory or nullcontext():
+        meter = Meter()
+        side(folder / "measured")
+        return meter.spent()
+
+
+def run_job(spark: SparkSession, folder: Path, text: str) -> None:
+    """Our way: the loop of `run --once`."""
+    job_path = folder / "job.yaml"
+    job_path.write_text(text)
+    job = load_job(job_path)
+    Loop(lambda: open_rounds(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
+
+
+def kafka_source(spark: SparkSession, bootstrap: str, topic: str) -> DataStreamReader:
+    """Spark's own way to read the topic from its beginning."""
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**SOURCE_TUNING, **options)

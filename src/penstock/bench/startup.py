@@ -9,13 +9,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.bench.cpu import Meter, Spent
-from penstock.bench.result import BenchResult, median
+from penstock.bench.meters import Meter, Spent
+from penstock.bench.result import BenchResult, Say, median
 from penstock.environment import new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.files import StagedWriter, WriteOptions
@@ -29,7 +28,7 @@ from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Bounds, Partition, Slice
 from penstock.plan import Lane, Terms, plan
 
-PARTITIONS = 4
+PARTITIONS = tuple(Partition("bench", "benchTopicId", number) for number in range(4))
 COMMITS_FEW = 10
 COMPACT_EVERY = 200
 BASELINE_NAME = f"the same with {COMMITS_FEW} commits of history"
@@ -37,8 +36,6 @@ _JOB = "bench-startup"
 _SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _PROCESS_SECONDS_MAX = 120
 _TARGET_BYTES = 128 * 1024 * 1024
-
-Say = Callable[[str], None]
 
 
 def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
@@ -60,12 +57,10 @@ def make_history(path: Path, commits: int) -> None:
     """Commit one row at a time, as a job at the head of its log does, and compact now and then, as its owner does."""
     spec = TablePlace(str(path))
     table = open_or_create(spec, _JOB, _SCHEMA, NewColumnPolicy.ADD)
-    partitions = _partitions()
-    table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(each, 0, 1) for each in partitions)))
+    table.commit(Proposal(_JOB, new_batch_id(), tuple(StartPart(each, 0, 1) for each in PARTITIONS)))
     for number in range(commits):
-        partition = partitions[number % PARTITIONS]
-        offset = number // PARTITIONS
-        table.commit(Proposal(_JOB, new_batch_id(), (_part(table, partition, offset),)))
+        turn, place = divmod(number, len(PARTITIONS))
+        table.commit(Proposal(_JOB, new_batch_id(), (_part(table, PARTITIONS[place], turn),)))
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
             compact(table, _TARGET_BYTES)
 
@@ -83,19 +78,13 @@ def _part(table: Table, partition: Partition, offset: int) -> SlicePart:
     return SlicePart(piece, 1, Counts(read=1, written=1), writer.finish())
 
 
-def _partitions() -> list[Partition]:
-    return [Partition("bench", "benchTopicId", number) for number in range(PARTITIONS)]
-
-
 def start_up(path: Path) -> None:
     """What a process does before its first batch, without the log's answers: those do not depend on history."""
     table = open_table(TablePlace(str(path)), _JOB)
-    state = table.state(_partitions())
+    state = table.state(PARTITIONS)
     table.handle.history(20)
-    lanes = tuple(
-        Lane(each, state.of(each).position or 0, Bounds(0, (state.of(each).position or 0) + 1), None)
-        for each in _partitions()
-    )
+    positions = {each: state.of(each).position or 0 for each in PARTITIONS}
+    lanes = tuple(Lane(each, position, Bounds(0, position + 1), None) for each, position in positions.items())
     plan(lanes, Terms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())
 
 
@@ -108,9 +97,5 @@ def _start_in_process(path: Path) -> Spent:
     return meter.spent()
 
 
-def main(arguments: Sequence[str]) -> None:
-    start_up(Path(arguments[0]))
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    start_up(Path(sys.argv[1]))

@@ -10,8 +10,7 @@ from penstock.cli import bench, broker, quarantine
 from penstock.cli.check import check
 from penstock.cli.claims import commands as claims
 from penstock.cli.demo import demo
-from penstock.cli.maintenance.compact import compact
-from penstock.cli.maintenance.vacuum import vacuum
+from penstock.cli.maintenance import compact, vacuum
 from penstock.cli.run import run
 from penstock.cli.status import status
 from penstock.cli.verify import verify

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from penstock.job.faults import JobFileError, shown
+from penstock.job.faults import JobFileError, shown, unless_secret
 from penstock.job.job_set import CheckedFile
-from penstock.job.spec import JobSpec, Secret
+from penstock.job.spec import JobSpec
 from penstock.tables.registry import check_jobs, kind_of
 
 
@@ -34,18 +34,14 @@ def _as_text(result: CheckedFile) -> str:
     if result.spec is None or result.faults:
         return "\n".join(str(fault) for fault in result.faults)
     spec = result.spec
-    where = f"{kind_of(spec).summary(spec)} {_shown(spec.table.path)}"
-    return f"ok {result.path} (job {_shown(spec.name)}: topics {_topics(spec)} -> {where})"
+    where = f"{kind_of(spec).summary(spec)} {unless_secret(spec.table.path)}"
+    return f"ok {result.path} (job {unless_secret(spec.name)}: topics {_topics(spec)} -> {where})"
 
 
 def _topics(spec: JobSpec) -> str:
     if spec.log.topic_pattern is not None:
         return f"matching {shown(spec.log.topic_pattern)}"
-    return ", ".join(_shown(topic) for topic in spec.log.topics)
-
-
-def _shown(value: str) -> str:
-    return shown(value) if isinstance(value, Secret) else value
+    return ", ".join(unless_secret(topic) for topic in spec.log.topics)
 
 
 def _as_json(result: CheckedFile) -> Mapping[str, object]:

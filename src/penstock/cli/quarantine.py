@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from penstock.cli.maintenance.opening import environment
+from penstock.cli.maintenance import environment
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
@@ -77,9 +77,9 @@ def show(
         sys.stdout.buffer.write(rows[0]["value"] or b"")
         sys.stdout.buffer.flush()
     elif json:
-        typer.echo(json_text.dumps([_json_row(row) for row in rows]))
+        typer.echo(json_text.dumps(_json_value(rows)))
     else:
-        typer.echo("\n\n".join(_shown_row(row) for row in rows))
+        typer.echo("\n\n".join("\n".join(f"{name}: {_shown(row[name])}" for name in row) for row in rows))
 
 
 @app.command("replay")
@@ -146,9 +146,8 @@ def _print_listing(listing: Listing) -> None:
     for entry in listing.newest:
         size = "null" if entry.size_bytes is None else f"{entry.size_bytes} B"
         place = f"{entry.topic}/{entry.partition}/{entry.offset}"
-        error = (
-            entry.error if len(entry.error) <= _ERROR_CHARACTERS_MAX else f"{entry.error[:_ERROR_CHARACTERS_MAX]}..."
-        )
+        cut = f"{entry.error[:_ERROR_CHARACTERS_MAX]}..."
+        error = entry.error if len(entry.error) <= _ERROR_CHARACTERS_MAX else cut
         typer.echo(f"{place}  {_text_of(entry.quarantined_at)}  {size}  {error}")
     typer.echo(f"\n{listing.rows} in quarantine, {len(listing.newest)} shown. By kind of error:")
     for kind, count in listing.kinds.items():
@@ -156,26 +155,15 @@ def _print_listing(listing: Listing) -> None:
 
 
 def _told(job: JobSpec, report: ReplayReport) -> str:
-    lines = [f"{report.replayed} replayed, {report.remaining} remain in quarantine ({job.name})"]
-    if report.finished:
-        lines.append(f"{report.finished} of an earlier replay that was cut off were taken out of quarantine")
-    if report.still_bad:
-        lines.append(f"{report.still_bad} still do not fit")
-    if report.filtered:
-        lines.append(f"{report.filtered} fit, but the job's filter drops them: they stay in quarantine")
-    if report.waiting:
-        lines.append(
-            f"{report.waiting} are of types that cannot be written now: they stay in quarantine, replay them later"
-        )
-    if report.left_to_log:
-        lines.append(
-            f"{report.left_to_log} are of types that read them from the log themselves: they stay in quarantine"
-        )
-    return "\n".join(lines)
-
-
-def _shown_row(row: dict[str, Any]) -> str:
-    return "\n".join(f"{name}: {_shown(content)}" for name, content in row.items())
+    others = (
+        (report.finished, "of an earlier replay that was cut off were taken out of quarantine"),
+        (report.still_bad, "still do not fit"),
+        (report.filtered, "fit, but the job's filter drops them: they stay in quarantine"),
+        (report.waiting, "are of types that cannot be written now: they stay in quarantine, replay them later"),
+        (report.left_to_log, "are of types that read them from the log themselves: they stay in quarantine"),
+    )
+    first = f"{report.replayed} replayed, {report.remaining} remain in quarantine ({job.name})"
+    return "\n".join([first, *(f"{count} {what}" for count, what in others if count)])
 
 
 def _shown(content: object) -> str:
@@ -193,10 +181,6 @@ def _shown(content: object) -> str:
             return str(content)
 
 
-def _json_row(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: _json_value(content) for name, content in row.items()}
-
-
 def _json_value(content: Any) -> Any:
     """Bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
     match content:
@@ -208,7 +192,7 @@ def _json_value(content: Any) -> Any:
         case list():
             return [_json_value(each) for each in content]
         case dict():
-            return _json_row(content)
+            return {name: _json_value(each) for name, each in content.items()}
         case _:
             return content
 

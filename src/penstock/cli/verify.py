@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from pathlib import Path
+from contextlib import closing
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
-from penstock.cli.maintenance.rebuild import rebuild as rebuild_ledger
-from penstock.tables.registry import load_job
-from penstock.verify import Check, Sample, Verdict, VerifyReport
+from penstock.cli.maintenance import Job, Json, environment, tell
+from penstock.logs.registry import open_log
+from penstock.tables.registry import kind_of, load_job
+from penstock.verify import Sample, Verdict, VerifyReport
 from penstock.verify import verify as verify_job
 
 EXIT_FAILED = 1
@@ -29,8 +30,8 @@ PROGRESS_STEPS = 20
 
 
 def verify(
-    job: Annotated[Path, typer.Argument(help="Job file.", show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    job: Job,
+    json: Json = False,
     shallow: Annotated[bool, typer.Option("--shallow", help="Do not read the records of the log.")] = False,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Rebuild the lost ledger of a table from its files, if they prove it.")
@@ -55,7 +56,10 @@ def verify(
     """
     spec = load_job(job)
     if rebuild:
-        if not rebuild_ledger(spec, json):
+        with closing(open_log(spec)) as log:
+            rebuilt = kind_of(spec).rebuild(spec, log, environment())
+        tell(spec.name, rebuilt, json)
+        if not rebuilt.ok:
             raise typer.Exit(EXIT_FAILED)
         return
     sample = (Sample(None, seed) if every else Sample(seed=seed)) if values else None
@@ -74,7 +78,7 @@ def print_report(report: VerifyReport, console: Console) -> None:
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
     for check in report.checks:
-        console.print(_line(check))
+        console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<8} {check.detail}"))
         for unproven in check.unproven:
             places = ", ".join(str(each) for each in sorted(unproven.partitions or ()))
             console.print(Text(f"    ? {f'{places}: ' if places else ''}{unproven.what}", style="yellow"))
@@ -86,11 +90,6 @@ def print_report(report: VerifyReport, console: Console) -> None:
         console.print(Text(f"first violation: {report.first_violation}", style="bold red"))
     text, style = VERDICTS[report.verdict]
     console.print(Text(text, style=style))
-
-
-def _line(check: Check) -> Text:
-    mark = MARKS[check.verdict]
-    return Text.assemble("  ", mark, f" {check.name:<8} {check.detail}")
 
 
 class _Progress:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -47,7 +47,6 @@ class BrokerStatus:
 
     @property
     def running(self) -> bool:
-        """Whether its process is alive."""
         return self.pid is not None
 
 
@@ -138,15 +137,15 @@ class Cluster:
             self._spawn(broker)
             self.wait_ready()
 
-    def wait_ready(self, seconds_max: float = READY_SECONDS_MAX) -> None:
+    def wait_ready(self) -> None:
         """Returns once every broker whose process was started and not killed answers a metadata request."""
-        deadline = time.monotonic() + seconds_max
+        deadline = time.monotonic() + READY_SECONDS_MAX
         expected = {one.number for one in self.status() if one.running}
         while not self._answers(expected):
             self._check_alive(expected)
             if time.monotonic() >= deadline:
                 raise TransientError(
-                    f"the embedded broker did not answer within {seconds_max:g} s",
+                    f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s",
                     detail=kafka.last_lines(self.layout.brokers[0], self.folder),
                     hint=f"its logs are below {self.folder}",
                 )
@@ -155,9 +154,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _answers(self, expected: set[int]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
-from penstock.embedded.sample import Sample, create_topic, job_file, produce_sample
+from penstock.embedded.sample import Sample, create_topic, job_file, produce_values, web_requests
 from penstock.errors import TransientError
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
@@ -48,19 +48,8 @@ class DemoReport:
         return self.verified.ok and self.rows_polars == self.rows_spark == good and self.quarantined == self.bad
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "ok": self.ok,
-            "produced": self.produced,
-            "bad": self.bad,
-            "killed_with_staged_files": self.killed_with_staged_files,
-            "rows_before_kill": self.rows_before_kill,
-            "rows_polars": self.rows_polars,
-            "rows_spark": self.rows_spark,
-            "rows_by_day": self.rows_by_day,
-            "quarantined": self.quarantined,
-            "seconds": self.seconds,
-            "verify": self.verified.as_json(),
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "verified"}
+        return {"ok": self.ok, **values, "verify": self.verified.as_json()}
 
 
 def run_demo(folder: Path, say: Say) -> DemoReport:
@@ -72,7 +61,7 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
     with Cluster.start(folder / "kafka") as cluster:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
         say(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
-        produce_sample(cluster.bootstrap, TOPIC, SAMPLE, PARTITIONS)
+        produce_values(cluster.bootstrap, TOPIC, web_requests(SAMPLE), PARTITIONS)
         job_path.write_text(_small_batches(job_file(cluster.bootstrap, TOPIC, str(table))))
         say(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
         staged = _run_and_kill(job_path, table)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import os
+import secrets
 import subprocess
-import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,10 +22,9 @@ _META = "meta.properties"
 
 def new_cluster_id() -> str:
     """A random id in the form that Kafka wants: 16 bytes in URL-safe base 64, not beginning with a dash."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-        if not text.startswith("-"):
-            return text
+    while (text := secrets.token_urlsafe(16)).startswith("-"):
+        pass
+    return text
 
 
 def prepare(layout: Layout, root: Path, security: Security, settings: Mapping[str, str]) -> None:
@@ -43,7 +41,6 @@ def prepare(layout: Layout, root: Path, security: Security, settings: Mapping[st
 
 
 def server_command(broker: Broker, root: Path) -> list[str]:
-    """The command line of a broker."""
     return [*_java(broker, root), f"-Xmx{HEAP_MIB_MAX}m", "kafka.Kafka", str(broker.settings_file(root))]
 
 

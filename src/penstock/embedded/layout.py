@@ -29,12 +29,10 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """Its plain listener."""
         return f"{HOST}:{self.port}"
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Every port that it listens on."""
         plain = (self.port, self.controller_port)
         return plain if self.sasl_port is None else (*plain, self.sasl_port)
 
@@ -43,11 +41,9 @@ class Broker:
         return root / f"broker-{self.number}"
 
     def data_folder(self, root: Path) -> Path:
-        """Where its records are."""
         return self.folder(root) / "data"
 
     def settings_file(self, root: Path) -> Path:
-        """The file that Kafka is started with."""
         return self.folder(root) / "server.properties"
 
     def log_file(self, root: Path) -> Path:
@@ -77,7 +73,6 @@ class Layout:
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """Every port that a broker listens on."""
         return tuple(port for broker in self.brokers for port in broker.ports)
 
     def broker(self, number: int) -> Broker:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,9 +16,7 @@ from penstock.errors import InvariantError, TransientError
 def penstock_run(job_path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A running job; killed at the end if it still runs."""
     command = [sys.executable, "-m", "penstock.cli", "run", str(job_path), "--json", *options]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ)
-    )
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -62,9 +62,9 @@ def _request(rng: random.Random, at: datetime) -> bytes:
     ).encode()
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int, settings: dict[str, str] | None = None) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for future in admin.create_topics([NewTopic(topic, partitions, 1, config=settings or {})]).values():
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
         future.result(_REQUEST_SECONDS_MAX)
 
 
@@ -76,20 +76,7 @@ def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions
     produce_values(bootstrap, topic, lines, len(known[topic].partitions) if topic in known else partitions)
 
 
-def produce_sample(
-    bootstrap: str, topic: str, sample: Sample, partitions: int, progress: Callable[[int], None] | None = None
-) -> None:
-    """Spread the sample over the partitions in turn and wait until the broker has all of it."""
-    produce_values(bootstrap, topic, web_requests(sample), partitions, progress)
-
-
-def produce_values(
-    bootstrap: str,
-    topic: str,
-    values: Iterable[bytes],
-    partitions: int,
-    progress: Callable[[int], None] | None = None,
-) -> None:
+def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], partitions: int) -> None:
     """Spread values over the partitions in turn and wait until the broker has all of them."""
     producer = Producer(
         {
@@ -110,8 +97,6 @@ def produce_values(
                 producer.poll(0.1)
         if number % 10_000 == 0:
             producer.poll(0)
-            if progress is not None:
-                progress(number)
     left = producer.flush(_FLUSH_SECONDS_MAX)
     if left:
         raise TimeoutError(f"{left} records did not reach the broker within {_FLUSH_SECONDS_MAX} s")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-
-from penstock.embedded.sample import produce_values
 
 _NAMES = (
     *("fs", "gc", "heap", "container", "spark_stage", "spark_stage_state", "spark_executor", "spark_task"),
@@ -63,13 +61,6 @@ def _event(rng: random.Random, name: str, at: datetime) -> bytes:
     ).encode()
 
 
-def produce_events(
-    bootstrap: str, topic: str, sample: EventSample, partitions: int, progress: Callable[[int], None] | None = None
-) -> None:
-    """Spread the sample over the partitions in turn and wait until the broker has all of it."""
-    produce_values(bootstrap, topic, events(sample), partitions, progress)
-
-
 EXPORT_JOB = """\
 job: events
 log:
@@ -86,10 +77,8 @@ table:
 
 def export_job(bootstrap: str, topic: str, root: str, types: int = 18, format: str = "parquet", more: str = "") -> str:
     """The text of a job file that exports such a topic; `more` are further sections."""
-    lines = (
+    schemas = "\n".join(
         f"  {name}: {{schema: {{{', '.join(f'{field}: {kind}' for field, kind in type_schema(name).items())}}}}}"
         for name in type_names(types)
     )
-    return EXPORT_JOB.format(
-        bootstrap=bootstrap, topic=topic, types="\n".join(lines), root=root, format=format, more=more
-    )
+    return EXPORT_JOB.format(bootstrap=bootstrap, topic=topic, types=schemas, root=root, format=format, more=more)

@@ -5,8 +5,8 @@ All without rows, and before anything is planned: only then is the table's posit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from penstock.claims import Claims
 from penstock.environment import new_batch_id
@@ -15,12 +15,17 @@ from penstock.events import Listener, MessagesGivenUp, PartitionStarted, Positio
 from penstock.failpoints import Reach
 from penstock.job.spec import Delivery, JobSpec, RecreatedPolicy
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.lake.proposal import AcceptedPart, FencePart, GivenUpPart, Outcome, Part, Proposal, StartPart
+from penstock.lake.proposal import AcceptedPart, FencePart, GivenUpPart, Part, Proposal, StartPart
 from penstock.lake.state import TableState
 from penstock.logs.log import Bounds, Log, Partition, Slice
+from penstock.tables.kind import Table
 
 ROUNDS_MAX = 3
 """A partition that a rival started first is fenced in the second round, what it claimed is passed over in the third."""
+
+Tokens: TypeAlias = Mapping[Partition, int]
+"""Claimed partitions with the tokens of their claims."""
+LogBounds: TypeAlias = Mapping[Partition, Bounds]
 
 
 class TopicRecreatedError(UserError):
@@ -35,19 +40,11 @@ class TopicRecreatedError(UserError):
         self.topic = topic
 
 
-class StartedTable(Protocol):
-    """What an owner's first acts ask of a table."""
-
-    def state(self, partitions: Iterable[Partition]) -> TableState: ...
-
-    def commit(self, proposal: Proposal) -> Outcome: ...
-
-
 class Starter:
     """Makes a process the owner of its partitions in the eyes of the table."""
 
     def __init__(
-        self, job: JobSpec, log: Log, table: StartedTable, claims: Claims, listener: Listener, reach: Reach
+        self, job: JobSpec, log: Log, table: Table[Any], claims: Claims, listener: Listener, reach: Reach
     ) -> None:
         self._job = job
         self._log = log
@@ -59,12 +56,12 @@ class Starter:
         self.nothing_matched = False
         """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
 
-    def announcing(self, tokens: Mapping[Partition, int]) -> None:
+    def announcing(self, tokens: Tokens) -> None:
         """Note that messages are about to be claimed under these tokens, by this process itself."""
         self._announced_under |= tokens
 
     def begin(
-        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], bounds: Mapping[Partition, Bounds]
+        self, tokens: Tokens, partitions: Sequence[Partition], bounds: LogBounds
     ) -> tuple[dict[Partition, int], TableState]:
         """The partitions that the table knows us as the owner of, with their tokens, and the table's word on them.
 
@@ -91,11 +88,7 @@ class Starter:
         return state.of(partition).position is not None
 
     def _first_acts(
-        self,
-        tokens: Mapping[Partition, int],
-        partitions: Sequence[Partition],
-        state: TableState,
-        bounds: Mapping[Partition, Bounds],
+        self, tokens: Tokens, partitions: Sequence[Partition], state: TableState, bounds: LogBounds
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)
         offsets = self._first_offsets(new, state, bounds) if new else {}
@@ -110,9 +103,7 @@ class Starter:
                 parts += self._given_up(partition, token, here.position)
         return parts
 
-    def _unstarted(
-        self, tokens: Mapping[Partition, int], partitions: Sequence[Partition], state: TableState
-    ) -> list[Partition]:
+    def _unstarted(self, tokens: Tokens, partitions: Sequence[Partition], state: TableState) -> list[Partition]:
         """The partitions to start: ours, and with a topic that nobody started all of it, whoever holds the rest.
 
         Else another process would take the rest for partitions that appeared later, and ignore `start` (RULES P1).
@@ -156,9 +147,7 @@ class Starter:
             if kind in kinds:
                 self._reach(step)
 
-    def _first_offsets(
-        self, new: Sequence[Partition], state: TableState, bounds: Mapping[Partition, Bounds]
-    ) -> dict[Partition, int]:
+    def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
         """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
         began = any(fingerprint is not None for fingerprint in state.fingerprints.values()) or self.nothing_matched
         fresh = []

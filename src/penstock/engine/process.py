@@ -29,8 +29,7 @@ _JOIN_SECONDS = 0.2
 class JobThread:
     """The loop of one job in its own thread, and what it ended with."""
 
-    job: JobSpec
-    thread: threading.Thread
+    thread: threading.Thread = field(init=False)
     error: list[BaseException] = field(default_factory=list)
 
 
@@ -54,7 +53,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
     gone: int | None = None
     try:
-        with shutdown.on_signals():
+        with shutdown:
             while any(each.thread.is_alive() for each in threads):
                 for each in threads:
                     each.thread.join(_JOIN_SECONDS)
@@ -62,7 +61,6 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
                 if gone is not None:
                     stop.request()
     finally:
-        shutdown.cancel_timer()
         spark.stop()
     if gone is not None:
         raise SparkGoneError(f"its exit code is {gone}")
@@ -82,7 +80,7 @@ def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, o
         return open_rounds(job, spark.current(), environment, claims)
 
     loop = Loop(rounds, options.once, stop, Retries(job.limits.transient_retries_max), listener)
-    started = JobThread(job, threading.Thread(name=f"job {job.name}", target=lambda: None, daemon=True))
+    started = JobThread()
 
     def body() -> None:
         listener.event(JobStarted(once=options.once))
@@ -114,9 +112,6 @@ class _Shutdown:
         self._timer.daemon = True
         self._previous: dict[signal.Signals, object] = {}
 
-    def on_signals(self) -> _Shutdown:
-        return self
-
     def __enter__(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._signalled)
@@ -124,8 +119,6 @@ class _Shutdown:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-
-    def cancel_timer(self) -> None:
         self._timer.cancel()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:

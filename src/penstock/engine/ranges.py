@@ -6,12 +6,13 @@ table accepts it only where its position is the range's start, so nothing is ski
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.range_client import HeldRange, RangeClient
+from penstock.engine.ownership import LogBounds, Tokens
 from penstock.environment import new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import (
@@ -27,12 +28,9 @@ from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import TableState
-from penstock.logs.log import Batch, Bounds, Log, Partition
-from penstock.plan.planner import range_slice
-from penstock.tables.kind import SchemaChanged, Staged, Table
-
-W = TypeVar("W", bound=Staged)
-"""What the write step leaves for the commit."""
+from penstock.logs.log import Batch, Log, Partition
+from penstock.plan import range_slice
+from penstock.tables.kind import S, SchemaChanged, Table
 
 HOT_RANGES = 3
 """A partition is shared once its lag fills so many ranges, and somebody is idle."""
@@ -41,31 +39,31 @@ PARKED_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RangeCallbacks(Generic[W]):
+class RangeCallbacks(Generic[S]):
     """What the rounds of a job do for a range: write its batch, land it, name its steps."""
 
-    stage: Callable[[Batch], W | SchemaChanged]
-    land: Callable[[Batch, Mapping[Partition, int], W], object]
+    stage: Callable[[Batch], S | SchemaChanged]
+    land: Callable[[Batch, Tokens, S], object]
     reach: Reach
 
 
 @dataclass(frozen=True, slots=True)
-class _Parked(Generic[W]):
+class _Parked(Generic[S]):
     held: HeldRange
     batch: Batch
-    written: W
+    written: S
 
 
-class RangeWork(Generic[W]):
+class RangeWork(Generic[S]):
     """The ranges of one process: those it shares as an owner, and those it works on."""
 
     def __init__(
         self,
         claims: GroupClaims,
         log: Log,
-        table: Table[W],
+        table: Table[S],
         job: JobSpec,
-        callbacks: RangeCallbacks[W],
+        callbacks: RangeCallbacks[S],
         listener: Listener,
     ) -> None:
         self._agent = claims.agent
@@ -76,11 +74,9 @@ class RangeWork(Generic[W]):
         self._gap = job.on.gap
         self._callbacks = callbacks
         self._listener = listener
-        self._parked: list[_Parked[W]] = []
+        self._parked: list[_Parked[S]] = []
 
-    def share(
-        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
-    ) -> frozenset[Partition]:
+    def share(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> frozenset[Partition]:
         """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
         shared = set()
         for partition, token in tokens.items():
@@ -196,7 +192,7 @@ class RangeWork(Generic[W]):
             self._finish(held)
         return last
 
-    def _land(self, parked: _Parked[W]) -> None:
+    def _land(self, parked: _Parked[S]) -> None:
         held = parked.held
         try:
             self._table.settle([held.partition])

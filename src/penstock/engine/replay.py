@@ -104,7 +104,8 @@ class _Replay(Generic[F]):
                 return self._report(quarantine)
             except (OvertakenError, SchemaMovedError) as error:
                 self._target.listener.event(ReplayRestarted(reason=error.primary))
-                self._pause()
+                environment = self._target.environment
+                environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))
         raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {quarantine.job} came first")
 
     def _pass(self, quarantine: Table) -> None:
@@ -153,7 +154,3 @@ class _Replay(Generic[F]):
             waiting=self._waiting,
             remaining=count_rows(quarantine),
         )
-
-    def _pause(self) -> None:
-        environment = self._target.environment
-        environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))

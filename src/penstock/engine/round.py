@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic
+from typing import Any, Generic, TypeAlias
 
 from pyspark.sql import SparkSession
 
 from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
-from penstock.engine.ownership import Starter
+from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.ranges import RangeCallbacks, RangeWork
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, PenstockError, TransientError
@@ -40,6 +40,8 @@ from penstock.plan import BeyondEndError, Lane, LostTailError, Terms, Wait, plan
 from penstock.tables.kind import Chore, Landed, S, SchemaChanged, View, Writer
 from penstock.tables.registry import kind_of
 
+Ends: TypeAlias = Mapping[Partition, int] | None
+"""Where a bounded run stops; None: nowhere."""
 RECORD_BYTES_ASSUMED = 100.0
 """Parquet bytes per record before the first commit has taught the real size."""
 
@@ -108,7 +110,7 @@ class Rounds(Generic[S]):
             self.ranges.close()
         self.log.close()
 
-    def round(self, flush_now: bool = False, ends: Mapping[Partition, int] | None = None) -> RoundResult:
+    def round(self, flush_now: bool = False, ends: Ends = None) -> RoundResult:
         """Carry one batch or chore through, or say how long to wait. `ends` bounds the partitions, as `run --once`."""
         partitions = self.log.partitions()
         tokens = self.claim(partitions)
@@ -144,12 +146,7 @@ class Rounds(Generic[S]):
         return chores[0] if self.seen.chore_last else planned
 
     def _carried_through(
-        self,
-        batch: Batch,
-        tokens: Mapping[Partition, int],
-        bounds: Mapping[Partition, Bounds],
-        planned_at: float,
-        ends: Mapping[Partition, int] | None,
+        self, batch: Batch, tokens: Tokens, bounds: LogBounds, planned_at: float, ends: Ends
     ) -> RoundResult:
         self.reach("planned")
         staged = self.writer.stage(batch)
@@ -161,7 +158,7 @@ class Rounds(Generic[S]):
         self.mirror([part.partition for part in outcome.accepted if self.claims.keeps(part.partition, part.token)])
         return BatchLanded(outcome, done=ends is not None and self._is_done(tokens, ends))
 
-    def _is_done(self, tokens: Mapping[Partition, int], ends: Mapping[Partition, int] | None) -> bool:
+    def _is_done(self, tokens: Tokens, ends: Ends) -> bool:
         """Whether nothing is left: for a bounded run the table is at the ends, whichever process brought it there."""
         if self.table.lags(tokens if ends is None else ends):
             return False
@@ -185,14 +182,7 @@ class Rounds(Generic[S]):
 
     # plan
 
-    def plan(
-        self,
-        tokens: Mapping[Partition, int],
-        state: TableState,
-        bounds: Mapping[Partition, Bounds],
-        flush_now: bool,
-        ends: Mapping[Partition, int] | None,
-    ) -> Batch | Wait:
+    def plan(self, tokens: Tokens, state: TableState, bounds: LogBounds, flush_now: bool, ends: Ends) -> Batch | Wait:
         now = self.environment.now()
         lanes = tuple(self._lane(each, state, bounds[each], now, ends) for each in tokens)
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
@@ -201,7 +191,7 @@ class Rounds(Generic[S]):
             self.listener.event(BatchPlanned(batch=planned.id, offsets=planned.offsets, slices=len(planned.slices)))
         return planned
 
-    def announce(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch | Wait:
+    def announce(self, batch: Batch, tokens: Tokens) -> Batch | Wait:
         """Claim the batch's messages for this process, before the first is read: nobody will write them again."""
         self.starter.announcing({piece.partition: tokens[piece.partition] for piece in batch.slices})
         granted = self.claims.announce({piece.partition: piece.end for piece in batch.slices}, tokens)
@@ -209,9 +199,7 @@ class Rounds(Generic[S]):
         slices = tuple(piece for piece in batch.slices if piece.partition in granted)
         return replace(batch, slices=slices) if slices else Wait(self.environment.now())
 
-    def _lane(
-        self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Mapping[Partition, int] | None
-    ) -> Lane:
+    def _lane(self, partition: Partition, state: TableState, bounds: Bounds, now: float, ends: Ends) -> Lane:
         position = state.of(partition).position
         if position is None:
             raise TransientError(f"{partition} has no position yet")
@@ -228,7 +216,7 @@ class Rounds(Generic[S]):
             self.seen.waiting_since.setdefault(partition, now)
         return Lane(partition, position, bounds, self.seen.waiting_since.get(partition))
 
-    def _count_waiting_anew(self, batch: Batch, bounds: Mapping[Partition, Bounds], planned_at: float) -> None:
+    def _count_waiting_anew(self, batch: Batch, bounds: LogBounds, planned_at: float) -> None:
         """What comes after a slice that reached the end came after the plan: it waits from then, not from before."""
         for piece in batch.slices:
             if piece.end == bounds[piece.partition].end:
@@ -237,14 +225,14 @@ class Rounds(Generic[S]):
 
     # commit
 
-    def commit(self, batch: Batch, tokens: Mapping[Partition, int], staged: S) -> Outcome:
+    def commit(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
         """Land what is still ours of a batch: claims may have been lost while it was written."""
         ours = self._still_ours(batch, tokens)
         if not self.table.divisible and len(ours.slices) < len(batch.slices):
             return Outcome(None)
         return self.land(ours, tokens, staged) if ours.slices else Outcome(None)
 
-    def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: S) -> Outcome:
+    def land(self, batch: Batch, tokens: Tokens, staged: S) -> Outcome:
         """Check the log once more, then the one act that makes rows visible; tell of it."""
         self._check_log(batch, staged.marks)
         landed = self.table.land(batch, tokens, staged)
@@ -283,7 +271,7 @@ class Rounds(Generic[S]):
                 hint="stop the other process; with `claims: static` a job has one process",
             )
 
-    def _still_ours(self, batch: Batch, tokens: Mapping[Partition, int]) -> Batch:
+    def _still_ours(self, batch: Batch, tokens: Tokens) -> Batch:
         """The batch without the slices whose claim was lost while it was written; the table would refuse them too."""
         kept = []
         for piece in batch.slices:
@@ -293,9 +281,7 @@ class Rounds(Generic[S]):
                 self.listener.event(SliceDropped(partition=str(piece.partition), reason="the claim was lost"))
         return replace(batch, slices=tuple(kept))
 
-    def _tell_progress(
-        self, tokens: Mapping[Partition, int], state: TableState, bounds: Mapping[Partition, Bounds]
-    ) -> None:
+    def _tell_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
         positions = {each: state.of(each).position or 0 for each in tokens}
         self.claims.progress(positions, {each: max(0, bounds[each].end - positions[each]) for each in tokens})
 
@@ -316,15 +302,13 @@ class Rounds(Generic[S]):
         """A recreated topic is read silently as the old one: compare the ids once more (RULES P3)."""
         ids = self.log.topic_ids({piece.partition.topic for piece in batch.slices})
         for piece in batch.slices:
-            now = ids.get(piece.partition.topic)
-            if now != piece.partition.topic_id:
-                raise TransientError(
-                    f"topic {piece.partition.topic} was deleted or recreated while a batch was written"
-                )
+            topic = piece.partition.topic
+            if ids.get(topic) != piece.partition.topic_id:
+                raise TransientError(f"topic {topic} was deleted or recreated while a batch was written")
 
     # mirror
 
-    def _mirror_others_work(self, tokens: Mapping[Partition, int]) -> None:
+    def _mirror_others_work(self, tokens: Tokens) -> None:
         """Show what others did on our partitions: a helper by its ranges, or an owner that died after its commit."""
         if self.claims.shared:
             moved = [each for each in tokens if self.table.shown_position(each) != self.seen.mirrored.get(each)]

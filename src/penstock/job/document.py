@@ -122,9 +122,8 @@ def _check_nesting(text: str, loader: type[Any]) -> None:
     except yaml.MarkedYAMLError as error:
         raise _syntax_fault(error) from None
     except yaml.reader.ReaderError as error:
-        raise DocumentError(
-            f"the character {error.character:#x} is not allowed", _place_of(text, error.position)
-        ) from None
+        place = _place_of(text, error.position)
+        raise DocumentError(f"the character {error.character:#x} is not allowed", place) from None
     except (ValueError, OverflowError) as error:
         if isinstance(error, DocumentError):
             raise
@@ -168,7 +167,7 @@ class _Converter:
             path = (*at, key)
             if path in self._document.key_places:
                 first = self._document.key_places[path].line
-                self._note_at(path, _place(key_node), f"given twice, first in line {first}")
+                self._note(path, f"given twice, first in line {first}", key=key_node)
                 continue
             self._document.key_places[path] = _place(key_node)
             value = self._value(value_node, path)
@@ -178,13 +177,13 @@ class _Converter:
 
     def _key(self, node: Node, at: KeyPath) -> str | None:
         if not isinstance(node, ScalarNode):
-            self._note_at(at, _place(node), "a key must be a text")
+            self._note(at, "a key must be a text", key=node)
             return None
         if not _is_encodable(node.value):
-            self._note_at(at, _place(node), "a key holds half a surrogate pair, which is no character")
+            self._note(at, "a key holds half a surrogate pair, which is no character", key=node)
             return None
         if "${" in node.value:
-            self._note_at((*at, node.value), _place(node), "references stand in values, not in keys")
+            self._note((*at, node.value), "references stand in values, not in keys", key=node)
             return None
         return str(node.value)
 
@@ -241,11 +240,8 @@ class _Converter:
             self._note(at, fault.message, fault.hint)
         return None if faults else filled
 
-    def _note(self, at: KeyPath, message: str, hint: str = "") -> None:
-        self._document.findings.append(Finding(at, message, hint))
-
-    def _note_at(self, at: KeyPath, place: Place, message: str) -> None:
-        self._document.findings.append(Finding(at, message, place=place))
+    def _note(self, at: KeyPath, message: str, hint: str = "", key: Node | None = None) -> None:
+        self._document.findings.append(Finding(at, message, hint, place=_place(key) if key is not None else None))
 
 
 def _is_encodable(text: str) -> bool:

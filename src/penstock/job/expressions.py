@@ -19,17 +19,9 @@ from penstock.errors import did_you_mean, near_words
 
 KafkaName: TypeAlias = Literal["topic", "partition", "offset", "timestamp", "key", "headers"]
 FunctionName: TypeAlias = Literal[
-    "day",
-    "hour",
-    "timestamp_seconds",
-    "timestamp_millis",
-    "timestamp_micros",
-    "substr",
-    "lower",
-    "upper",
-    "coalesce",
-    "concat",
-]
+    "day", "hour", "timestamp_seconds", "timestamp_millis", "timestamp_micros",
+    "substr", "lower", "upper", "coalesce", "concat",
+]  # fmt: skip
 
 KAFKA_NAMES: tuple[KafkaName, ...] = get_args(KafkaName)
 FUNCTION_NAMES: tuple[FunctionName, ...] = get_args(FunctionName)
@@ -79,18 +71,8 @@ class ExpressionError(ValueError):
         self.hint = hint
 
 
-@dataclass(frozen=True, slots=True)
-class _Arity:
-    least: int
-    most: int | None
-
-
-_ARITIES: dict[FunctionName, _Arity] = {
-    "substr": _Arity(3, 3),
-    "coalesce": _Arity(2, None),
-    "concat": _Arity(1, None),
-}
-"""Of the functions that take other than one argument."""
+_ARITIES: dict[FunctionName, tuple[int, int | None]] = {"substr": (3, 3), "coalesce": (2, None), "concat": (1, None)}
+"""The least and most arguments of functions that take other than one; None: any number."""
 
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -304,9 +286,9 @@ def _kafka_field(names: list[_Token]) -> KafkaField:
 
 
 def _check_arguments(function: FunctionName, args: list[Expression], position: int) -> None:
-    arity = _ARITIES.get(function, _Arity(1, 1))
-    if len(args) < arity.least or (arity.most is not None and len(args) > arity.most):
-        wanted = f"{arity.least}" if arity.most == arity.least else f"at least {arity.least}"
+    least, most = _ARITIES.get(function, (1, 1))
+    if len(args) < least or (most is not None and len(args) > most):
+        wanted = f"{least}" if most == least else f"at least {least}"
         raise ExpressionError(f"{function} takes {wanted} argument(s), not {len(args)}", position)
     if function == "substr":
         _check_substr(args, position)

@@ -59,6 +59,15 @@ class Fault:
         }
 
 
+class RefusedError(ValueError):
+    """A text or value that cannot be what its key asks for; whoever knows the key makes a finding of it."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
 class JobFileError(UserError):
     """All faults of a job file together, in the order of the file."""
 
@@ -89,6 +98,11 @@ def shown(value: str) -> str:
         return "'******'"
     cut = value if len(value) <= SHOWN_CHARACTERS_MAX else value[:SHOWN_CHARACTERS_MAX] + "..."
     return f"'{cut}'"
+
+
+def unless_secret(value: str) -> str:
+    """A value as it is, or as `shown` hides it."""
+    return shown(value) if isinstance(value, Secret) else value
 
 
 def kind_of(value: object) -> str:

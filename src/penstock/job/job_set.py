@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.job.checks.spark import UNSHARED, UNSHARED_HINT, contradiction, contradiction_text, is_unshared
 from penstock.job.faults import Fault, JobFileError, key_text
 from penstock.job.loader import load_job
-from penstock.job.sections.kind_section import AnyKindSection
+from penstock.job.sections.kind_section import Kinds
 from penstock.job.spec import JobSpec
 
 
@@ -22,9 +22,7 @@ class CheckedFile:
     faults: tuple[Fault, ...] = ()
 
 
-def check_jobs(
-    paths: Sequence[Path], kinds: Sequence[AnyKindSection], env: Mapping[str, str] | None = None
-) -> list[CheckedFile]:
+def check_jobs(paths: Sequence[Path], kinds: Kinds, env: Mapping[str, str] | None = None) -> list[CheckedFile]:
     """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
     results: list[CheckedFile] = []
     for path in dict.fromkeys(paths):
@@ -39,9 +37,7 @@ def check_jobs(
     return results
 
 
-def load_jobs(
-    paths: Sequence[Path], kinds: Sequence[AnyKindSection], env: Mapping[str, str] | None = None
-) -> list[JobSpec]:
+def load_jobs(paths: Sequence[Path], kinds: Kinds, env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
     results = check_jobs(paths, kinds, env)
     faults = [fault for result in results for fault in result.faults]
@@ -50,7 +46,7 @@ def load_jobs(
     return [result.spec for result in results if result.spec is not None]
 
 
-def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec, kinds: Sequence[AnyKindSection]) -> Fault | None:
+def _clash(path: Path, job: JobSpec, other_path: Path, other: JobSpec, kinds: Kinds) -> Fault | None:
     """What the two jobs cannot share. Paths of tables are not named: they may be secrets."""
     if (job.name, job.table.path) == (other.name, other.table.path):
         message = f"the same job name and table as in {other_path}: both would move the same positions"

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.job.expressions import KafkaName
+from penstock.job.expressions import KAFKA_NAMES, KafkaName
 
 HEADERS_TYPE = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 """A list, not a map: a record may carry the same header several times."""
-
-KAFKA_TYPES: dict[KafkaName, pa.DataType] = {
-    "topic": pa.string(),
-    "partition": pa.int32(),
-    "offset": pa.int64(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "key": pa.binary(),
-    "headers": HEADERS_TYPE,
-}
 
 RECORD_SCHEMA = pa.schema(
     [
@@ -30,3 +21,8 @@ RECORD_SCHEMA = pa.schema(
     ]
 )
 """A record as tasks get it from any log."""
+
+UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
+"""A row of the table of unknown types: bytes as they came."""
+
+KAFKA_TYPES: dict[KafkaName, pa.DataType] = {name: RECORD_SCHEMA.field(name).type for name in KAFKA_NAMES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,8 @@ from penstock.job.checks.table import (
 )
 from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
-from penstock.job.sections.kind_section import AnyKindSection, Parts, Reading, file_model
-from penstock.job.sections.models import (
-    FlushSection,
-    JobFile,
-    KafkaSection,
-    SecuritySection,
-    TableSection,
-    read_border,
-)
+from penstock.job.sections.kind_section import AnyKindSection, Kinds, Parts, Reading, file_model
+from penstock.job.sections.models import FlushSection, JobFile, KafkaSection, SecuritySection, TableSection, read_border
 from penstock.job.sections.section import filled, stated
 from penstock.job.spec import (
     ClaimsSpec,
@@ -56,7 +49,7 @@ _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
 
-def load_job(path: Path, kinds: Sequence[AnyKindSection], env: Mapping[str, str] | None = None) -> JobSpec:
+def load_job(path: Path, kinds: Kinds, env: Mapping[str, str] | None = None) -> JobSpec:
     """Read a job file whose table is of one of these kinds; raises `JobFileError` with every fault that it has.
 
     `env` answers `${env:NAME}`; the process environment by default. A file that names no kind is read as the first.
@@ -103,7 +96,7 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
 
 
 def _read(
-    document: Document, folder: Path, kinds: Sequence[AnyKindSection]
+    document: Document, folder: Path, kinds: Kinds
 ) -> tuple[Reading[Any, Any], AnyKindSection, Parts, list[Finding]]:
     """Everything that the file states, and everything that is wrong with it."""
     file, findings = read_border(document, file_model(kinds))

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from penstock.job.faults import RefusedError
 from penstock.job.spec import Secret
 
 REFERENCE_FILE_BYTES_MAX = 1024 * 1024
@@ -13,13 +14,8 @@ _PART = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^{}]*)\}|(?P<open>\$\{)")
 _WAYS = "write ${env:NAME} or ${file:PATH}, or $${ for a plain ${"
 
 
-class BadReferenceError(ValueError):
+class BadReferenceError(RefusedError):
     """A reference that leads nowhere; the text names it and never what others lead to."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[BadReferenceError]]:

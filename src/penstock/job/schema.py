@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
 from penstock.job.spec import Secret
 
 NESTING_MAX = 32
@@ -36,46 +36,29 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "binary": pa.binary(),
 }
-_WRITTEN_ELSEWHERE = {
-    "integer": "int",
-    "int32": "int",
-    "int64": "long",
-    "bigint": "long",
-    "smallint": "short",
-    "int16": "short",
-    "tinyint": "byte",
-    "int8": "byte",
-    "float32": "float",
-    "real": "float",
-    "float64": "double",
-    "number": "double",
-    "str": "string",
-    "text": "string",
-    "varchar": "string",
-    "char": "string",
-    "uuid": "string",
-    "bytes": "binary",
-    "datetime": "timestamp",
-    "decimal": "decimal(10,2)",
-    "numeric": "decimal(10,2)",
-    "array": "list<string>",
-    "list": "list<string>",
-    "map": "map<string,string>",
-    "object": "a nested mapping",
-    "struct": "a nested mapping",
+_OTHER_WORDS = {
+    "byte": "tinyint int8",
+    "short": "smallint int16",
+    "int": "integer int32",
+    "long": "bigint int64",
+    "float": "float32 real",
+    "double": "float64 number",
+    "string": "str text varchar char uuid",
+    "binary": "bytes",
+    "timestamp": "datetime",
+    "decimal(10,2)": "decimal numeric",
+    "list<string>": "array list",
+    "map<string,string>": "map",
+    "a nested mapping": "object struct",
 }
+_WRITTEN_ELSEWHERE = {word: known for known, words in _OTHER_WORDS.items() for word in words.split()}
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,4})\s*,\s*([0-9]{1,4})\s*\)")
 _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
-class TypeTextError(ValueError):
+class TypeTextError(RefusedError):
     """A text that names no type."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Finding]]:
@@ -171,10 +154,8 @@ def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
             try:
                 return parse_type(raw)
             except TypeTextError as fault:
-                hidden = isinstance(raw, Secret)
-                findings.append(
-                    Finding(at, "unknown type '******'") if hidden else Finding(at, fault.message, fault.hint)
-                )
+                told = ("unknown type '******'",) if isinstance(raw, Secret) else (fault.message, fault.hint)
+                findings.append(Finding(at, *told))
         case {}:
             if raw:
                 return pa.struct(_fields(raw, at, findings))

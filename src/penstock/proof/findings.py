@@ -191,11 +191,9 @@ class VerifyReport:
 
     @property
     def first_violation(self) -> Violation | None:
-        """The first violation of all failed checks."""
         return earliest(check.violation for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values for `--json`."""
         violation = self.first_violation
         return {
             "job": self.job,

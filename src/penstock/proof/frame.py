@@ -6,17 +6,18 @@ The order: what the table says of itself (totals, slices, rows), then what its f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 
 from penstock.job.spec import JobSpec
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Proof, Unproven, conclude
 from penstock.proof.invariants import States, check_log, partition_facts
 from penstock.proof.log_facts import read_log, with_epochs
 from penstock.proof.offsets.reconcile import Reconciliation
-from penstock.proof.sources import Depth, Sources, Subject, ValueQuestion
+from penstock.proof.sources import Depth, Sample, Sources, Subject
 from penstock.proof.values.compare import RowValues, ValueSources, check_values
 
 
@@ -44,8 +45,7 @@ def prove(job: JobSpec, depth: Depth, open_log: OpenLog, table: Provable) -> Pro
         offsets = Reconciliation.of(job, table.subject, sources, depth)
         values, by_values = None, False
         if depth.values is not None:
-            question = ValueQuestion(table.subject, log, facts.bounds, depth.values)
-            values, by_values = _check_values(job, table, question)
+            values, by_values = _check_values(job, table, log, facts.bounds, depth.values)
         checks = [
             *table.own_checks(offsets),
             offsets.check_offsets(by_values),
@@ -56,10 +56,12 @@ def prove(job: JobSpec, depth: Depth, open_log: OpenLog, table: Provable) -> Pro
     return Proof(table.version, tuple(checks), partition_facts(table.states, facts))
 
 
-def _check_values(job: JobSpec, table: Provable, asked: ValueQuestion) -> tuple[Check, bool]:
+def _check_values(
+    job: JobSpec, table: Provable, log: Log, bounds: Mapping[Partition, Bounds], sample: Sample
+) -> tuple[Check, bool]:
     """The values, and whether they prove the offsets of rows that do not tell them."""
     rows = table.values()
     if isinstance(rows, Unproven):
-        return conclude("values", "not compared", False, unproven=[rows], partitions=asked.bounds), False
-    found = check_values(ValueSources(job.name, asked, table.sources, rows))
-    return found, found.ok and rows.strict and table.sources.columns is None and asked.sample.records is None
+        return conclude("values", "not compared", False, unproven=[rows], partitions=bounds), False
+    found = check_values(ValueSources(job.name, table.subject, table.sources, log, bounds, sample, rows))
+    return found, found.ok and rows.strict and table.sources.columns is None and sample.records is None

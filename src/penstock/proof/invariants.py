@@ -74,6 +74,7 @@ class Span:
 States = Mapping[Partition, PartitionState]
 Slices = Mapping[Partition, Sequence[CommittedSlice]]
 """Per partition the slices that history still has, in ascending order."""
+_Fault = tuple[Violation, str]
 
 
 def check_totals(states: States, further_fault: Callable[[Partition], str] = lambda _: "") -> Check:
@@ -87,9 +88,8 @@ def check_totals(states: States, further_fault: Callable[[Partition], str] = lam
         fault = _totals_fault(state) or further_fault(partition)
         if fault:
             texts.append(f"{partition}: {fault}")
-            violations.append(
-                violation_at(partition, state.origin or 0, ViolationKind.NOT_COUNTED, max(state.position or 0, 0))
-            )
+            end = max(state.position or 0, 0)
+            violations.append(violation_at(partition, state.origin or 0, ViolationKind.NOT_COUNTED, end))
     read = sum(state.totals.read for state in states.values())
     detail = "; ".join(texts) or f"{read} records read in {len(states)} partitions, each accounted for"
     return conclude("totals", detail, bool(texts), violations=violations, facts={"read": read}, partitions=states)
@@ -99,10 +99,9 @@ def _totals_fault(state: PartitionState) -> str:
     totals = state.totals
     if state.position is None or state.origin is None:
         return "has no position or no origin"
-    if state.position - state.origin != totals.offsets:
-        return (
-            f"[{state.origin}, {state.position}) has {state.position - state.origin} offsets, {totals.offsets} counted"
-        )
+    offsets = state.position - state.origin
+    if offsets != totals.offsets:
+        return f"[{state.origin}, {state.position}) has {offsets} offsets, {totals.offsets} counted"
     if not totals.conserved:
         dealt_with = totals.written + totals.quarantined + totals.filtered + totals.skipped
         became = totals.read + totals.backfilled - dealt_with - totals.deferred - totals.vanished
@@ -130,32 +129,29 @@ def check_slices(states: States, slices: Slices) -> Check:
     return conclude("slices", detail, bool(texts), violations=violations, facts=facts, partitions=states)
 
 
-def _slices_fault(
-    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]
-) -> tuple[Violation, str] | None:
+def _slices_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
     if state.origin is None or state.position is None or not slices:
         return None
     if slices[0].start < state.origin:
-        return _at(partition, slices[0].start, ViolationKind.BEFORE_ORIGIN), f"a slice starts before {state.origin}"
+        violation = violation_at(partition, slices[0].start, ViolationKind.BEFORE_ORIGIN)
+        return violation, f"a slice starts before {state.origin}"
     for one, other in pairwise(slices):
         if one.end < other.start:
             text = f"no slice holds [{one.end}, {other.start}), before version {other.version}"
-            return _at(partition, one.end, ViolationKind.HOLE), text
+            return violation_at(partition, one.end, ViolationKind.HOLE), text
         if one.end > other.start:
             text = f"versions {one.version} and {other.version} both hold [{other.start}, {min(one.end, other.end)})"
-            return _at(partition, other.start, ViolationKind.OVERLAP), text
+            return violation_at(partition, other.start, ViolationKind.OVERLAP), text
     newest = slices[-1].end
+    text = f"slices end at {newest}, the position is {state.position}"
     if newest < state.position:
-        return _at(partition, newest, ViolationKind.HOLE), f"slices end at {newest}, the position is {state.position}"
+        return violation_at(partition, newest, ViolationKind.HOLE), text
     if newest > state.position:
-        text = f"slices end at {newest}, the position is {state.position}"
-        return _at(partition, state.position, ViolationKind.BEYOND_POSITION), text
+        return violation_at(partition, state.position, ViolationKind.BEYOND_POSITION), text
     return _counts_fault(partition, state, slices)
 
 
-def _counts_fault(
-    partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]
-) -> tuple[Violation, str] | None:
+def _counts_fault(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> _Fault | None:
     for each in slices:
         if each.totals.offsets != each.end - each.start or not each.totals.conserved:
             text = f"the counts of version {each.version} do not add up over [{each.start}, {each.end})"
@@ -177,10 +173,6 @@ def _rest(state: PartitionState, slices: Sequence[CommittedSlice]) -> Totals:
 
 def _is_whole(state: PartitionState, slices: Sequence[CommittedSlice]) -> bool:
     return state.position == state.origin if not slices else slices[0].start == state.origin
-
-
-def _at(partition: Partition, offset: int, kind: ViolationKind) -> Violation:
-    return violation_at(partition, offset, kind)
 
 
 def spans(partition: Partition, state: PartitionState, slices: Sequence[CommittedSlice]) -> tuple[Span, ...]:
@@ -213,24 +205,17 @@ class RowCounts:
     replay_unfinished: bool = False
 
 
-def check_rows(
-    counts: RowCounts, faults: Sequence[str] = (), warnings: Sequence[str] = (), unproven: Sequence[Unproven] = ()
-) -> Check:
+def check_rows(counts: RowCounts, faults: Sequence[str] = (), warnings: Sequence[str] = ()) -> Check:
     """The table has as many rows as were written, the quarantine as many as were quarantined and not replayed.
 
-    `faults` are what else is wrong with the files, `warnings` what else a person should know, `unproven` what could not
-    be counted.
+    `faults` are what else is wrong with the files, `warnings` what else a person should know.
     """
     texts = list(faults)
     surplus = counts.table - counts.written
-    if surplus > 0:
-        texts.append(
-            f"the table has {surplus} rows more than the {counts.written} written: appended by another writer?"
-        )
-    if surplus < 0:
-        texts.append(
-            f"the table has {-surplus} rows less than the {counts.written} written: deleted by another writer?"
-        )
+    if surplus:
+        found, act = ("more", "appended") if surplus > 0 else ("less", "deleted")
+        text = f"the table has {abs(surplus)} rows {found} than the {counts.written} written: {act} by another writer?"
+        texts.append(text)
     in_quarantine = counts.quarantine + counts.pending
     if in_quarantine != counts.quarantined and not counts.replay_unfinished:
         texts.append(f"the quarantine has {in_quarantine} rows, {counts.quarantined} are counted")
@@ -241,7 +226,7 @@ def check_rows(
         told.append("a replay of the quarantine is unfinished: the next run finishes it")
     detail = "; ".join(texts) or f"{counts.table} rows in the table, {in_quarantine} in quarantine, as counted"
     facts = {"rows": counts.table, "quarantine": in_quarantine}
-    return conclude("rows", detail, bool(texts), unproven=unproven, warnings=told, facts=facts)
+    return conclude("rows", detail, bool(texts), warnings=told, facts=facts)
 
 
 @dataclass(frozen=True, slots=True)

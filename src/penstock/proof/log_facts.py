@@ -15,9 +15,8 @@ def read_log(log: Log, incarnations: TopicIncarnations) -> LogFacts:
     ids = log.topic_ids(incarnations.fingerprints)
     known = set(incarnations.current)
     same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == incarnations.fingerprints[topic]}
-    new = (
-        [each for each in log.partitions() if each not in known] if len(same) == len(incarnations.fingerprints) else []
-    )
+    whole = len(same) == len(incarnations.fingerprints)
+    new = [each for each in log.partitions() if each not in known] if whole else []
     return LogFacts(ids, log.bounds(each for each in incarnations.current if each.topic in same), tuple(new))
 
 

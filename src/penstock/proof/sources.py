@@ -75,13 +75,3 @@ class Subject:
     leaves: Mapping[Partition, Leave] = field(default_factory=dict)
     replayed: frozenset[Partition] = frozenset()
     """Partitions of which records were taken out of quarantine again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueQuestion:
-    """Whose values are compared, with which log, and which of its records."""
-
-    subject: Subject
-    log: Log
-    bounds: Mapping[Partition, Bounds]
-    sample: Sample

@@ -10,13 +10,10 @@ from penstock.proof.findings import Unproven
 KEEP_PLACES = "keep `columns: {partition: kafka.partition, offset: kafka.offset}`"
 ALL_VALUES = "compare all values: `--values --all`"
 
-
-def no_places() -> Unproven:
-    """A table of which only rows can be counted."""
-    return Unproven(
-        "which records the rows are: the table keeps no columns of kafka.partition and kafka.offset",
-        f"{KEEP_PLACES} from the first run on, or {ALL_VALUES}",
-    )
+NO_PLACES = Unproven(
+    "which records the rows are: the table keeps no columns of kafka.partition and kafka.offset",
+    f"{KEEP_PLACES} from the first run on, or {ALL_VALUES}",
+)
 
 
 def rows_without_place(partition: Partition, lacking: int, without: int) -> Unproven:

@@ -81,9 +81,8 @@ def _partition_alerts(each: PartitionStatus) -> Iterator[Alert]:
     if each.position is None or needed is None or shown is None or each.first is None or each.end is None:
         return
     if each.position > each.end:
-        yield Alert(
-            AlertKind.BEYOND_END, f"{each.partition}: position {each.position} is beyond the log's end {each.end}"
-        )
+        text = f"{each.partition}: position {each.position} is beyond the log's end {each.end}"
+        yield Alert(AlertKind.BEYOND_END, text)
     if needed < each.first:
         yield Alert(AlertKind.GAP_AHEAD, f"{each.partition}: the log no longer has offsets [{needed}, {each.first})")
     # Before its first slice a job mirrors nothing.

@@ -173,7 +173,6 @@ class JobStatus:
         return self.version is not None
 
     def as_json(self) -> dict[str, Any]:
-        """The status as plain values for `--json`."""
         return {
             "job": self.job,
             "started": self.started,

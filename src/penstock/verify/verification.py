@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from penstock.job.spec import JobSpec, Secret
+from penstock.job.spec import JobSpec
 from penstock.logs.registry import OpenLog
 from penstock.logs.registry import open_log as open_log_of
-from penstock.proof.findings import Proof, VerifyReport
+from penstock.proof.findings import VerifyReport
 from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
 from penstock.proof.offsets.table import GoneError
 from penstock.proof.sources import Depth, Progress, Sample
+from penstock.status.model import shown_path
 from penstock.tables.registry import kind_of
 
 ATTEMPTS_MAX = 5
@@ -32,16 +31,11 @@ def verify(
     of a ledger that were proved before are read again only with `every_entry`.
     """
     depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry)
-    path = "******" if isinstance(job.table.path, Secret) else job.table.path
-    proof = _with_attempts(lambda: kind_of(job).prove(job, depth, open_log))
-    return VerifyReport(job.name, path, proof.version, depth.deep, proof.checks, proof.partitions)
-
-
-def _with_attempts(prove: Callable[[], Proof]) -> Proof:
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
-            return prove()
+            proof = kind_of(job).prove(job, depth, open_log)
+            return VerifyReport(job.name, shown_path(job), proof.version, depth.deep, proof.checks, proof.partitions)
         except GoneError:
-            if attempt == ATTEMPTS_MAX - 1:
+            if attempt == ATTEMPTS_MAX:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -10,8 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.maintenance.compact import compact
-from penstock.cli.maintenance.vacuum import vacuum
+from penstock.cli.maintenance import compact, vacuum
 from penstock.errors import UserError
 from penstock.tables.quarantine.table import Quarantine
 from tests.lake import JOB, ZERO, Lake, commit, offsets

@@ -18,7 +18,6 @@ from penstock.proof.offsets.scan_passes import Part, passes
 from penstock.proof.offsets.verdicts import (
     Held,
     Leave,
-    LogCounts,
     LogOffsets,
     Reconciled,
     held_violations,
@@ -110,7 +109,7 @@ ROUGH = Span(10, 20, 10, Totals(read=6, written=6, holes=4), rough=True)
 def test_what_left_no_row_before_the_ledger_was_lost_may_be_anything() -> None:
     assert not ROUGH.unfiltered
     assert [held_violations(ORDERS, (ROUGH,), (count,)) == () for count in (5, 6, 14, 15)] == [False, True, True, False]
-    records = [record_violations(ORDERS, (ROUGH,), LogCounts((count,), 0, True)) == () for count in (5, 6, 10, 11)]
+    records = [record_violations(ORDERS, (ROUGH,), (count,), 0, True) == () for count in (5, 6, 10, 11)]
     assert records == [False, True, True, False]
 
 
@@ -167,7 +166,7 @@ def test_what_compaction_or_retention_took_from_the_log_may_be_in_the_table() ->
 
 def test_counts_of_the_log_must_be_those_that_were_read() -> None:
     def violations(records: int, low: int = 0, exact: bool = True) -> tuple[Violation, ...]:
-        return record_violations(ORDERS, (HOLED,), LogCounts((records,), low, exact))
+        return record_violations(ORDERS, (HOLED,), (records,), low, exact)
 
     wrong = (at(10, ViolationKind.NOT_COUNTED, 20),)
     assert [violations(each) for each in (7, 8, 9)] == [wrong, (), wrong]
@@ -177,7 +176,7 @@ def test_counts_of_the_log_must_be_those_that_were_read() -> None:
 
 def test_given_up_records_may_be_in_the_log() -> None:
     span = replace(HOLED, totals=Totals(read=8, written=8, given_up=2))
-    assert record_violations(ORDERS, (span,), LogCounts((10,), 0, True)) == ()
+    assert record_violations(ORDERS, (span,), (10,), 0, True) == ()
 
 
 def test_passes_cut_every_partition_alike_and_leave_nothing_out() -> None:

@@ -36,7 +36,7 @@ from penstock.cli.claims.text import (
 )
 from penstock.errors import TransientError, UserError
 from penstock.job.sections.quantities import QuantityError, parse_duration
-from penstock.job.spec import ClaimsSpec, JobSpec, KafkaLogSpec
+from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.tables.registry import load_job
 
 app = typer.Typer(
@@ -119,7 +119,7 @@ def pause_(
     """
     of = _group(job, bootstrap, group, topic, heartbeat)
     seconds = 0.0 if no_wait else _seconds("--wait", wait)
-    progress = _silent if json or not sys.stderr.isatty() else _waiting
+    progress = _waiting if sys.stderr.isatty() and not json else lambda holders: None
     report = pause(of, None if duration is None else _seconds("--for", duration), reason, seconds, progress)
     if json:
         holders = [claim_json(each) for each in report.holders]
@@ -198,8 +198,10 @@ def _group(
     if (job is None) == (bootstrap is None):
         raise UserError("name the cluster by --job or by --bootstrap, and not by both")
     if job is not None:
-        of = _of_job(load_job(job))
-        of = of if group is None else replace(of, group=group)
+        spec = load_job(job)
+        claims = spec.claims or ClaimsSpec()
+        chosen = spec.log.group if group is None else group
+        of = CoordinatedGroup(spec.log, chosen, claims.topic, claims.heartbeat_seconds)
     elif group is None:
         raise UserError("--bootstrap needs --group", hint="or name a job file with --job")
     else:
@@ -207,11 +209,6 @@ def _group(
     if topic is not None:
         of = replace(of, topic=topic)
     return of if heartbeat is None else replace(of, heartbeat_seconds=_seconds("--heartbeat", heartbeat))
-
-
-def _of_job(job: JobSpec) -> CoordinatedGroup:
-    claims = job.claims or ClaimsSpec()
-    return CoordinatedGroup(job.log, job.log.group, claims.topic, claims.heartbeat_seconds)
 
 
 def _seconds(option: str, text: str) -> float:
@@ -225,7 +222,3 @@ def _waiting(holders: tuple[ListedClaim, ...]) -> None:
     """Print how many claims are still held, whenever that changes."""
     if holders:
         typer.echo(f"waiting for {len(holders)} claims: {holder_text(holders[0])}", err=True)
-
-
-def _silent(holders: tuple[ListedClaim, ...]) -> None:
-    """No progress is shown."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.claims.admin.history import Change, History, Line, Span
-from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedLease
+from penstock.claims.admin.listing import ClaimsListing, ListedClaim
 from penstock.claims.protocol.group_view import Freshness
 from penstock.cli.status import duration
 
@@ -38,16 +38,7 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
         "topic": listing.topic,
         "at": instant(listing.at),
         "paused": listing.paused,
-        "pauses": [
-            {
-                "id": each.id,
-                "by": each.by,
-                "until_at": instant(each.until_at),
-                "reason": each.reason,
-                "places": each.places,
-            }
-            for each in listing.pauses
-        ],
+        "pauses": [{**asdict(each), "until_at": instant(each.until_at)} for each in listing.pauses],
         "members": [
             {
                 "client_id": each.client_id,
@@ -71,7 +62,7 @@ def claim_json(claim: ListedClaim) -> dict[str, Any]:
         "partition": claim.partition.number,
         "held": claim.held,
         "owner": claim.owner,
-        "freshness": None if claim.freshness is None else claim.freshness.value,
+        "freshness": _word(claim.freshness),
         "age_seconds": None if claim.age_seconds is None else round(claim.age_seconds, 3),
         "token": claim.token,
         "position": claim.position,
@@ -82,7 +73,7 @@ def claim_json(claim: ListedClaim) -> dict[str, Any]:
         else {
             "next": ranges.next,
             "at_most_once": ranges.at_most_once,
-            "leases": [_lease_json(each) for each in ranges.leases],
+            "leases": [{**asdict(each), "freshness": _word(each.freshness)} for each in ranges.leases],
         },
         "given_up": [list(each) for each in claim.given_up],
     }
@@ -102,19 +93,11 @@ def line_json(line: Line) -> dict[str, Any]:
     return told
 
 
-def _lease_json(lease: ListedLease) -> dict[str, Any]:
-    return {
-        "start": lease.start,
-        "end": lease.end,
-        "owner": lease.owner,
-        "attempts": lease.attempts,
-        "done": lease.done,
-        "freshness": None if lease.freshness is None else lease.freshness.value,
-    }
+def _word(freshness: Freshness | None) -> str | None:
+    return None if freshness is None else freshness.value
 
 
 def _state(freshness: Freshness | None) -> str:
-    """The word for a member."""
     if freshness is None:
         return LEFT
     return ALIVE if freshness is Freshness.FRESH else freshness.value

@@ -19,10 +19,8 @@ from penstock.flow.route.field import field_at, leaf_type, widened
 from penstock.flow.route.routes import joined_bad
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.expressions import Field
+from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
-
-RAW_COLUMNS = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
-"""Of the table of unknown types."""
 
 SHOWS_NOTHING = "has no field to infer the columns of its type from"
 
@@ -117,7 +115,7 @@ def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:
     """Records of unknown types, as they lie in the log."""
     arrays = [values, batch.column("key"), batch.column("value")]
     columns = pa.RecordBatch.from_arrays(
-        [each.cast(kind) for each, kind in zip(arrays, RAW_COLUMNS.types, strict=True)], schema=RAW_COLUMNS
+        [each.cast(kind) for each, kind in zip(arrays, UNKNOWN_SCHEMA.types, strict=True)], schema=UNKNOWN_SCHEMA
     )
     return Decoded(DecodedRows(columns, batch), bad_rows(batch, {}), 0, {})
 

@@ -25,7 +25,6 @@ def with_claims(file: JobFile) -> bool:
 
 
 def claims_findings(file: JobFile, document: Document) -> Iterator[Finding]:
-    """Everything that contradicts."""
     if file.delivery is Delivery.AT_MOST_ONCE and not with_claims(file):
         hint = "name log.kafka.group, or write claims: group"
         yield Finding(("delivery",), "at_most_once needs claims: messages are claimed before they are written", hint)

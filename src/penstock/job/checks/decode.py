@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,10 +13,10 @@ from google.protobuf.message import DecodeError
 
 from penstock.errors import UserError
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath
+from penstock.job.faults import Finding, KeyPath, RefusedError
 from penstock.job.messages import message_schema
 from penstock.job.schema import parse_schema
-from penstock.job.sections.kind_section import AnyKindSection
+from penstock.job.sections.kind_section import AnyKindSection, Kinds
 from penstock.job.sections.models import DecodeSection, JobFile
 from penstock.job.sections.section import stated
 from penstock.job.spec import DecodeSpec, MessageName, Secret
@@ -26,23 +26,18 @@ DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
 RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
 
-_OWN_KEYS: dict[str, tuple[str, ...]] = {
+_OWN_KEYS = {
     "json": (),
     "raw": (),
     "protobuf": ("descriptors", "message", "defaults"),
     "garmadon": ("descriptors", "header", "defaults", "uri_names"),
 }
-_REQUIRED_KEYS: dict[str, tuple[str, ...]] = {
-    "json": (),
-    "raw": (),
-    "protobuf": ("descriptors",),
-    "garmadon": ("descriptors", "header"),
-}
+_REQUIRED_KEYS = {"json": (), "raw": (), "protobuf": ("descriptors",), "garmadon": ("descriptors", "header")}
 _MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=FILE"
 
 
 def read_decode(
-    file: JobFile, document: Document, folder: Path, kind: AnyKindSection, kinds: Sequence[AnyKindSection]
+    file: JobFile, document: Document, folder: Path, kind: AnyKindSection, kinds: Kinds
 ) -> tuple[DecodeSpec | None, list[Finding]]:
     """The decoder as far as it can be told, with the descriptor set as bytes; empty where that cannot be read."""
     section = file.decode
@@ -128,12 +123,8 @@ def _one_type_findings(section: DecodeSection, document: Document, hint: str) ->
         yield Finding((*AT, "message"), "required key is missing: the table's rows are of one message")
 
 
-class _UnreadableError(ValueError):
+class _UnreadableError(RefusedError):
     """Why a file is no descriptor set; never names it, since it may be a secret."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def _descriptors(path: str, folder: Path) -> bytes:

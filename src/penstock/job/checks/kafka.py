@@ -17,20 +17,11 @@ _SERVER = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):([0-9]{1,5})")
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,8}")
 OFFSET_MAX = 2**63 - 1
 
-CLIENT_NUMBERS = frozenset(
-    {
-        "connections.max.idle.ms",
-        "fetch.max.bytes",
-        "fetch.min.bytes",
-        "max.partition.fetch.bytes",
-        "metadata.max.age.ms",
-        "reconnect.backoff.max.ms",
-        "reconnect.backoff.ms",
-        "retry.backoff.max.ms",
-        "retry.backoff.ms",
-        "socket.connection.setup.timeout.ms",
-    }
-)
+CLIENT_NUMBERS = frozenset({
+    "connections.max.idle.ms", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes", "metadata.max.age.ms",
+    "reconnect.backoff.max.ms", "reconnect.backoff.ms", "retry.backoff.max.ms", "retry.backoff.ms",
+    "socket.connection.setup.timeout.ms",
+})  # fmt: skip
 CLIENT_WORDS: dict[str, tuple[str, ...]] = {
     "check.crcs": ("true", "false"),
     "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
@@ -53,7 +44,6 @@ _FORBIDDEN_CLIENT = {
 
 
 def kafka_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding]:
-    """Everything that contradicts inside the section."""
     yield from _bootstrap_findings(kafka.bootstrap)
     yield from _topic_findings(kafka, document)
     yield from _start_findings(kafka, document)
@@ -90,12 +80,11 @@ def _topic_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding
     if kafka.topics is not None and not kafka.topics:
         yield Finding((*AT, "topics"), "names no topic")
     for index, topic in enumerate(kafka.topics or ()):
+        at = (*AT, "topics", index)
         if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            yield Finding(
-                (*AT, "topics", index), f"{shown(topic)} is no topic name", "letters, digits, . _ - up to 249"
-            )
+            yield Finding(at, f"{shown(topic)} is no topic name", "letters, digits, . _ - up to 249")
         elif topic in (kafka.topics or ())[:index]:
-            yield Finding((*AT, "topics", index), f"{shown(topic)} is named twice")
+            yield Finding(at, f"{shown(topic)} is named twice")
     if kafka.topic_pattern is not None and _compiled(kafka.topic_pattern) is None:
         yield Finding((*AT, "topic_pattern"), f"{shown(kafka.topic_pattern)} is no regular expression")
     if kafka.group is not None and len(kafka.group) > 249:

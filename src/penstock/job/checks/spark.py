@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from penstock.errors import UserError
-from penstock.job.faults import Finding, KeyPath, shown
+from penstock.job.faults import Finding, KeyPath, shown, unless_secret
 from penstock.job.sections.models import SparkSection, TableSection
-from penstock.job.spec import JobSpec, Secret, SparkSpec
+from penstock.job.spec import JobSpec, SparkSpec
 
 DEFAULT_MASTER = "local[*,4]"
 SET_BY_PENSTOCK: Mapping[str, str] = {"spark.sql.session.timeZone": "UTC"}
 """Settings that the flow relies on: timestamps cross between Spark and Arrow as instants in UTC."""
-_STATED_ELSEWHERE: Mapping[str, str] = {
+_OTHER_KEYS: Mapping[str, str] = {
     "spark.master": "spark.master",
     "spark.sql.execution.arrow.maxBytesPerBatch": "limits.arrow_batch_bytes",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "limits.arrow_batch_bytes",
@@ -33,7 +33,6 @@ def is_local(master: str) -> bool:
 
 
 def spark_findings(spark: SparkSection | None) -> Iterator[Finding]:
-    """What is wrong inside the section."""
     if spark is None:
         return
     master = spark.master
@@ -44,10 +43,8 @@ def spark_findings(spark: SparkSection | None) -> Iterator[Finding]:
         at: KeyPath = ("spark", "conf", name)
         if not name.startswith("spark."):
             yield Finding(at, "is no Spark setting", f"did you mean spark.{name}?", on_key=True)
-        elif name in _STATED_ELSEWHERE:
-            yield Finding(
-                at, "is set from another key of the job file", f"state {_STATED_ELSEWHERE[name]}", on_key=True
-            )
+        elif name in _OTHER_KEYS:
+            yield Finding(at, "is set from another key of the job file", f"state {_OTHER_KEYS[name]}", on_key=True)
         elif value != SET_BY_PENSTOCK.get(name, value):
             yield Finding(at, f"must be {SET_BY_PENSTOCK[name]}: the flow relies on it", "leave it out")
 
@@ -84,10 +81,10 @@ def refuse_unshared(job: JobSpec, master: str | None) -> None:
 def contradiction(spark: SparkSpec, other: SparkSpec) -> tuple[str, str, str] | None:
     """The first key that both state differently, with both values; a process has one Spark."""
     if spark.master and other.master and spark.master != other.master:
-        return "spark.master", _text(spark.master), _text(other.master)
+        return "spark.master", unless_secret(spark.master), unless_secret(other.master)
     for name, value in spark.conf.items():
         if name in other.conf and other.conf[name] != value:
-            return f"spark.conf.{name}", _text(value), _text(other.conf[name])
+            return f"spark.conf.{name}", unless_secret(value), unless_secret(other.conf[name])
     return None
 
 
@@ -107,7 +104,3 @@ def merged_spark(jobs: Sequence[JobSpec]) -> SparkSpec:
                 )
     master = next((job.spark.master for job in jobs if job.spark.master), None)
     return SparkSpec(master, {name: value for job in jobs for name, value in job.spark.conf.items()})
-
-
-def _text(value: str) -> str:
-    return shown(value) if isinstance(value, Secret) else value

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from penstock.job.faults import RefusedError
+
 _TOKEN = re.compile(
     r"""(?P<space>\s+)
       | (?P<comment>--|/\*)
@@ -76,13 +78,11 @@ class Token:
         return self.text.lower() if self.kind in ("word", "mark") else ""
 
 
-class SqlRefusedError(ValueError):
+class SqlRefusedError(RefusedError):
     """The text is more than an expression over one row."""
 
     def __init__(self, message: str, hint: str = _HOW) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        super().__init__(message, hint)
 
 
 @dataclass(frozen=True, slots=True)

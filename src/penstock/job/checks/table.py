@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, shown
-from penstock.job.sections.kind_section import AnyKindSection, own_keys
+from penstock.job.sections.kind_section import AnyKindSection, Kinds, own_keys
 from penstock.job.sections.models import TableSection
 from penstock.job.spec import Secret
 
@@ -35,14 +35,14 @@ def quarantine_path(table: TableSection, folder: Path) -> str:
     return Secret(beside) if isinstance(table.path, Secret) else beside
 
 
-def meant_kind(document: Document, kinds: Sequence[AnyKindSection]) -> AnyKindSection:
+def meant_kind(document: Document, kinds: Kinds) -> AnyKindSection:
     """The kind of table that the file describes, as far as one can tell from the keys that it states."""
     stated = [kind for kind in kinds if document.has("table", kind.name)]
     signed = [kind for kind in kinds if any(document.has(key) for key in kind.signs)]
     return [kinds[0], *signed, *stated][-1]
 
 
-def kind_findings(document: Document, kind: AnyKindSection, kinds: Sequence[AnyKindSection]) -> Iterator[Finding]:
+def kind_findings(document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:
     """Whether the table is of one kind."""
     stated = [each.name for each in kinds if document.has("table", each.name)]
     for name in stated[1:]:
@@ -53,7 +53,7 @@ def kind_findings(document: Document, kind: AnyKindSection, kinds: Sequence[AnyK
         yield Finding(("table", kind.name), "required key is missing", hint)
 
 
-def stray_findings(document: Document, kind: AnyKindSection, kinds: Sequence[AnyKindSection]) -> Iterator[Finding]:
+def stray_findings(document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:
     """Sections of another kind than the table's."""
     for other in kinds:
         for name in own_keys(other):

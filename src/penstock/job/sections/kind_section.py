@@ -74,6 +74,7 @@ class KindSection(Protocol[FileT, SectionT, PartsT]):
 
 
 AnyKindSection = KindSection[Any, Any, Any]
+Kinds = Sequence[AnyKindSection]
 
 
 def own_keys(kind: AnyKindSection) -> list[str]:
@@ -81,7 +82,7 @@ def own_keys(kind: AnyKindSection) -> list[str]:
     return [name for name in kind.file.model_fields if name not in JobFile.model_fields]
 
 
-def file_model(kinds: Sequence[AnyKindSection]) -> type[JobFile]:
+def file_model(kinds: Kinds) -> type[JobFile]:
     """The job file with the sections of all these kinds."""
     return _file_model(tuple((kind.name, kind.table, kind.file) for kind in kinds))
 

@@ -52,7 +52,7 @@ ClaimsMode = Literal["static", "group"]
 _SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
 """Keys that a section may be written as: `decode: json`."""
 _REMOVED: dict[KeyPath, str] = {
-    ("log", "kafka", "reader"): "it was removed: librdkafka reads in every task; remove the key",
+    ("log", "kafka", "reader"): "it was removed: librdkafka reads in every task; remove the key"
 }
 """Keys of earlier versions, with what became of them."""
 

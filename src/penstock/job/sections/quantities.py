@@ -5,19 +5,8 @@ from __future__ import annotations
 import re
 
 DURATION_UNITS: dict[str, float] = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-SIZE_UNITS: dict[str, int] = {
-    "": 1,
-    "B": 1,
-    "kB": 1000,
-    "KB": 1000,
-    "MB": 1000**2,
-    "GB": 1000**3,
-    "TB": 1000**4,
-    "KiB": 1024,
-    "MiB": 1024**2,
-    "GiB": 1024**3,
-    "TiB": 1024**4,
-}
+_DECIMAL_UNITS = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
+SIZE_UNITS = _DECIMAL_UNITS | {"KiB": 1024, "MiB": 1024**2, "GiB": 1024**3, "TiB": 1024**4}
 _SHARE = re.compile(r"([0-9]{1,3}(?:\.[0-9]{1,9})?)\s*(%?)")
 _QUANTITY = re.compile(r"([0-9]{1,18})(\.[0-9]{1,9})?\s*([A-Za-z]*)")
 

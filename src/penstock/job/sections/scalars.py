@@ -12,7 +12,7 @@ from typing import Annotated, TypeAlias
 
 from pydantic import PlainValidator
 
-from penstock.job.faults import kind_of, nearest, shown
+from penstock.job.faults import RefusedError, kind_of, nearest, shown
 from penstock.job.sections.quantities import QuantityError, parse_duration, parse_share, parse_size
 from penstock.job.spec import MessageName, Secret
 
@@ -22,13 +22,8 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MESSAGE = re.compile(rf"(?:(?P<file>[^:\s]+):)?(?P<name>{_NAME}(?:\.{_NAME})*)")
 
 
-class ValueRefusedError(ValueError):
+class ValueRefusedError(RefusedError):
     """A value that does not fit its key."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
 
 
 def text(value: object) -> str:
@@ -139,15 +134,12 @@ def one_of(choices: type[StrEnum] | tuple[str, ...]) -> PlainValidator:
             raise ValueRefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
         if value not in words:
             raise ValueRefusedError(
-                f"{shown(value)} is not one of {', '.join(words)}", "" if _hidden(value) else nearest(value, words)
+                f"{shown(value)} is not one of {', '.join(words)}",
+                "" if isinstance(value, Secret) else nearest(value, words),
             )
         return convert(value)
 
     return PlainValidator(choose)
-
-
-def _hidden(value: str) -> bool:
-    return isinstance(value, Secret)
 
 
 Text: TypeAlias = Annotated[str | None, PlainValidator(text)]

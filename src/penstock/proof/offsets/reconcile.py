@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import polars as pl
 
@@ -10,17 +11,17 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.proof import unproven
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest
+from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
 from penstock.proof.offsets.pool import Placed, reconcile_pool
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
 from penstock.proof.offsets.scan_passes import Pass, passes
-from penstock.proof.offsets.tally import Tally
 from penstock.proof.offsets.verdicts import (
     NO_OFFSETS,
     Held,
     Leave,
-    LogCounts,
     LogOffsets,
+    Reconciled,
     held_violations,
     quarantine_violations,
     reconcile,
@@ -28,14 +29,36 @@ from penstock.proof.offsets.verdicts import (
 )
 from penstock.proof.sources import Depth, Progress, Sources, Subject
 
-_OF_QUARANTINE = frozenset(
-    {
-        ViolationKind.TWICE_IN_QUARANTINE,
-        ViolationKind.BEFORE_ORIGIN,
-        ViolationKind.BEYOND_POSITION,
-    }
-)
+_OF_QUARANTINE = (ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN, ViolationKind.BEYOND_POSITION)
 """What can be wrong with the rows of the quarantine alone."""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the parts of one partition have shown so far; the counts are those of its spans."""
+
+    spans: tuple[Span, ...]
+    held_counts: list[int] = field(init=False)
+    log_counts: list[int] = field(init=False)
+    quarantine_counts: list[int] = field(init=False)
+    violations: list[Violation] = field(default_factory=list)
+    log_violations: list[Violation] = field(default_factory=list)
+    log_first: int = 0
+
+    def __post_init__(self) -> None:
+        self.held_counts, self.log_counts, self.quarantine_counts = ([0] * len(self.spans) for _ in range(3))
+
+    def add(self, found: Reconciled) -> None:
+        self.violations += found.violations
+        self.log_violations += found.log_violations
+        self.held_counts = _sums(self.held_counts, found.held_counts)
+        self.log_counts = _sums(self.log_counts, found.log_counts)
+        self.quarantine_counts = _sums(self.quarantine_counts, found.quarantine_counts)
+
+    @property
+    def lacking(self) -> int:
+        """How many rows are missing over all spans."""
+        return sum(max(0, span.held_min - count) for span, count in zip(self.spans, self.held_counts, strict=True))
 
 
 class Reconciliation:
@@ -46,7 +69,7 @@ class Reconciliation:
         self._subject = subject
         self._sources = sources
         self._progress = progress
-        self._tallies = {each: Tally(spans) for each, spans in sorted(subject.spans.items())}
+        self._tallies = {each: _Tally(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
         self._types, self._quarantine = self._open_scans()
         self._strangers: list[Violation] = []
@@ -119,9 +142,7 @@ class Reconciliation:
             partitions=self._tallies,
         )
 
-    def _offsets_detail(
-        self, violations: Sequence[Violation], unreadable: Sequence[str], count: int, by_values: bool
-    ) -> str:
+    def _offsets_detail(self, violations: list[Violation], unreadable: list[str], count: int, by_values: bool) -> str:
         if unreadable:
             return f"{len(unreadable)} files cannot be read to their end: {', '.join(unreadable[:5])}"
         first = earliest(violations)
@@ -141,8 +162,8 @@ class Reconciliation:
         violations: list[Violation] = []
         for partition in sorted(read):
             tally = self._tallies[partition]
-            counts = LogCounts(tuple(tally.log_counts), tally.log_first, self._exact.get(partition.topic, False))
-            violations += record_violations(partition, tally.spans, counts)
+            exact = self._exact.get(partition.topic, False)
+            violations += record_violations(partition, tally.spans, tally.log_counts, tally.log_first, exact)
         for partition, tally in self._placed():
             violations += [
                 each
@@ -189,7 +210,7 @@ class Reconciliation:
             self._strangers.append(scanned.stranger)
         return scanned
 
-    def _placed(self) -> list[tuple[Partition, Tally]]:
+    def _placed(self) -> list[tuple[Partition, _Tally]]:
         """The partitions whose rows can be told from those of other jobs."""
         shared = self._subject.incarnations.shared_topic_ids
         return [(each, tally) for each, tally in self._tallies.items() if each.topic_id not in shared]
@@ -208,7 +229,7 @@ class Reconciliation:
         return sum(scan.rows_without_place(partition) for scan in (*self._types, self._quarantine))
 
     def _unproven(self) -> list[Unproven]:
-        found = [] if self._types else [unproven.no_places()]
+        found = [] if self._types else [unproven.NO_PLACES]
         for each, tally in self._tallies.items() if self._types else ():
             without = self._without_place(each)
             if tally.lacking and tally.lacking <= without:
@@ -272,3 +293,7 @@ def _all(parts: Sequence[pl.Series]) -> pl.Series:
 def _by_pool(scanned: Sequence[Scanned]) -> dict[PoolKey, pl.Series]:
     keys = {key for each in scanned for key in each.pooled}
     return {key: _all([each.pooled[key] for each in scanned if key in each.pooled]) for key in keys}
+
+
+def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]

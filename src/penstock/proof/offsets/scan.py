@@ -181,9 +181,8 @@ class OffsetScan:
         if placed is not None and without and file.number is not None:
             topic = next((each.topic for each in self._pools.partitions if each.topic_id == placed.topic_id), None)
             name = topic or placed.topic or UNKNOWN_TOPIC
-            self.lost_places.append(
-                Violation(name, file.number, placed.lowest, ViolationKind.NO_PLACE, placed.highest + 1)
-            )
+            lost = Violation(name, file.number, placed.lowest, ViolationKind.NO_PLACE, placed.highest + 1)
+            self.lost_places.append(lost)
 
 
 def _may_hold(file: DataFile, wanted: Pass) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -80,40 +80,39 @@ def open_file(storage: Storage, file: DataFile) -> pq.ParquetFile:
     )
 
 
-def origin_frames(
-    storage: Storage, file: DataFile, columns: OriginColumns, job: str | None = None
-) -> Iterator[pl.DataFrame]:
+def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str | None) -> Iterator[pl.DataFrame]:
     """The origin columns of a file under the names partition, offset, topic and topic_id.
 
     Rows that name another job than `job` are left out.
     """
     parquet = open_file(storage, file)
-    roles = {
-        role: name
-        for role, name in (
-            ("partition", columns.partition),
-            ("offset", columns.offset),
-            ("topic", columns.topic),
-            ("topic_id", columns.topic_id),
-        )
-        if name is not None
-    }
-    types = {"partition": pl.Int64, "offset": pl.Int64, "topic": pl.String, "topic_id": pl.String}
     present = set(parquet.schema_arrow.names)
-    wanted = [name for name in (*roles.values(), columns.job) if name in present]
+    wanted = [name for name in (*columns.names, columns.job) if name in present]
+    own = replace(columns, job=None)
     for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=wanted):
-        batch = _of_job(batch, columns.job, job)
-        series = []
-        for role, name in roles.items():
-            if name in present:
-                one = pl.Series(role, pl.from_arrow(batch.column(name)))
-            else:
-                # A column of the partition values, or one that is younger than the file.
-                one = pl.Series(role, [file.partition_values.get(name)], dtype=types[role]).new_from_index(
-                    0, len(batch)
-                )
-            series.append(one.cast(types[role]).rename(role))
-        yield pl.DataFrame(series)
+        yield place_frame(_of_job(batch, columns.job, job), own, file.partition_values)
+
+
+def place_frame(batch: pa.RecordBatch, columns: OriginColumns, constants: Mapping[str, Any]) -> pl.DataFrame:
+    """Where the rows came from, under the names partition, offset, topic, topic_id and job.
+
+    `constants` are the partition values of their file: they have what is not among its columns.
+    """
+    named = {
+        "partition": (columns.partition, pl.Int64),
+        "offset": (columns.offset, pl.Int64),
+        "topic": (columns.topic, pl.String),
+        "topic_id": (columns.topic_id, pl.String),
+        "job": (columns.job, pl.String),
+    }
+    series = []
+    for role, (name, kind) in named.items():
+        if name in batch.schema.names:
+            series.append(pl.Series(pl.from_arrow(batch.column(name))).cast(kind).alias(role))
+        elif name is not None:
+            # A column of the partition values, or one that is younger than the file.
+            series.append(pl.Series(role, [constants.get(name)], dtype=kind).new_from_index(0, len(batch)))
+    return pl.DataFrame(series)
 
 
 def _of_job(batch: pa.RecordBatch, column: str | None, job: str | None) -> pa.RecordBatch:

@@ -52,15 +52,6 @@ class Reconciled:
 
 
 @dataclass(frozen=True, slots=True)
-class LogCounts:
-    """How many records the log has per span; only spans that begin at `first` or later are whole there."""
-
-    counts: tuple[int, ...]
-    first: int
-    exact: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Leave:
     """Where offsets may be held twice."""
 
@@ -130,15 +121,15 @@ def quarantine_violations(
     return tuple(found)
 
 
-def record_violations(partition: Partition, spans: Sequence[Span], log: LogCounts) -> tuple[Violation, ...]:
-    """Compare the records that the log still has in whole spans with those that were read."""
-    found: list[Violation] = []
-    for span, records in zip(spans, log.counts, strict=True):
-        if span.read_from < log.first:
-            continue
-        if records > span.records_max or (log.exact and records < span.totals.read):
-            found.append(violation_at(partition, span.lo, ViolationKind.NOT_COUNTED, span.hi))
-    return tuple(found)
+def record_violations(
+    partition: Partition, spans: Sequence[Span], counts: Sequence[int], first: int, exact: bool
+) -> tuple[Violation, ...]:
+    """Compare the records that the log still has in whole spans, those from `first` on, with those that were read."""
+    return tuple(
+        violation_at(partition, span.lo, ViolationKind.NOT_COUNTED, span.hi)
+        for span, records in zip(spans, counts, strict=True)
+        if span.read_from >= first and (records > span.records_max or (exact and records < span.totals.read))
+    )
 
 
 def _without(offsets: pl.Series, ranges: Ranges) -> pl.Series:

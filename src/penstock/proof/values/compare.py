@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Partition
+from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof import unproven
 from penstock.proof.findings import Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import passes
-from penstock.proof.sources import Sample, Sources, ValueQuestion
+from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.files import Ranges, ValueFile
 from penstock.proof.values.log import RAW_NAMES
 from penstock.proof.values.places import PlacedValues
@@ -30,6 +30,9 @@ OFFSETS_PER_PASS_MAX = 1_000_000
 """About 64 bytes each: offset, digest and columns of the row, offset and digest of the record."""
 BLOCK_RECORDS = 250
 """A sample is made of blocks of neighbouring records: each costs a consumer of its own."""
+
+Extents = Mapping[Partition, tuple[int, int]]
+"""Per partition, the offsets `[lo, hi)` that can be compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +50,25 @@ class ValueSources:
     """What values are compared of."""
 
     job: str
-    asked: ValueQuestion
+    subject: Subject
     held: Sources
+    log: Log
+    bounds: Mapping[Partition, Bounds]
+    """Of the log."""
+    sample: Sample
     rows: RowValues
 
 
 def check_values(sources: ValueSources) -> Check:
     """Whether rows are what their records give, and quarantined records what they are in the log."""
-    sample = sources.asked.sample
+    sample = sources.sample
     ranges, open_questions = _comparable(sources)
     compared = Compared()
     try:
-        open_questions += _compared(sources, ranges, sample, compared)
+        if sources.held.columns is None:
+            open_questions += _compare_slices(sources, ranges, compared)
+        else:
+            _compare_places(sources, sources.held.columns, ranges, compared)
     except (pa.ArrowException, OSError) as error:
         return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
     if compared.unplaced:
@@ -84,27 +94,18 @@ def check_values(sources: ValueSources) -> Check:
     )
 
 
-def _compared(
-    sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
-) -> list[Unproven]:
-    if sources.held.columns is None:
-        return _compare_slices(sources, ranges, sample, compared)
-    _compare_places(sources, sources.held.columns, ranges, sample, compared)
-    return []
-
-
 def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]], list[Unproven]]:
     """The offsets of each partition that the log still has, and why others cannot be compared."""
     ranges: dict[Partition, tuple[int, int]] = {}
     found: list[Unproven] = []
-    for partition, spans in sorted(sources.asked.subject.spans.items()):
+    for partition, spans in sorted(sources.subject.spans.items()):
         if not spans or spans[0].lo == spans[-1].hi:
             continue
-        bounds = sources.asked.bounds.get(partition)
+        bounds = sources.bounds.get(partition)
         if bounds is None:
             found.append(unproven.values_of_earlier_life(partition))
             continue
-        leave = sources.asked.subject.leaves.get(partition)
+        leave = sources.subject.leaves.get(partition)
         below = (leave.twice_below if leave else None) or 0
         lo, hi = max(spans[0].lo, bounds.first, below), min(spans[-1].hi, bounds.end)
         if lo < hi:
@@ -114,18 +115,12 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
     return ranges, found
 
 
-def _compare_places(
-    sources: ValueSources,
-    columns: OriginColumns,
-    ranges: Mapping[Partition, tuple[int, int]],
-    sample: Sample,
-    compared: Compared,
-) -> None:
-    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
+def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Extents, compared: Compared) -> None:
+    sample, quarantine = sources.sample, _quarantine_side(sources)
     values = PlacedValues(
-        ValueSide(sources.rows.files, columns, owners),
-        _quarantine_side(sources),
-        sources.asked.log,
+        ValueSide(sources.rows.files, columns, quarantine.owners),
+        quarantine,
+        sources.log,
         sources.rows.rewriter,
         _exact(sources, ranges),
         sources.rows.strict,
@@ -137,12 +132,11 @@ def _compare_places(
         values.compare({each: Ranges(((part.lo, part.hi),)) for each, part in wanted.items()}, compared)
 
 
-def _exact(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> dict[str, bool]:
-    topics = {each.topic for each in ranges}
-    return {each: sources.asked.log.compacted(each) is False for each in topics}
+def _exact(sources: ValueSources, ranges: Extents) -> dict[str, bool]:
+    return {topic: sources.log.compacted(topic) is False for topic in {each.topic for each in ranges}}
 
 
-def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict[Partition, Ranges]:
+def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
     """Blocks of offsets drawn over all partitions, in proportion to what they hold."""
     blocks = [
         (partition, start, min(hi, start + BLOCK_RECORDS))
@@ -157,23 +151,22 @@ def sampled(ranges: Mapping[Partition, tuple[int, int]], sample: Sample) -> dict
     return {each: Ranges(tuple(bounds)) for each, bounds in found.items()}
 
 
-def _compare_slices(
-    sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]], sample: Sample, compared: Compared
-) -> list[Unproven]:
-    cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.asked.subject.replayed)
+def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) -> list[Unproven]:
+    sample = sources.sample
+    cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
     quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
-    values = SummedValues(sources.asked.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
+    values = SummedValues(sources.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
     for unit in _chosen(cut.slices, sample):
         values.compare(unit, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):
         return []
     whole = all(
         each in ranges and ranges[each] == (spans[0].read_from, spans[-1].hi)
-        for each, spans in sources.asked.subject.spans.items()
+        for each, spans in sources.subject.spans.items()
         if spans and spans[0].lo < spans[-1].hi
     )
-    if cut.rest_is_mixed and (not whole or sources.asked.subject.incarnations.others):
+    if cut.rest_is_mixed and (not whole or sources.subject.incarnations.others):
         return [unproven.values_of_mixed_files(len(cut.rest.files))]
     values.compare(cut.rest, compared)
     return []
@@ -190,21 +183,17 @@ def _chosen(units: Sequence[Unit], sample: Sample) -> Sequence[Unit]:
     return chosen
 
 
-def _spans_within(sources: ValueSources, ranges: Mapping[Partition, tuple[int, int]]) -> list[tuple[Partition, Span]]:
+def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partition, Span]]:
     """The spans that the log still has as a whole."""
     return [
         (partition, span)
         for partition, (lo, hi) in ranges.items()
-        for span in sources.asked.subject.spans[partition]
+        for span in sources.subject.spans[partition]
         if lo <= span.read_from and span.hi <= hi
     ]
 
 
 def _quarantine_side(sources: ValueSources) -> ValueSide:
-    owners = Owners.of(sources.asked.subject.incarnations, sources.job)
-    return ValueSide(_quarantine_values(sources), QUARANTINE_COLUMNS, owners)
-
-
-def _quarantine_values(sources: ValueSources) -> list[ValueFile]:
     schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
-    return [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
+    files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
+    return ValueSide(files, QUARANTINE_COLUMNS, Owners.of(sources.subject.incarnations, sources.job))

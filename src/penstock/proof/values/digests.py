@@ -21,7 +21,6 @@ _SEED = 7
 
 
 def text_digest(text: str | None) -> np.uint64:
-    """The digest of one text."""
     found: np.uint64 = column_digests(pa.array([text], pa.string()))[0]
     return found
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from penstock.flow.columns.fitting import fit_columns
 from penstock.lake.storage import Storage
 from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, open_file
+from penstock.proof.offsets.table import DataFile, open_file, place_frame
 from penstock.proof.values.digests import Digests, column_digests, row_digests, text_digest
 
 BATCH_BYTES_MAX = 16 * 1024**2
@@ -105,32 +105,8 @@ def read_values(file: ValueFile, origin: OriginColumns | None, wanted: Ranges | 
         for batch in parquet.iter_batches(_batch_rows(group), row_groups=[number], columns=schema.names):
             fitted = fit_columns(batch, schema)
             digests = {each.name: column_digests(fitted.column(each.name)) for each in schema}
-            places = None if origin is None else _places(fitted, file.file.partition_values, origin)
+            places = None if origin is None else place_frame(fitted, origin, file.file.partition_values)
             yield ValueBatch(digests, constant, places)
-
-
-def _places(batch: pa.RecordBatch, constants: Mapping[str, Any], origin: OriginColumns) -> pl.DataFrame:
-    """The columns that tell where rows came from, under the names partition, offset, topic, topic_id and job."""
-    named = {
-        "partition": (origin.partition, pl.Int64),
-        "offset": (origin.offset, pl.Int64),
-        "topic": (origin.topic, pl.String),
-        "topic_id": (origin.topic_id, pl.String),
-        "job": (origin.job, pl.String),
-    }
-    return pl.DataFrame(
-        [
-            pl.Series(pl.from_arrow(_values(batch, constants, name))).cast(kind).alias(role)
-            for role, (name, kind) in named.items()
-            if name is not None
-        ]
-    )
-
-
-def _values(batch: pa.RecordBatch, constants: Mapping[str, Any], name: str) -> pa.Array:
-    if name in batch.schema.names:
-        return batch.column(name)
-    return pa.array([constants.get(name)] * batch.num_rows)
 
 
 def _may_hold(group: pq.RowGroupMetaData, column: str, wanted: Ranges) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Log, Partition
+from penstock.logs.log import Log, Partition, Slice
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.values.digests import Digests, column_digests, row_digests
 from penstock.proof.values.files import Offsets, Ranges, ValueBatch, read_values
-from penstock.proof.values.rewriting import Rewriter, scratch_folder, slice_of
+from penstock.proof.values.rewriting import Rewriter
 
 OFFSETS_PER_CHUNK_MAX = 100_000
 """So many offsets are written to the scratch folder at a time."""
@@ -68,9 +70,9 @@ class Rewritten:
                 yield from self._chunk(start, min(hi, start + OFFSETS_PER_CHUNK_MAX), origin)
 
     def _chunk(self, lo: int, hi: int, origin: OriginColumns | None) -> Iterator[ValueBatch]:
-        with scratch_folder() as folder:
-            records = self._living(lo, hi)
-            for file in list(self.rewriter.written(slice_of(self.partition, lo, hi), records, folder)):
+        piece = Slice(self.partition, lo, hi, lo)
+        with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
+            for file in list(self.rewriter.written(piece, self._living(lo, hi), Path(folder))):
                 yield from read_values(file, origin)
 
     def _living(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:

@@ -56,7 +56,7 @@ class PlacedValues:
             mine = collected.rows.get(partition, PlacedRows())
             self._compare_rows(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
             exact = self.exact.get(partition.topic, False)
-            so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), ViolationKind.ALTERED)
+            so_far.note(partition, compare_raw(ranges, bad, raw, exact), ViolationKind.ALTERED)
             so_far.rows += len(joined(raw.offsets))
 
     def _compare_rows(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
 
 from penstock.flow.write.manifest import StagedFile
-from penstock.logs.log import Partition, Slice
+from penstock.logs.log import Slice
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.values.files import ValueFile
 
@@ -28,17 +25,3 @@ class Rewriter(Protocol):
 
 def data_file(file: StagedFile) -> DataFile:
     return DataFile(file.path, file.rows, file.size_bytes)
-
-
-def slice_of(partition: Partition, lo: int, hi: int) -> Slice:
-    return Slice(partition, lo, hi, lo)
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder for one chunk of records, gone afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="penstock-verify-"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

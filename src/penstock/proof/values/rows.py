@@ -94,7 +94,7 @@ def collect_rows(side: ValueSide, wanted: Wanted, kinds: list[tuple[str, ...]], 
     return Collected(found, unplaced)
 
 
-def compare_raw(partition: Partition, ranges: Ranges, bad: PlacedRows, raw: RawRecords, exact: bool) -> Offsets:
+def compare_raw(ranges: Ranges, bad: PlacedRows, raw: RawRecords, exact: bool) -> Offsets:
     """The offsets of quarantined records in the ranges that are not as they are in the log."""
     seen = dict(zip(joined(raw.offsets).tolist(), joined_digests(raw.digests).tolist(), strict=True))
     offsets, digests = joined(bad.offsets), joined_digests(bad.digests)

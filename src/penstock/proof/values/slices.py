@@ -110,7 +110,7 @@ class SummedValues:
                 return
             so_far.records += written.records
             exact = self.exact.get(partition.topic, False)
-            so_far.note(partition, compare_raw(partition, ranges, bad, raw, exact), ViolationKind.ALTERED)
+            so_far.note(partition, compare_raw(ranges, bad, raw, exact), ViolationKind.ALTERED)
         so_far.rows += rows
         if (rows, total) != (wanted_rows, wanted):
             so_far.altered += 1

@@ -10,13 +10,11 @@ from typing import Literal, TypeAlias
 import pyarrow as pa
 
 from penstock.job.expressions import Expression, KafkaField
+from penstock.job.kafka_types import UNKNOWN_SCHEMA
 from penstock.job.spec import DaysSpec, MessageName, RouteSpec, TableSpec, UnknownTypePolicy
 
 ExportFormat: TypeAlias = Literal["parquet", "delta"]
 Compression: TypeAlias = Literal["snappy", "zstd", "gzip", "none"]
-
-UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
-"""The columns of the table of unknown types."""
 
 
 class TypeStart(StrEnum):

@@ -16,7 +16,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.maintenance.compact import compact as compact_command
+from penstock.cli.maintenance import compact as compact_command
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.failpoints import noop

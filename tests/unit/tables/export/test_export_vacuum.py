@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from penstock.cli.maintenance.vacuum import vacuum as vacuum_command
+from penstock.cli.maintenance import vacuum as vacuum_command
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.failpoints import Failpoint

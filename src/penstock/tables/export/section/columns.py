@@ -11,11 +11,10 @@ from penstock.job.checks.columns import column_findings, field_findings, parse_c
 from penstock.job.document import Document
 from penstock.job.expressions import Call, Constant, Expression, KafkaField, KafkaName, to_text
 from penstock.job.faults import Finding, KeyPath
-from penstock.job.kafka_types import KAFKA_TYPES
+from penstock.job.kafka_types import KAFKA_TYPES, UNKNOWN_SCHEMA
 from penstock.job.schema import job_type_name
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.section.models import ExportFile
-from penstock.tables.export.spec import UNKNOWN_SCHEMA
 
 TYPES_NAMED_MAX = 5
 

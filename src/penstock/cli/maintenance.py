@@ -1,0 +1,90 @@
+"""`penstock compact` and `vacuum`: merge the small files of a job's table, delete those that no commit can name."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from penstock.environment import Environment
+from penstock.job.sections.quantities import QuantityError, parse_size
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import Report
+from penstock.tables.kind import CompactWish, VacuumWish
+from penstock.tables.registry import failpoint, kind_of, load_job
+
+Job = Annotated[Path, typer.Argument(help="Job file.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def compact(
+    job: Job,
+    target_size: Annotated[
+        str | None,
+        typer.Option(
+            "--target-size",
+            help="Merge files below this size, such as 128MiB; default: the job's min_bytes_per_file or, of an export, "
+            "its compact_size.",
+            show_default=False,
+        ),
+    ] = None,
+    all_days: Annotated[
+        bool, typer.Option("--all-days", help="For exports: also days that are not complete, except the latest.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Merge small files; rows and positions do not change, and the job may be running."""
+    spec = load_job(job)
+    wish = CompactWish(None if target_size is None else _size(target_size), all_days)
+    report = kind_of(spec).compact(spec, wish, environment(), _progress(json))
+    tell(spec.name, report, json)
+
+
+def vacuum(
+    job: Job,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be deleted; delete nothing.")] = False,
+    drop_lost: Annotated[
+        bool,
+        typer.Option(
+            "--drop-lost",
+            help="For exports: also give up staged files that are gone before they were renamed; their rows count "
+            "as vanished, and the type continues.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Delete unreferenced files of the table and its quarantine; the job may be running."""
+    spec = load_job(job)
+    report = kind_of(spec).vacuum(spec, VacuumWish(dry_run, drop_lost), environment())
+    tell(spec.name, report, json)
+
+
+def environment() -> Environment:
+    """Of a process that a fault test may have armed."""
+    armed = failpoint()
+    return Environment() if armed is None else Environment(reach=armed.reach)
+
+
+def tell(job: str, report: Report, json: bool) -> None:
+    """Print what a command did."""
+    for line in [json_text.dumps({"job": job, **report.as_json()})] if json else report.lines():
+        typer.echo(line)
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_size(text)
+    except QuantityError as error:
+        raise typer.BadParameter(str(error), param_hint="--target-size") from error
+    if size <= 0:
+        raise typer.BadParameter("must be more than 0", param_hint="--target-size")
+    return size
+
+
+def _progress(json: bool) -> Progress | None:
+    if json or not sys.stderr.isatty():
+        return None
+    return lambda done, total: typer.echo(f"{done} of {total} groups", err=True)

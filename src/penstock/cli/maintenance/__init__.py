@@ -1,1 +1,0 @@
-"""`penstock compact`, `vacuum` and `verify --rebuild`."""
