@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
@@ -42,9 +41,7 @@ class Progress:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._live.stop()
 
     def listener(self, job: str) -> _JobVoice:
@@ -88,12 +85,12 @@ class Progress:
         return table
 
 
+@dataclass(frozen=True, slots=True)
 class _JobVoice:
     """The listener of one job."""
 
-    def __init__(self, progress: Progress, job: str) -> None:
-        self._progress = progress
-        self._job = job
+    progress: Progress
+    job: str
 
     def event(self, event: Event) -> None:
-        self._progress.hear(self._job, event)
+        self.progress.hear(self.job, event)
