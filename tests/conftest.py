@@ -84,5 +84,5 @@ def pipe(tmp_path: Path, bootstrap: str, spark: SparkSession) -> Pipe:
 
 @pytest.fixture
 def export(tmp_path: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
-    """A routed job of its own, with its root in the test's folder."""
+    """An export of its own, with its root in the test's folder."""
     return ExportPipe(tmp_path, bootstrap, spark)

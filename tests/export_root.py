@@ -1,4 +1,4 @@
-"""A routed job's root on a local folder: real Parquet files with real footers under a real ledger, without Spark."""
+"""An export's root on a local folder: real Parquet files with real footers under a real ledger, without Spark."""
 
 from __future__ import annotations
 
@@ -196,17 +196,17 @@ class ExportRoot:
 
         The files of `failed` types are written, and turn out not to fit into their place before the commit.
         """
-        behind = left or {}
-        takes = {name: start for name in self.table.state().types if name not in behind}
+        lagging = left or {}
+        takes = {name: start for name in self.table.state().types if name not in lagging}
         shares = self.stage(partition, (start, end), rows, pieces=pieces or (start,))
-        for name, offsets in behind.items():
+        for name, offsets in lagging.items():
             shares[name] = Share(Counts(read=len(offsets)), min(offsets), len(offsets))
         part = RoutedPart(
             Slice(partition, start, end, start),
             TOKEN,
             shares,
             takes,
-            dict.fromkeys(behind, Cause.ROTATION),
+            dict.fromkeys(lagging, Cause.ROTATION),
             watermark_ms=None if watermark is None else noon_ms(watermark),
         )
         for name in failed:
@@ -214,7 +214,7 @@ class ExportRoot:
         self._land(part, {key: offsets for key, offsets in rows.items() if key[0] not in failed})
 
     def catch_up(self, partition: Partition, takes: Mapping[str, int], end: int, rows: Rows) -> None:
-        """Commit a slice of types that were behind."""
+        """Commit a slice of types that lagged."""
         start = min(takes.values())
         shares = self.stage(partition, (start, end), rows, pieces=(start,), takes=takes)
         self._land(RoutedPart(Slice(partition, start, end, start), TOKEN, shares, takes, main=False), rows)

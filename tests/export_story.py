@@ -139,7 +139,7 @@ class Owner:
         return self._written(planned, tokens)
 
     def stage_catch_up(self) -> Staging:
-        """The same for what types are behind by, whether it is due or not."""
+        """The same for what types lag by, whether it is due or not."""
         tokens, _, bounds = self._fenced()
         now = self.pipeline.environment.now()
         [chore] = self.pipeline.table.chores(View(tokens, bounds, now, RECORD_BYTES_ASSUMED, flush_now=True))

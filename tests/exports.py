@@ -1,4 +1,4 @@
-"""Whole exports inside the test's own process: a routed job, its rounds on the shared Spark, what its types hold."""
+"""Whole exports inside the test's own process: an export, its rounds on the shared Spark, what its types hold."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def places_in(root: Path) -> Counter[tuple[int, int]]:
 
 @dataclass(slots=True)
 class ExportPipe:
-    """One routed job in a folder of its own."""
+    """One export in a folder of its own."""
 
     folder: Path
     bootstrap: str

@@ -95,7 +95,7 @@ class Produce:
             # One request at a time keeps the order; an idempotent producer waits half a second for its id.
             "max.in.flight.requests.per.connection": 1,
             "linger.ms": 5,
-            # Each record without a key to a partition of its own: never by chance all of them to one.
+            # Each record without a key to a partition of its own: never at random all of them to one.
             "sticky.partitioning.linger.ms": 0,
             "message.max.bytes": RECORD_BYTES_MAX,
         }

@@ -143,12 +143,12 @@ class Reader:
         self,
         start: int,
         end: int,
-        behind: Mapping[str, Cause] | None = None,
+        lagging: Mapping[str, Cause] | None = None,
         gap: int = 0,
         watermark_ms: int | None = None,
     ) -> RoutedPart:
-        """The slice `[start, end)` with every type written but those left behind."""
-        left = behind or {}
+        """The slice `[start, end)` with every type written but those left."""
+        left = lagging or {}
         piece = Slice(self.partition, start, end, start + gap)
         takes = {name: start for name in self.types if name not in left}
         seen = [each for each in self.events if piece.read_from <= each.offset < end]
@@ -165,7 +165,7 @@ class Reader:
     def catch_up(
         self, takes: Mapping[str, int], end: int, lost_below: int = 0, watermark_ms: int | None = None
     ) -> RoutedPart:
-        """Types that are behind, each from its own offset on to `end`; the log has lost what is below `lost_below`."""
+        """Types that lag, each from its own offset on to `end`; the log has lost what is below `lost_below`."""
         piece_start = min(takes.values())
         piece = Slice(self.partition, piece_start, end, min(end, max(piece_start, lost_below)))
         shares = {}

@@ -25,7 +25,7 @@ WHAT_TO_DO = (
 
 
 class PenstockError(Exception):
-    """The root: a primary line, the detail behind it, and a hint that a person can act on."""
+    """The root: a primary line, the detail, and a hint that a person can act on."""
 
     exit_code: ClassVar[int] = 1
 

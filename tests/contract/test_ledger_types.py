@@ -140,7 +140,7 @@ def test_a_type_whose_folder_is_a_plain_file_falls_behind_alone(tmp_path: Path) 
 # L5: a catch-up is checked against the type's own position under the partition's token
 
 
-def behind(storage: Storage) -> ExportTable:
+def lagging(storage: Storage) -> ExportTable:
     """B is at 30, A at 0."""
     table = begun(open_table(storage, AB))
     for start in range(0, 30, 10):
@@ -149,12 +149,12 @@ def behind(storage: Storage) -> ExportTable:
 
 
 def test_a_catch_up_ends_where_the_others_are_and_the_type_rejoins(storage: Storage) -> None:
-    table = behind(storage)
+    table = lagging(storage)
     log = reader(table)
     assert landed(table, log.catch_up({"A": 0}, 10)).position_of(EVENTS, "A") == 10
     assert land(table, log.catch_up({"A": 0}, 20)).refused, "not from where it was"
     assert land(table, log.catch_up({"A": 10}, 40)).refused, "not beyond the others"
-    assert land(table, log.catch_up({"B": 10}, 30)).refused, "B is not behind"
+    assert land(table, log.catch_up({"B": 10}, 30)).refused, "B does not lag"
     state = landed(table, log.catch_up({"A": 10}, 30))
     assert state.of(EVENTS).lanes == {}
     landed(table, log.main(30, 40))
@@ -162,7 +162,7 @@ def test_a_catch_up_ends_where_the_others_are_and_the_type_rejoins(storage: Stor
 
 
 def test_a_catch_up_under_an_old_token_is_refused(storage: Storage) -> None:
-    old = behind(storage)
+    old = lagging(storage)
     late = reader(old, token=1).catch_up({"A": 0}, 30)
     new = open_table(storage, AB)
     landed(new, FencePart(EVENTS, 2))
@@ -173,7 +173,7 @@ def test_a_catch_up_under_an_old_token_is_refused(storage: Storage) -> None:
 
 
 def test_of_two_catch_ups_of_one_type_only_the_first_counts(storage: Storage) -> None:
-    one = behind(storage)
+    one = lagging(storage)
     two = open_table(storage, AB)
     first, second = reader(one).catch_up({"A": 0}, 30), reader(two).catch_up({"A": 0}, 20)
     landed(one, first)
@@ -183,7 +183,7 @@ def test_of_two_catch_ups_of_one_type_only_the_first_counts(storage: Storage) ->
 
 def test_a_slice_that_was_written_before_its_type_fell_behind_leaves_it_behind(storage: Storage) -> None:
     """The files of A are staged, but its lane comes first: they would be read again with it."""
-    table = behind(storage)
+    table = lagging(storage)
     state = landed(table, reader(table).main(30, 40))
     assert state.position_of(EVENTS, "A") == 0
     landed(table, reader(table).catch_up({"A": 0}, 40))

@@ -18,8 +18,8 @@ from tests.processes import command_json, penstock
 ALL_SECONDS_MAX = 300.0
 
 
-def mirror_behind(job: Path) -> bool:
-    return any(each["kind"] == "mirror_behind" for each in command_json("status", str(job))[0]["alerts"])
+def mirror_lagging(job: Path) -> bool:
+    return any(each["kind"] == "mirror_lagging" for each in command_json("status", str(job))[0]["alerts"])
 
 
 def given_up(job: Path) -> list[tuple[int, int, int]]:
@@ -141,7 +141,7 @@ def test_m5_three_processes_share_one_hot_partition_range_by_range_and_commit_in
         assert killed.exit_code() == KILLED
         wait_until(lambda: holds(tmp_path / "table") == len(places), ALL_SECONDS_MAX)
         # The owner shows in the consumer group what its helpers did (RULES P5).
-        wait_until(lambda: not mirror_behind(jobs[0]))
+        wait_until(lambda: not mirror_lagging(jobs[0]))
         for each in (owner, helper):
             each.send(signal.SIGTERM)
             assert each.exit_code() == 0, each.errors[-2000:]

@@ -112,7 +112,7 @@ def test_processes_come_go_die_sleep_and_lose_the_broker_and_every_record_is_the
             assert a.exit_code() == 0, a.last_words
         assert_every_record_once(tmp_path / "table", flow.places)
         assert command_json("verify", str(first))["ok"]
-        behind = [each for each in command_json("status", str(first))[0]["alerts"] if each["kind"] == "mirror_behind"]
+        behind = [each for each in command_json("status", str(first))[0]["alerts"] if each["kind"] == "mirror_lagging"]
         assert not behind, "\n".join(str(event) for event in a.heard if "mirror" in event["event"])
         # A token never falls: whoever lost a claim did not write behind its successor.
         assert all(tokens == sorted(tokens) for tokens in tokens_by_partition(first).values())

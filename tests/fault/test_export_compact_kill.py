@@ -1,4 +1,4 @@
-"""`kill -9` of a real `penstock compact` of a routed job at every step: the next one finishes it, every row once."""
+"""`kill -9` of a real `penstock compact` of an export at every step: the next one finishes it, every row once."""
 
 from __future__ import annotations
 

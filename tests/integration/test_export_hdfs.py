@@ -38,7 +38,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsCluster]:
 
 @dataclass(slots=True)
 class HdfsExport(ExportPipe):
-    """A routed job whose root is a folder of HDFS; it is read back by pyarrow, with nothing of ours between."""
+    """An export whose root is a folder of HDFS; it is read back by pyarrow, with nothing of ours between."""
 
     address: str = ""
     home: str = ""

@@ -120,8 +120,8 @@ def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> ExportTa
     table = fan.started()
     landed(table, fan.reader(table, 0).main(0, 10, watermark_ms=at(watermark)))
     table.failures["fs"] = 1
-    behind = {"fs": Cause.FAILING}
-    landed(table, fan.reader(table, 1).main(0, 8, behind, watermark_ms=at(watermark)))
+    lagging = {"fs": Cause.FAILING}
+    landed(table, fan.reader(table, 1).main(0, 8, lagging, watermark_ms=at(watermark)))
     fan.mirror(10, 0)
     return table
 

@@ -80,7 +80,7 @@ class AddTopic:
 
 @dataclass(frozen=True, slots=True)
 class LoseLedger:
-    """Stop the exporters while the broken types are behind, heal these, delete the ledger, rebuild it and go on.
+    """Stop the exporters while the broken types lag, heal these, delete the ledger, rebuild it and go on.
 
     What `last_complete.json` says of the lost chain may still be there.
     """

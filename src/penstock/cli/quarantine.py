@@ -18,7 +18,7 @@ from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.tables.quarantine.chunks import ReplayOptions
-from penstock.tables.quarantine.discard import DiscardReport, judge_discard
+from penstock.tables.quarantine.discard import DiscardReport, preview_discard
 from penstock.tables.quarantine.discard import discard as discard_records
 from penstock.tables.quarantine.rows import Listing, find_rows, list_rows
 from penstock.tables.quarantine.table import open_quarantine
@@ -114,7 +114,7 @@ def discard_(
     loss of records with a deleted quarantine. Records of other jobs in a shared quarantine stay.
     """
     spec = load_job(job)
-    found = judge_discard(spec, kind_of(spec).listings, environment())
+    found = preview_discard(spec, kind_of(spec).listings, environment())
     if not yes and (found.rows or found.unappended):
         _ask(spec, found)
     report = discard_records(spec, kind_of(spec).listings, environment())

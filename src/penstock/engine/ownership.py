@@ -1,4 +1,4 @@
-"""The first acts of an owner: raise the token over the table, commit where a partition begins, pass over what was lost.
+"""The ownership handshake: raise the token over the table, commit where a partition begins, pass over what was lost.
 
 All without rows, and before anything is planned: only then is the table's position the truth (RULES C5, P1, M6).
 """
@@ -69,7 +69,7 @@ class Starter:
         """
         state = self._table.state(partitions)
         for _ in range(ROUNDS_MAX):
-            parts = self._first_acts(tokens, partitions, state, bounds)
+            parts = self._handshake(tokens, partitions, state, bounds)
             if not parts:
                 break
             outcome = self._table.commit(Proposal(self._job.name, new_batch_id(), tuple(parts)))
@@ -87,7 +87,7 @@ class Starter:
             return False
         return state.of(partition).position is not None
 
-    def _first_acts(
+    def _handshake(
         self, tokens: Tokens, partitions: Sequence[Partition], state: TableState, bounds: LogBounds
     ) -> list[Part]:
         new = self._unstarted(tokens, partitions, state)

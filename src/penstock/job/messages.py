@@ -178,7 +178,7 @@ def _message_names(file: FileDescriptorProto) -> Iterator[str]:
 
 
 def _add(pool: DescriptorPool, name: str, files: Mapping[str, FileDescriptorProto], added: set[str]) -> None:
-    """Put a file behind its imports into the pool."""
+    """Put a file after its imports into the pool."""
     if name in added:
         return
     added.add(name)

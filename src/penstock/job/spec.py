@@ -157,7 +157,7 @@ class DecodeSpec:
     descriptors: bytes = b""
     """The serialised descriptor set of `protobuf` and `garmadon`."""
     message: MessageName | None = None
-    """Of `protobuf`, for a table of one type; a routed job names one per type."""
+    """Of `protobuf`, for a table of one type; an export names one per type."""
     header: MessageName | None = None
     """Of `garmadon`: the message of the envelope's header."""
     defaults: Defaults = "null"
@@ -233,7 +233,7 @@ class DaysSpec:
 
     not_before: date = date(2000, 1, 1)
     late_seconds_max: float | None = None
-    """Event time behind the record's Kafka time; None: any."""
+    """Event time before the record's Kafka time; None: any."""
     early_seconds_max: float = 86_400.0
     """Event time ahead of the clock of the process."""
     outside: OutsidePolicy = OutsidePolicy.QUARANTINE
@@ -296,7 +296,7 @@ class JobSpec(Generic[TableT_co]):
     log: KafkaLogSpec
     decode: DecodeSpec
     schema: pa.Schema
-    """The decoded fields. For `raw` it is one binary field, `value`; of a routed job it is empty."""
+    """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
     columns: Mapping[str, Expression]
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co

@@ -26,7 +26,7 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     replayed: int = 0
     """Of the quarantined, those that a replay has written since."""
     deferred: int = 0
-    """Of a routed job: read, and left to a type that is behind; it goes down as the type catches up."""
+    """Of an export: read, and left to a type that lags; it goes down as the type catches up."""
     vanished: int = 0
     """Of the deferred, those that the log no longer had when their type came back for them."""
     backfilled: int = 0

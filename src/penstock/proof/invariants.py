@@ -268,7 +268,7 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         violations.append(violation_at(lost.partition, first, ViolationKind.NOT_IN_LOG, lost.mark.end))
     compared = sum(states[each].mark is not None for each in log.bounds) - len(log.silent)
     detail = "; ".join(texts) or (
-        f"{len(log.bounds)} positions lie within the log, {lag} offsets behind its end; "
+        f"{len(log.bounds)} positions lie within the log, {lag} offsets before its end; "
         f"leader epochs compared in {compared}"
     )
     return conclude(

@@ -16,7 +16,7 @@ _TOLD = re.compile(
 
 
 def task_error(error: Exception) -> PenstockError | None:
-    """The error of ours behind a failed Spark job, as its branch of the tree; None if a task failed otherwise."""
+    """The error of ours that failed a Spark job, as its branch of the tree; None if a task failed otherwise."""
     text = str(getattr(error, "_desc", None) or error)
     # The last one is what left the task; those before it are its causes.
     told = next(reversed(list(_TOLD.finditer(text))), None)

@@ -20,7 +20,7 @@ Shares = Mapping[PartitionKey, Mapping[str, Share]]
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """What the Spark job of a batch left behind: staged files and counts, by partition and type."""
+    """What the Spark job of a batch left: staged files and counts, by partition and type."""
 
     shares: Shares
     first_error: str

@@ -89,4 +89,4 @@ def _partition_alerts(each: PartitionStatus) -> Iterator[Alert]:
     if each.totals.offsets and (each.mirrored or 0) < shown:
         group = "none" if each.mirrored is None else str(each.mirrored)
         text = f"{each.partition}: the consumer group shows {group}, the position is {shown}"
-        yield Alert(AlertKind.MIRROR_BEHIND, text)
+        yield Alert(AlertKind.MIRROR_LAGGING, text)

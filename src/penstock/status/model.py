@@ -30,7 +30,7 @@ class AlertKind(StrEnum):
     TOPIC_GONE = "topic gone"
     BEYOND_END = "position beyond end"
     QUARANTINE = "quarantine not empty"
-    MIRROR_BEHIND = "mirror behind"
+    MIRROR_LAGGING = "mirror lagging"
     LOG_UNREACHABLE = "log unreachable"
 
 

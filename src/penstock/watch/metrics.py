@@ -42,7 +42,7 @@ RETRIES = Metric("penstock_retries_total", "counter", "Transient errors after wh
 CLAIMS_HELD = Metric("penstock_claims_held", "gauge", "Partitions claimed by this process; 0 without claims.")
 
 BATCHES = Metric(
-    "penstock_batches_total", "counter", "Batches committed; kind is new, or behind for types that catch up.",
+    "penstock_batches_total", "counter", "Batches committed; kind is new, or catch_up for types that catch up.",
     ("job", "kind"),
 )  # fmt: skip
 BATCH_SECONDS = Metric(
@@ -102,7 +102,7 @@ def common_changes(event: Event, now: float) -> Iterator[Change]:
 
 
 def _batch_changes(batch: BatchCommitted, now: float) -> Iterator[Change]:
-    yield Add(BATCHES, label="behind" if batch.catch_up else "new")
+    yield Add(BATCHES, label="catch_up" if batch.catch_up else "new")
     yield Add(RECORDS_READ, batch.read)
     yield Add(RECORDS_WRITTEN, batch.written)
     yield Add(RECORDS_QUARANTINED, batch.quarantined)

@@ -1,4 +1,4 @@
-"""`status` of a routed job: its partitions, types and days from a real ledger, and the side of its log."""
+"""`status` of an export: its partitions, types and days from a real ledger, and the side of its log."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> ExportTa
     table = fan.started()
     landed(table, fan.reader(table, 0).main(0, 10, watermark_ms=at(watermark)))
     table.failures["fs"] = 1
-    behind = {"fs": Cause.FAILING}
-    landed(table, fan.reader(table, 1).main(0, 8, behind, watermark_ms=at(watermark)))
+    lagging = {"fs": Cause.FAILING}
+    landed(table, fan.reader(table, 1).main(0, 8, lagging, watermark_ms=at(watermark)))
     fan.mirror(10, 0)
     return table
 
@@ -156,7 +156,7 @@ def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan)
     assert found.measured.failed_writes_percent == 25.0
     assert found.measured.lag_records == {fan.partitions[0]: 0, fan.partitions[1]: 2}
     assert found.measured.discrepancy_records == {fan.partitions[0]: 0, fan.partitions[1]: 8}
-    assert fan.kinds() == [TypeAlert.TYPE_BEHIND, Rule.FAILED_WRITES, Rule.DISCREPANCY]
+    assert fan.kinds() == [TypeAlert.TYPE_LAGGING, Rule.FAILED_WRITES, Rule.DISCREPANCY]
 
 
 def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) -> None:
@@ -179,7 +179,7 @@ def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
     table = fan.started()
     landed(table, fan.reader(table, 0).main(0, 3, {"fs": Cause.ROTATION}))
     assert [each.cause for each in fan.types()["fs"].lanes] == [Cause.ROTATION]
-    assert TypeAlert.TYPE_BEHIND not in fan.kinds()
+    assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
 
 def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
@@ -191,7 +191,7 @@ def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
     assert [each.type for each in fan.of_export().pending] == ["fs"]
     assert (fan.types()["fs"].pending_renames, fan.types()["fs"].failing, fan.types()["gc"].failing) == (1, True, False)
     assert (fan.partition(0).position, fan.global_position(0)) == (10, 0)
-    assert TypeAlert.TYPE_BEHIND in fan.kinds()
+    assert TypeAlert.TYPE_LAGGING in fan.kinds()
 
 
 def test_the_last_entries_come_newest_first(fan: Fan) -> None:
@@ -211,16 +211,19 @@ def test_the_command_prints_text_and_json(fan: Fan, capsys: pytest.CaptureFixtur
     status_command([fan.path], json=True)
     [told] = json.loads(capsys.readouterr().out)
     assert [each["global_position"] for each in told["partitions"]] == [10, 0]
-    assert [(each["type"], each["rows"], len(each["behind"])) for each in told["types"]] == [("fs", 5, 1), ("gc", 8, 0)]
-    assert told["types"][0]["behind"][0]["cause"] == "failing"
+    assert [(each["type"], each["rows"], len(each["lagging"])) for each in told["types"]] == [
+        ("fs", 5, 1),
+        ("gc", 8, 0),
+    ]
+    assert told["types"][0]["lagging"][0]["cause"] == "failing"
     assert told["rules"]["failed_writes_percent"] == {"value": 25.0, "types": {"fs": 50.0, "gc": 0.0}, "limit": 20.0}
     assert (told["rules"]["lag_records"]["value"], told["rules"]["lag_records"]["limit"]) == (2, 5)
     assert told["rules"]["discrepancy_records"]["partitions"][str(fan.partitions[1])] == 8
-    assert [each["kind"] for each in told["alerts"]] == ["type_behind", "failed_writes", "discrepancy"]
+    assert [each["kind"] for each in told["alerts"]] == ["type_lagging", "failed_writes", "discrepancy"]
     printed = io.StringIO()
     print_status(fan.status(), Console(file=printed, width=200))
     text = printed.getvalue()
-    assert f"behind: fs in {fan.partitions[1]} at 0, 5 records wait (failing, since 2026-03-03 01:06:40Z)" in text
+    assert f"lagging: fs in {fan.partitions[1]} at 0, 5 records wait (failing, since 2026-03-03 01:06:40Z)" in text
     assert (
         "rules: failed writes 25.0% (limit 20), lag 2 (limit 5), discrepancy 8 (limit 3), retention 0 (limit 50)"
         in text

@@ -35,7 +35,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from penstock.tables.export.export import TypeBehindError
+from penstock.tables.export.export import TypeLaggingError
 from tests.export_story import Story, after
 from tests.exports import ExportPipe, event, type_of
 from tests.kafka import Produce, Topics
@@ -153,7 +153,7 @@ def test_a_file_that_cannot_be_put_in_its_place_is_put_there_later_and_the_other
 def test_a_bounded_run_says_so_if_a_file_is_not_in_its_place(story: Story) -> None:
     story.export.describe(story.topic, types=[type_of("A"), type_of("B")])
     story.send("AB")
-    with pytest.raises(TypeBehindError):
+    with pytest.raises(TypeLaggingError):
         story.run_to_end(once_at("renaming", lambda: take_folder_away(story.export.root)))
     assert story.written() == [1]
     assert story.global_position == 0
@@ -172,7 +172,7 @@ def test_a_file_of_somebody_else_under_our_name_is_never_overwritten(story: Stor
     stranger.parent.mkdir(parents=True)
     stranger.write_text("somebody else's")
     story.send("AB")
-    with pytest.raises(TypeBehindError):
+    with pytest.raises(TypeLaggingError):
         story.run_to_end()
     assert stranger.read_text() == "somebody else's"
     assert story.export.offsets("B") == [0, 2]
@@ -195,7 +195,7 @@ def test_a_process_that_finds_a_file_it_cannot_put_in_its_place_says_so_and_ends
         story.run_to_end(crash_at("renaming"))
     take_folder_away(story.export.root)
     if flushing:
-        with pytest.raises(TypeBehindError):
+        with pytest.raises(TypeLaggingError):
             story.run_to_end()
         story.unblock("A")
         story.run_to_end()
@@ -268,8 +268,8 @@ def test_a_bounded_run_ends_when_a_type_fails_for_its_own_records(
     name = topic()
     export.describe(name, on="new_column: fail")
     produce(name, [event("A", 1), event("A", 2, new=1), event("B", 3)])
-    with pytest.raises(TypeBehindError) as behind:
+    with pytest.raises(TypeLaggingError) as lagging:
         export.run_to_end()
-    assert "A" in behind.value.primary
+    assert "A" in lagging.value.primary
     assert export.rows("B", "id") == [(3,)]
     assert export.global_positions() == [0]

@@ -73,7 +73,7 @@ def test_quarantine_and_a_mirror_that_is_behind_raise_alerts(job: JobSpec) -> No
     mirror_all(job, {0: 10, 1: 3})
     found = status(job)
     assert found.quarantine_rows == 1
-    assert kinds(found) == [AlertKind.MIRROR_BEHIND, AlertKind.QUARANTINE]
+    assert kinds(found) == [AlertKind.MIRROR_LAGGING, AlertKind.QUARANTINE]
 
 
 def test_a_position_beyond_the_log_is_an_alert(job: JobSpec) -> None:

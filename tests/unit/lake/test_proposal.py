@@ -1,4 +1,4 @@
-"""The pure check of a commit: what a table accepts, what it refuses, and what a commit leaves behind."""
+"""The pure check of a commit: what a table accepts, what it refuses, and what a commit leaves."""
 
 from __future__ import annotations
 

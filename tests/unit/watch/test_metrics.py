@@ -86,7 +86,7 @@ def test_batches_add_up(metrics: Metrics, ear: JobMetrics) -> None:
     ear.event(BatchCommitted("x", 4, False, 10, 7, 2, 1, 3, 500, 1.5))
     ear.event(BatchCommitted("y", 5, True, 10, 7, 2, 1, 3, 500, 1.5))
     assert value(metrics, "penstock_batches_total", kind="new") == 1
-    assert value(metrics, "penstock_batches_total", kind="behind") == 1
+    assert value(metrics, "penstock_batches_total", kind="catch_up") == 1
     told = [value(metrics, f"penstock_records_{name}_total") for name in ("read", "written", "quarantined", "filtered")]
     assert told == [20, 14, 4, 2]
     assert value(metrics, "penstock_files_written_total") == 6
@@ -145,7 +145,7 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetr
             discrepancy_records={"events/0": 60},
             position={"events/0": 100},
             global_position={"events/0": 40},
-            behind_records={"a": 60, "b": 0},
+            type_lag_records={"a": 60, "b": 0},
             watermark={"a": 1_690_000_000.0},
             alerts={"lag": ["too far"], "discrepancy": []},
         )
@@ -154,7 +154,7 @@ def test_the_rules_are_shown_as_they_are_measured(metrics: Metrics, ear: JobMetr
     assert [value(metrics, f"penstock_{name}", partition="events/0") for name in by_partition] == [30, 60, 100, 40]
     assert value(metrics, "penstock_failed_writes_percent", type="a") == 50.0
     assert value(metrics, "penstock_failed_writes_all_percent") == 25.0
-    assert value(metrics, "penstock_type_behind_records", type="a") == 60
+    assert value(metrics, "penstock_type_lag_records", type="a") == 60
     assert value(metrics, "penstock_alert", rule="lag") == 1
     assert value(metrics, "penstock_alert", rule="discrepancy") == 0
     assert value(metrics, "penstock_alert", rule="failed_writes") is None

@@ -77,8 +77,8 @@ class DayBounds:
             # What is before the bound is refused in any case; a Kafka time far before it would wrap around.
             since = pc.max_element_wise(written.cast(UTC_MICROS).cast(pa.int64()), self.least, skip_nulls=False)
             oldest = pc.subtract(since, round(self.late_seconds_max * _SECOND))
-            behind = f"more than {_seconds(self.late_seconds_max)} before its Kafka time"
-            reasons.update(self._named(times, pc.less(micros, oldest), behind))
+            reason = f"more than {_seconds(self.late_seconds_max)} before its Kafka time"
+            reasons.update(self._named(times, pc.less(micros, oldest), reason))
         span = pc.min_max(micros)
         if span["min"].is_valid and span["min"].as_py() < self.least:
             bound = (date(1970, 1, 1) + timedelta(microseconds=self.least)).isoformat()

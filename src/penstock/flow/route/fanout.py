@@ -1,4 +1,4 @@
-"""What one Spark task of a routed job does: every record to its type and day, in one pass over its batches."""
+"""What one Spark task of an export does: every record to its type and day, in one pass over its batches."""
 
 from __future__ import annotations
 

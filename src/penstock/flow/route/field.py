@@ -1,6 +1,6 @@
 """Routing by a field of JSON records: a cheap guess from the text, and the truth.
 
-The guess reads what stands behind the first `"name"` of the text; it may be wrong about nested or quoted text, so it
+The guess reads what follows the first `"name"` of the text; it may be wrong about nested or quoted text, so it
 counts only where the decoded record has that value. The truth is the value at the path, a string or a whole number:
 taken from a whole batch by Arrow's reader, or singly where that one refuses a record. A record that is no JSON object,
 or gives a name on the path twice, has no type and is bad.
@@ -74,11 +74,11 @@ class FieldRouter:
         return _sorted(found)
 
     def _guessed(self, values: pa.Array) -> pa.Array:
-        """What stands behind the first `"name"` of each text: a string with its quotes, a number, or null."""
+        """What follows the first `"name"` of each text: a string with its quotes, a number, or null."""
         return pc.struct_field(pc.extract_regex(self._windows(values), _VALUE), ["value"])
 
     def _windows(self, values: pa.Array) -> pa.Array:
-        """The bytes behind the name: a regular expression is much faster on them than on whole records."""
+        """The bytes after the name: a regular expression is much faster on them than on whole records."""
         count = len(values)
         if not count or values.buffers()[2] is None:
             return values

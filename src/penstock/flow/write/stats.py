@@ -168,8 +168,8 @@ def _string_bound(value: str, upper: bool) -> str:
     if not upper:
         return value[:STRING_POINTS_MAX]
     # Greater than every string with this beginning, unless the cut falls just before the last code point itself.
-    behind = value[STRING_POINTS_MAX:].lstrip(_LAST_CODE_POINT)
-    return value[: len(value) - len(behind)] + _LAST_CODE_POINT if behind else value
+    rest = value[STRING_POINTS_MAX:].lstrip(_LAST_CODE_POINT)
+    return value[: len(value) - len(rest)] + _LAST_CODE_POINT if rest else value
 
 
 def _date_bound(value: int, upper: bool) -> str | None:

@@ -147,5 +147,5 @@ def _is_descriptor_set(content: bytes) -> bool:
         files = FileDescriptorSet.FromString(content).file
     except DecodeError:
         return False
-    # Other bytes may parse by chance, an empty file always does.
+    # Other bytes may parse at random, an empty file always does.
     return bool(files) and all(each.name for each in files)

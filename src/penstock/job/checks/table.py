@@ -28,7 +28,7 @@ def table_path(path: str, folder: Path) -> str:
 
 
 def quarantine_path(table: TableSection, folder: Path) -> str:
-    """The stated quarantine, or the table's path with `_quarantine` behind it."""
+    """The stated quarantine, or the table's path with `_quarantine` appended."""
     if table.quarantine is not None:
         return table_path(table.quarantine, folder)
     beside = table_path(table.path or "", folder) + "_quarantine"

@@ -29,7 +29,7 @@ _CHECKPOINT = re.compile(
 
 
 def app_transactions(storage: Storage, version: int) -> dict[str, int]:
-    """App ids with their numbers as of a version of the table: its last checkpoint and the entries behind it."""
+    """App ids with their numbers as of a version of the table: its last checkpoint and the entries after it."""
     base, files = _hinted_checkpoint(storage, version) or _listed_checkpoint(storage, version)
     entries = [f"{number:020d}.json" for number in range(base + 1, version + 1)]
     found: dict[str, int] = {}

@@ -114,7 +114,7 @@ class Table:
             if failure is None:
                 self._remember(state, wanted)
                 return Outcome(self.version, checked.accepted, checked.refused)
-            self._bear(failures, failure)
+            self._note_failure(failures, failure)
             self._back_off(attempt)
         raise self._too_many_rivals()
 
@@ -135,7 +135,7 @@ class Table:
             try:
                 self.commit_actions(change.actions, change.transactions, change.metadata)
             except TransientError as error:
-                self._bear(failures, error)
+                self._note_failure(failures, error)
                 self._back_off(attempt)
                 continue
             self.refresh()
@@ -206,7 +206,7 @@ class Table:
         return None
 
     @staticmethod
-    def _bear(failures: list[TransientError], failure: TransientError) -> None:
+    def _note_failure(failures: list[TransientError], failure: TransientError) -> None:
         """Take note of a failed attempt; raises what the store itself says once it has said it too often."""
         if not isinstance(failure, ConflictError):
             failures.append(failure)
@@ -220,7 +220,7 @@ class Table:
         )
 
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
-        """Keep the state that our own commit made, if nobody committed behind it; else it is read anew."""
+        """Keep the state that our own commit made, if nobody committed after it; else it is read anew."""
         if self.version == state.version + 1:
             fingerprints = {**state.fingerprints, **wanted.fingerprints}
             self._state = DeltaState(self.version, {**state.partitions, **wanted.state}, fingerprints)

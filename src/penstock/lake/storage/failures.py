@@ -23,7 +23,7 @@ _STATUS_WORTH_A_RETRY = frozenset({408, 409, 425, 429})
 
 
 @contextmanager
-def told_as_ours(path: str) -> Iterator[None]:
+def translate_errors(path: str) -> Iterator[None]:
     """Turn whatever a store raises inside the block into an error of the tree."""
     try:
         yield

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
 
-from penstock.lake.storage.failures import told_as_ours
+from penstock.lake.storage.failures import translate_errors
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -111,14 +111,14 @@ class LocalWriter(ObjectWriter):
 
 def make_durable(path: str) -> None:
     """Put a file and its name on the disk."""
-    with told_as_ours(path):
+    with translate_errors(path):
         _fsync(path)
         _fsync(os.path.dirname(path))
 
 
 def size_on_disk(path: str) -> int | None:
     """The size of a file; None if there is none of that name."""
-    with told_as_ours(path):
+    with translate_errors(path):
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -128,7 +128,7 @@ def size_on_disk(path: str) -> int | None:
 
 def make_name_durable(path: str) -> None:
     """Put the name of a file on the disk, whose bytes are there already."""
-    with told_as_ours(path):
+    with translate_errors(path):
         _fsync(os.path.dirname(path))
 
 
@@ -142,18 +142,18 @@ def _fsync(path: str) -> None:
 
 def open_local_writer(path: str) -> LocalWriter:
     """Write in place: what a crash leaves has the staged name, so that vacuum can see it."""
-    with told_as_ours(path):
+    with translate_errors(path):
         folder = os.path.dirname(path)
         if not os.path.isdir(folder):
             os.makedirs(folder, exist_ok=True)
-        return LocalWriter(open(path, "wb", buffering=0), path, told_as_ours)
+        return LocalWriter(open(path, "wb", buffering=0), path, translate_errors)
 
 
 def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:
     """Upload in parts; the object appears when the writer closes, and not at all if it is abandoned."""
-    with told_as_ours(path):
+    with translate_errors(path):
         sink = obstore.open_writer(store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT_MAX)
-    return ObjectWriter(sink, path, told_as_ours)
+    return ObjectWriter(sink, path, translate_errors)
 
 
 class RangeReader(io.RawIOBase):

@@ -12,7 +12,7 @@ import obstore.exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore
 
 from penstock.errors import OutcomeUnknownError, TransientError
-from penstock.lake.storage.failures import failure_of, told_as_ours
+from penstock.lake.storage.failures import failure_of, translate_errors
 from penstock.lake.storage.files import (
     ObjectWriter,
     RangeReader,
@@ -47,14 +47,14 @@ class ObjectStorage(RootedStorage):
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         folder = self._key(prefix.rstrip("/")) if prefix else self._root.rstrip("/")
-        with told_as_ours(self._shown(prefix)):
+        with translate_errors(self._shown(prefix)):
             offset = self._key(after) if after else None
             for chunk in obstore.list(self._store, folder or None, offset=offset):
                 for meta in chunk:
                     yield Entry(meta["path"].removeprefix(self._root), meta["size"], meta["last_modified"])
 
     def read(self, path: str) -> bytes:
-        with told_as_ours(self._shown(path)):
+        with translate_errors(self._shown(path)):
             return bytes(obstore.get(self._store, self._key(path)).bytes())
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
@@ -63,13 +63,13 @@ class ObjectStorage(RootedStorage):
         try:
             return bytes(obstore.get_range(self._store, self._key(path), start=start, length=length))
         except (store_errors.BaseError, OSError, ValueError) as error:
-            # Stores differ in how they refuse a range that begins behind the end; the size tells for all of them.
+            # Stores differ in how they refuse a range that begins beyond the end; the size tells for all of them.
             if not isinstance(error, FileNotFoundError) and start >= self.size_bytes(path):
                 return b""
             raise failure_of(error, self._shown(path)) from error
 
     def size_bytes(self, path: str) -> int:
-        with told_as_ours(self._shown(path)):
+        with translate_errors(self._shown(path)):
             return obstore.head(self._store, self._key(path))["size"]
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int]:
@@ -93,7 +93,7 @@ class ObjectStorage(RootedStorage):
         found: dict[str, int] = {}
         before = self._key(min(left))[:-1]
         within = self._key(folder) if folder else self._root.rstrip("/")
-        with told_as_ours(self._shown(folder)):
+        with translate_errors(self._shown(folder)):
             for chunk in obstore.list(self._store, within or None, offset=before):
                 for meta in chunk:
                     path = meta["path"].removeprefix(self._root)
@@ -105,7 +105,7 @@ class ObjectStorage(RootedStorage):
         return found
 
     def put(self, path: str, data: bytes) -> None:
-        with told_as_ours(self._shown(path)):
+        with translate_errors(self._shown(path)):
             obstore.put(self._store, self._key(path), data)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -128,7 +128,7 @@ class ObjectStorage(RootedStorage):
         return True
 
     def delete(self, path: str) -> None:
-        with suppress(NotFoundError), told_as_ours(self._shown(path)):
+        with suppress(NotFoundError), translate_errors(self._shown(path)):
             obstore.delete(self._store, self._key(path))
 
     def open_writer(self, path: str) -> ObjectWriter:

@@ -38,7 +38,7 @@ class TableFacts:
 def read_table(job: JobSpec) -> TableFacts | None:
     """Open the job's table and read its word; None while the job has not made one.
 
-    The quarantine is opened first: it follows the data, so it can only be behind, and how far behind is known.
+    The quarantine is opened first: it follows the data, so it can only lag, and by how much is known.
     """
     quarantine = open_quarantine(job)
     table = find_table(job.table, job.name)

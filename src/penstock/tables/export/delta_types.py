@@ -1,4 +1,4 @@
-"""A routed job with one Delta table per type (RULES L8).
+"""An export with one Delta table per type (RULES L8).
 
 The tables that got rows commit first, each with its own position; then the ledger's entry moves everybody. A process
 that dies in between leaves tables ahead of the ledger: the next one takes each type from where its table is.
@@ -50,13 +50,13 @@ def type_table_spec(place: TableSpec, name: str) -> TablePlace:
 
 
 def open_export(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
-    """The table of a routed job in the format that the job asks for."""
+    """The table of an export in the format that the job asks for."""
     kind = DeltaTypes if job.table.format == "delta" else ExportTable
     return kind(job, environment)
 
 
 class DeltaTypes(ExportTable):
-    """The types of a routed job as Delta tables side by side; the ledger keeps what they have in common."""
+    """The types of an export as Delta tables side by side; the ledger keeps what they have in common."""
 
     def __init__(self, job: JobSpec[ExportSpec], environment: Environment) -> None:
         super().__init__(job, environment)
@@ -111,7 +111,7 @@ class DeltaTypes(ExportTable):
         return file.path
 
     def replay_refusal(self, name: str, days: Iterable[str], run: int) -> str | None:
-        """A table that does not take files behind the entry would hold its type back: it is looked at before."""
+        """A table that does not take files after the entry would hold its type back: it is looked at before."""
         if name in self.failing_types():
             return self.failing_types()[name]
         try:

@@ -71,6 +71,6 @@ class ExportRules(RulesMeasured, name=RulesMeasured.name):
     discrepancy_records: Mapping[str, int] = field(default_factory=dict)
     position: Mapping[str, int] = field(default_factory=dict)
     global_position: Mapping[str, int] = field(default_factory=dict)
-    behind_records: Mapping[str, int] = field(default_factory=dict)
+    type_lag_records: Mapping[str, int] = field(default_factory=dict)
     watermark: Mapping[str, float] = field(default_factory=dict)
     """In seconds since 1970."""

@@ -26,7 +26,7 @@ from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 
 
-class TypeBehindError(TransientError):
+class TypeLaggingError(TransientError):
     """A bounded run has done everything else, and a type still cannot be written."""
 
 
@@ -141,7 +141,7 @@ class Export:
         state = self.files.state()
         if view.flush_now and self.failing.reasons and self.lags(view.tokens):
             names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
-            raise TypeBehindError(f"types cannot be written: {names}", hint="the other types are up to date")
+            raise TypeLaggingError(f"types cannot be written: {names}", hint="the other types are up to date")
         if view.flush_now and (gaps := self.waiting.gaps(state, _held(view))):
             raise gaps[0]
         self.telling.days()
@@ -169,19 +169,19 @@ class Export:
     def _main_roles(self, piece: Slice, state: LedgerState, flush: bool) -> Roles:
         """Of a slice of the partition itself: every type but those that wait, fail or are not due."""
         takes: dict[str, int] = {}
-        behind: dict[str, Cause] = {}
+        lagging: dict[str, Cause] = {}
         lanes = state.of(piece.partition).lanes
         resting = self.failing.resting(self.environment.now())
         for name, spec in self.spec.all_types.items():
             if name in lanes:
-                behind[name] = lanes[name].cause
+                lagging[name] = lanes[name].cause
             elif name in resting or name in state.pending_types():
-                behind[name] = Cause.FAILING
+                lagging[name] = Cause.FAILING
             elif spec.rotation is not None and not flush:
-                behind[name] = Cause.ROTATION
+                lagging[name] = Cause.ROTATION
             else:
                 takes[name] = piece.start
-        return Roles(takes, behind, self._ahead(piece.partition, takes))
+        return Roles(takes, lagging, self._ahead(piece.partition, takes))
 
     def _ahead(self, partition: Partition, takes: Mapping[str, int]) -> dict[str, int]:
         return {name: self.files.ahead_of(partition, name, start) for name, start in takes.items()}
@@ -218,7 +218,7 @@ class Export:
             token,
             shares,
             roles.takes,
-            roles.behind,
+            roles.lagging,
             staged.main,
             min(max(seen), now_ms) if seen else None,
             roles.taken_from,
@@ -231,7 +231,7 @@ class Export:
                 part = part.without(name)
         if not staged.main:
             taken = {name: shares[name].counts.read if name in shares else 0 for name in part.takes}
-            kept = {name: count for name, count in taken.items() if name not in part.behind}
+            kept = {name: count for name, count in taken.items() if name not in part.lagging}
             may_vanish = self._checks.holes_allowed(piece.partition.topic)
             check_residue(piece, self.files.state().of(piece.partition), kept, may_vanish)
         return part

@@ -25,7 +25,7 @@ from penstock.tables.quarantine.rows import repeated_rows, without_places
 
 
 class ExportTarget(Target[Shares]):
-    """The types of a routed job."""
+    """The types of an export."""
 
     def __init__(self, export: Export, batches: ExportWriter, spark: SparkSession) -> None:
         super().__init__(export.job, export.environment, export.quarantine)

@@ -1,4 +1,4 @@
-"""Replay runs of a routed job: an entry of its own kind that moves no position (RULES Q2).
+"""Replay runs of an export: an entry of its own kind that moves no position (RULES Q2).
 
 The entry of run N says which offsets it wrote, and orders the staged files to be renamed. The removal from quarantine
 carries the same number. Only the newest run can still owe its removal: whoever wants the next one finishes it first.
@@ -28,7 +28,7 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerRuns:
-    """The runs of a routed job."""
+    """The runs of an export."""
 
     table: ExportTable
 
@@ -60,7 +60,7 @@ def last_run(table: ExportTable, state: LedgerState) -> ReplayRun | None:
 def left_to_log(state: LedgerState, partition: Partition, name: str) -> Ranges:
     """Offsets of a partition whose records the log itself gives to a type: what is in quarantine there stays there.
 
-    A type that began at the beginning reads them again, or has; one that is behind may be yet to read them.
+    A type that began at the beginning reads them again, or has; one that lags may be yet to read them.
     """
     here = state.of(partition)
     if here.position is None:

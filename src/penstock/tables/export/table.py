@@ -1,4 +1,4 @@
-"""The table of a routed job: its ledger, the files that the ledger orders about, and the commit (RULES L1 to L5)."""
+"""The table of an export: its ledger, the files that the ledger orders about, and the commit (RULES L1 to L5)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Draft:
 
 
 class ExportTable:
-    """All types of one routed job under one root. Every change is the next entry of its ledger."""
+    """All types of one export under one root. Every change is the next entry of its ledger."""
 
     def __init__(self, job: JobSpec[ExportSpec], environment: Environment, storage: Storage | None = None) -> None:
         self.job = job
@@ -99,7 +99,7 @@ class ExportTable:
     # commit
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """Make the first acts of an owner true: starts and fences, without rows."""
+        """Commit the ownership handshake: starts and fences, without rows."""
         parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
         return self.land(proposal.batch_id, parts)
 

@@ -1,4 +1,4 @@
-"""The write step of a routed job: one Spark job for all types and days of a batch."""
+"""The write step of an export: one Spark job for all types and days of a batch."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Roles:
     """Who is written in a slice: the types that take part, each from an offset, and why the others do not."""
 
     takes: Mapping[str, int]
-    behind: Mapping[str, Cause] = field(default_factory=dict)
+    lagging: Mapping[str, Cause] = field(default_factory=dict)
     taken_from: Mapping[str, int] = field(default_factory=dict)
     """Further offsets where a type's own table is ahead: it has what lies between already."""
 
@@ -55,7 +55,7 @@ class WrittenShares:
 
 
 class ExportWriter:
-    """Writes batches of a routed job to staged files of its types."""
+    """Writes batches of an export to staged files of its types."""
 
     def __init__(self, table: ExportTable, spark: SparkSession, log: Log) -> None:
         self._job = table.job

@@ -61,9 +61,9 @@ def listed_marks(transactions: Mapping[str, int]) -> dict[str, int]:
     return {key.removesuffix(_MARK): end for key, end in transactions.items() if key.endswith(_MARK)}
 
 
-def judge_discard(job: JobSpec, read: ReadListings, environment: Environment) -> DiscardReport:
+def preview_discard(job: JobSpec, read: ReadListings, environment: Environment) -> DiscardReport:
     """What a discard would do; nothing is changed."""
-    return _judged(open_quarantine(job, environment), job.name, read(job, environment))
+    return _previewed(open_quarantine(job, environment), job.name, read(job, environment))
 
 
 def discard(job: JobSpec, read: ReadListings, environment: Environment) -> DiscardReport:
@@ -77,7 +77,7 @@ def discard(job: JobSpec, read: ReadListings, environment: Environment) -> Disca
     def decide() -> Change | None:
         nonlocal report
         listings = read(job, environment)
-        report = _judged(table, job.name, listings)
+        report = _previewed(table, job.name, listings)
         actions = [action for file in own_files(table) for action in _removal(table, file)]
         wanted = _transactions(table, job.name, listings)
         changed = {key: number for key, number in wanted.items() if (table.transaction(key) or 0) != number}
@@ -90,7 +90,7 @@ def discard(job: JobSpec, read: ReadListings, environment: Environment) -> Disca
     return report
 
 
-def _judged(quarantine: Table | None, job: str, listings: Listings) -> DiscardReport:
+def _previewed(quarantine: Table | None, job: str, listings: Listings) -> DiscardReport:
     if quarantine is None:
         return DiscardReport(unappended=bool(listings.marks))
     same = belongs_to(quarantine, job, listings.life)

@@ -26,7 +26,7 @@ STAGINGS_MAX = 20
 """How often the records of a run are written anew because they brought columns that the table had to take first."""
 
 F = TypeVar("F")
-"""What a run leaves behind for its commit."""
+"""What a run leaves for its commit."""
 
 
 class OvertakenError(TransientError):

@@ -1,4 +1,4 @@
-"""The quarantine table of a job: filled behind each data commit, never twice for one offset (RULES Q1).
+"""The quarantine table of a job: filled after each data commit, never twice for one offset (RULES Q1).
 
 The data commit is the truth: it lists the quarantine files of its slices and leaves a mark, the end of the last slice
 that had any. The quarantine table keeps its own position per job and partition; while that is below the mark, listed
@@ -62,7 +62,7 @@ class Listed:
 
     partition: Partition
     end: int
-    """Of the slice; for a routed job the number of the ledger entry. It grows with every listing of a partition."""
+    """Of the slice; for an export the number of the ledger entry. It grows with every listing of a partition."""
     files: tuple[StagedFile, ...]
 
 
@@ -223,14 +223,14 @@ class Quarantine(QuarantineTable):
 
     def append_missing(self, marks: Mapping[Partition, int | None]) -> None:
         """Append what earlier data commits listed and nobody appended; `marks` are the data table's."""
-        behind = {each for each, mark in marks.items() if mark is not None and self.lacks(each, mark)}
-        if not behind:
+        missing = {each for each, mark in marks.items() if mark is not None and self.lacks(each, mark)}
+        if not missing:
             return
         if (table := self.table()) is not None:
             table.refresh()
-            behind = {each for each in behind if self.lacks(each, marks[each] or 0)}
-        found = [each for each in self._listed(behind) if self.lacks(each.partition, each.end)]
-        for partition in sorted(behind):
+            missing = {each for each in missing if self.lacks(each, marks[each] or 0)}
+        found = [each for each in self._listed(missing) if self.lacks(each.partition, each.end)]
+        for partition in sorted(missing):
             if not any(each.partition == partition and each.end == marks[partition] for each in found):
                 raise QuarantineGoneError(
                     self._job,

@@ -1,4 +1,4 @@
-"""Tasks of routed jobs as the tests of this folder build and run them."""
+"""Tasks of exports as the tests of this folder build and run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read again for types that are behind: under which routing, around which gap, and when."""
+"""What is read again for types that lag: under which routing, around which gap, and when."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ def test_whatever_may_give_a_record_another_type_is_another_routing(change: dict
 
 def test_a_type_whose_records_the_log_lost_stands_still_and_the_others_go_on() -> None:
     log = reader("ABABABAB")
-    behind = {"A": Cause.ROTATION, "B": Cause.FAILING}
-    state = landed(begun(), log.main(0, 4, behind))
+    lagging = {"A": Cause.ROTATION, "B": Cause.FAILING}
+    state = landed(begun(), log.main(0, 4, lagging))
     state = landed(state, log.catch_up({"A": 0}, 4))
-    state = landed(state, log.main(4, 8, behind))
+    state = landed(state, log.main(4, 8, lagging))
     bounds = Bounds(3, 8)
     assert list(lost_lanes(state.of(EVENTS), bounds)) == ["B"]
     found = planned(state, bounds)

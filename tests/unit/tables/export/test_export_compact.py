@@ -1,4 +1,4 @@
-"""Compaction of routed jobs: closed days become large files, and every row stays there once (RULES L7)."""
+"""Compaction of exports: closed days become large files, and every row stays there once (RULES L7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vacuum of routed jobs deletes only what no ledger entry can name any more (RULES C7, L7)."""
+"""Vacuum of exports deletes only what no ledger entry can name any more (RULES C7, L7)."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class ArrowReader:
             pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior=unexpected),
         )
         # Screened records give one row each or this count differs: between two of them stands `}`, a line's end and
-        # `{`, which no reader takes inside a string, nor behind a value that is still open.
+        # `{`, which no reader takes inside a string, nor after a value that is still open.
         if table.num_rows != len(texts):
             raise pa.ArrowInvalid(f"{len(texts)} records gave {table.num_rows} rows")
         return table
@@ -135,7 +135,7 @@ def given_twice(error: pa.ArrowInvalid) -> str | None:
 
 
 def _lines(texts: pa.Array) -> pa.Buffer:
-    """The texts as one buffer, a line's end behind each."""
+    """The texts as one buffer, a line's end after each."""
     return pc.binary_join_element_wise(texts, "", "\n").buffers()[2]
 
 

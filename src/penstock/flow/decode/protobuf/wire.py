@@ -20,7 +20,7 @@ from penstock.flow.decode.protobuf.columns import Defaults, enum_names, enums, n
 _Numbers = npt.NDArray[np.uint64]
 _Positions = npt.NDArray[np.int64]
 _PADDING_BYTES = 16
-"""A read of eight bytes may begin behind the last byte but one of a varint."""
+"""A read of eight bytes may begin after the last byte but one of a varint."""
 _FIELD_NUMBER_END = 2048
 """Tags of more than two bytes are left to the library."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -179,7 +179,7 @@ class _Cursor:
         self._at = self._starts.copy()
 
     def rows_at(self, field: _Field) -> _Rows:
-        """The messages whose next field is this one; they are moved behind its tag."""
+        """The messages whose next field is this one; they are moved past its tag."""
         present = ((self._words[self._at] & field.tag_mask) == field.tag) & (self._at < self._ends)
         rows = _Rows(present, None if present.all() else np.flatnonzero(present))
         self._move(rows, rows.of(self._at) + field.tag_bytes)

@@ -36,7 +36,7 @@ class CatchUp:
 
 
 def is_due(name: str, lane: Lane, terms: CatchUpTerms) -> bool:
-    """Whether a type that is behind is to be written now."""
+    """Whether a type that lags is to be written now."""
     if name in terms.resting:
         return False
     rotation = terms.rotations.get(name)
@@ -55,7 +55,7 @@ def lost_lanes(here: RoutedPartition, bounds: Bounds) -> dict[str, Lane]:
 
 
 def catch_up(partition: Partition, here: RoutedPartition, bounds: Bounds, terms: CatchUpTerms) -> CatchUp | None:
-    """The next slice behind a partition's position; None if nothing behind it is due.
+    """The next slice below a partition's position; None if nothing below it is due.
 
     A backfill ends where counting began, so that its records and those that were deferred are never in one slice; a
     slice also ends where another routing began. A type that lost records stands still where `on.gap` says so.
@@ -89,7 +89,7 @@ def check_residue(piece: Slice, here: RoutedPartition, taken: Mapping[str, int],
             continue
         if lane.deferred != count:
             raise InvariantError(
-                f"{piece.partition}: type {name} left {lane.deferred} records behind and found {count} of them",
+                f"{piece.partition}: type {name} left {lane.deferred} records and found {count} of them",
                 detail=f"offsets {lane.position} to {piece.end - 1}; nothing was written",
                 hint="if the topic is transactional or was compacted, say so (log.kafka.transactional); "
                 "otherwise report this with the output of `penstock verify`",

@@ -25,7 +25,7 @@ ACTS_AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class FailedRename:
-    """A rename that could not be done now: it is carried over, and its type is behind until it is (RULES L4)."""
+    """A rename that could not be done now: it is carried over, and its type lags until it is done (RULES L4)."""
 
     rename: Rename
     reason: str

@@ -1,4 +1,4 @@
-"""The chain of entries of a routed job: numbered objects, each created only if absent, and snapshots of their fold.
+"""The chain of entries of an export: numbered objects, each created only if absent, and snapshots of their fold.
 
 Creating entry N is the commit point. Names are never freed (RULES L2): a process that slept finds its number taken.
 """
@@ -98,7 +98,7 @@ class Ledger:
             self._storage.put(self._places.last_snapshot, json.dumps({"number": state.number}).encode())
 
     def note_complete(self, number: int) -> None:
-        """Say that the acts of an entry are done, so that nobody looks for its files again: readers may delete days."""
+        """Say that an entry's operations are done: nobody looks for its files again, and readers may delete days."""
         entry = self._entry_at(number)
         if entry is not None:
             body = {"number": number, "batch": entry.batch_id}

@@ -145,8 +145,8 @@ def _misfit(here: RoutedPartition, piece: SliceRecord) -> str | None:
     if piece.taken is None:
         if piece.start != here.position:
             return f"does not begin at the position {here.position}"
-        behind = sorted(piece.written.keys() & here.lanes.keys())
-        return f"writes types that are behind: {', '.join(behind)}" if behind else None
+        lagging = sorted(piece.written.keys() & here.lanes.keys())
+        return f"writes types that lag: {', '.join(lagging)}" if lagging else None
     for name, took in piece.taken.items():
         lane = here.lanes.get(name)
         if lane is None or not lane.position == took.start <= piece.end:
@@ -193,7 +193,7 @@ def _needed(routings: tuple[RoutedFrom, ...], lowest: int) -> tuple[RoutedFrom, 
 
 
 def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, TakenRecord]) -> RoutedPartition:
-    """A slice of types that were behind: their lanes move, and end where nothing of them is left."""
+    """A slice of types that lagged: their lanes move, and end where nothing of them is left."""
     lanes = dict(here.lanes)
     rereads = dict(here.rereads)
     totals = here.totals
@@ -220,7 +220,7 @@ def _caught_up(here: RoutedPartition, piece: SliceRecord, taken: Mapping[str, Ta
 
 
 def _backfilled(here: RoutedPartition, name: str, record: TypeRecord, at: float) -> RoutedPartition:
-    """A type that begins where the partition began: it is behind by all that was read since."""
+    """A type that begins where the partition began: it lags by all that was read since."""
     if here.position is None or here.origin is None or here.position <= here.origin:
         return here
     lane = Lane(here.origin, Cause.BACKFILL, here.position, since=at, routing=record.routing)

@@ -1,4 +1,4 @@
-"""Where things lie below the root of a routed job, and the names that readers see (DESIGN 6.1).
+"""Where things lie below the root of an export, and the names that readers see (DESIGN 6.1).
 
     <type>/day=YYYY-MM-DD/[<cluster>.]<topic>.<partition>[~<life>].<last offset>.parquet
     <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
@@ -8,7 +8,7 @@
     _penstock/<job>/ledger/<entry>.json           the chain of entries
     _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
     _penstock/<job>/last_snapshot.json            a hint where to begin
-    _penstock/<job>/last_complete.json            the newest entry whose acts on files are known to be done
+    _penstock/<job>/last_complete.json            the newest entry whose file operations are known to be done
     _penstock/<job>/proved.json                   what `verify` has proved of the entries so far
     _penstock/<job>/staged/<type>/s....pq         written, not yet committed (r....pq: by a replay)
     _penstock/<job>/complete/<type>/<day>.json    day-complete markers

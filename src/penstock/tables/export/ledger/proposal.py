@@ -33,7 +33,7 @@ class RoutedPart:
     shares: Mapping[str, Share]
     takes: Mapping[str, int]
     """The types that took part, each from an offset."""
-    behind: Mapping[str, Cause] = field(default_factory=dict)
+    lagging: Mapping[str, Cause] = field(default_factory=dict)
     """Why the others did not; a type that failed on the way is named here too."""
     main: bool = True
     watermark_ms: int | None = None
@@ -51,7 +51,7 @@ class RoutedPart:
     @property
     def written(self) -> Mapping[str, Share]:
         """The shares that are going to be visible."""
-        return {name: each for name, each in self.shares.items() if name in self.takes and name not in self.behind}
+        return {name: each for name, each in self.shares.items() if name in self.takes and name not in self.lagging}
 
     @property
     def files(self) -> tuple[StagedFile, ...]:
@@ -64,13 +64,13 @@ class RoutedPart:
 
     @property
     def counted(self) -> Counts:
-        """What became of the records that this slice dealt with; those left behind are not among them."""
+        """What became of the records that this slice dealt with; those left are not among them."""
         counts = sum((share.counts for share in self.written.values()), Counts())
         return counts + self.shares.get(UNROUTED, Share()).counts
 
     def without(self, name: str, cause: Cause = Cause.FAILING) -> RoutedPart:
-        """The same slice with a type left behind."""
-        return replace(self, behind={**self.behind, name: cause})
+        """The same slice with a type left."""
+        return replace(self, lagging={**self.lagging, name: cause})
 
 
 LedgerPart = StartPart | FencePart | RoutedPart
@@ -107,7 +107,7 @@ def _lane_refusal(part: RoutedPart, here: RoutedPartition) -> str | None:
     for name, start in part.takes.items():
         lane = here.lanes.get(name)
         if lane is None or lane.position != start:
-            found = "is not behind" if lane is None else f"is at {lane.position}"
+            found = "does not lag" if lane is None else f"is at {lane.position}"
             return f"the catch-up of {name} starts at {start}, the type {found}"
     return None
 
@@ -116,7 +116,7 @@ def refuse_strangers(parts: tuple[LedgerPart, ...], state: LedgerState) -> None:
     """A slice written by a process that does not know a type would hide that type's records for ever."""
     for part in parts:
         if isinstance(part, RoutedPart) and part.main:
-            strange = sorted(state.types.keys() - part.takes.keys() - part.behind.keys())
+            strange = sorted(state.types.keys() - part.takes.keys() - part.lagging.keys())
             if strange:
                 raise UserError(
                     f"the table has types that this process does not know: {', '.join(strange)}",
@@ -126,7 +126,7 @@ def refuse_strangers(parts: tuple[LedgerPart, ...], state: LedgerState) -> None:
 
 
 def without_lanes(part: LedgerPart, state: LedgerState) -> LedgerPart:
-    """A type that fell behind after the slice was written stays behind with it: its lane comes first (RULES L5)."""
+    """A type that began to lag after the slice was written keeps lagging with it: its lane comes first (RULES L5)."""
     if isinstance(part, RoutedPart) and part.main:
         for name, lane in state.of(part.partition).lanes.items():
             part = part.without(name, lane.cause)
@@ -181,7 +181,7 @@ def _deferred(part: RoutedPart) -> dict[str, DeferredRecord]:
     for name, share in part.shares.items():
         if name == UNROUTED or name in part.written or not share.counts.read or share.first is None:
             continue
-        cause = part.behind.get(name, Cause.ROTATION)
+        cause = part.lagging.get(name, Cause.ROTATION)
         left[name] = DeferredRecord(share.counts.read, share.first, share.size_bytes, cause)
     return left
 
@@ -213,5 +213,5 @@ def _taken(part: RoutedPart) -> dict[str, TakenRecord]:
             start, part.shares.get(name, Share()).counts.read, max(0, min(part.piece.read_from, part.piece.end) - start)
         )
         for name, start in part.takes.items()
-        if name not in part.behind
+        if name not in part.lagging
     }

@@ -1,4 +1,4 @@
-"""What the ledger of a routed job says: positions per partition and type, and all that the next entry builds on."""
+"""What the ledger of an export says: positions per partition and type, and all that the next entry builds on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TypeDay = tuple[str, Day]
 
 
 class Cause(StrEnum):
-    """Why a type is behind the others."""
+    """Why a type lags the others."""
 
     ROTATION = "rotation"
     FAILING = "failing"
@@ -31,7 +31,7 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 
 
 class Lane(Stored, frozen=True):
-    """A type that is behind in a partition: everything of it below `position` is written.
+    """A type that lags in a partition: everything of it below `position` is written.
 
     A type without a lane is where the partition is: that is how an idle type counts as up to date.
     """
@@ -43,7 +43,7 @@ class Lane(Stored, frozen=True):
     deferred: int = 0
     size_bytes: int = 0
     since: float = 0.0
-    """When the first of them was left behind."""
+    """When the first of them was left."""
     watermark_ms: int | None = None
     """The event time that the type is complete up to."""
     routing: str = ""
@@ -122,12 +122,12 @@ class Rename(Stored, frozen=True):
 
 
 class Unfinished(Stored, frozen=True):
-    """The acts on files that an entry ordered: removes come before renames (RULES L7)."""
+    """The file operations that an entry ordered: removes come before renames (RULES L7)."""
 
     renames: tuple[Rename, ...] = ()
     removes: tuple[str, ...] = ()
     marks: tuple[TypeDay, ...] = ()
-    """Days of types whose markers the entry changes: taken away before all other acts, put back after them."""
+    """Days of types whose markers the entry changes: taken away before all other operations, put back after them."""
 
 
 class TypeState(Stored, frozen=True):
@@ -151,7 +151,7 @@ class LedgerState:
     fingerprints: Mapping[str, int | None] = field(default_factory=dict)
     types: Mapping[str, TypeState] = field(default_factory=dict)
     unfinished: Unfinished = field(default_factory=Unfinished)
-    """Of the last entry: nobody adds an entry before these acts are done or carried over (RULES L1)."""
+    """Of the last entry: nobody adds an entry before these operations are done or carried over (RULES L1)."""
     pending: tuple[Rename, ...] = ()
     """Renames that failed and were carried over (RULES L4)."""
     reopened: Mapping[TypeDay, int] = field(default_factory=dict)

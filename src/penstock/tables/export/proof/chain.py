@@ -34,8 +34,8 @@ def present(totals: Totals, deleted: int = 0) -> Totals:
 
 
 @dataclass(slots=True)
-class Behind:
-    """A type that is behind in a partition, as the entries tell it."""
+class Lagging:
+    """A type that lags in a partition, as the entries tell it."""
 
     position: int
     counted_from: int
@@ -49,7 +49,7 @@ class Track:
     origin: int
     position: int
     totals: Totals = field(default_factory=Totals)
-    behind: dict[str, Behind] = field(default_factory=dict)
+    lagging: dict[str, Lagging] = field(default_factory=dict)
     spans: list[Span] = field(default_factory=list)
     twice_below: int | None = None
     """Up to where records may have been read again for a type that came later."""
@@ -60,14 +60,14 @@ class Track:
             yield self.position, ViolationKind.HOLE, None, f"no slice holds [{self.position}, {piece.start})"
         if piece.start < self.position:
             yield piece.start, ViolationKind.OVERLAP, None, f"[{piece.start}, {self.position}) is in two slices"
-        for name in sorted(piece.written.keys() & self.behind.keys()):
-            at = self.behind[name].position
+        for name in sorted(piece.written.keys() & self.lagging.keys()):
+            at = self.lagging[name].position
             yield at, ViolationKind.HOLE, None, f"type {name} is written from {piece.start} on and was left at {at}"
         if piece.totals.offsets != piece.end - piece.start:
             yield piece.start, ViolationKind.NOT_COUNTED, piece.end, f"{piece.totals.offsets} offsets are counted"
         self.position = piece.end
         for name, left in piece.deferred.items():
-            lane = self.behind.setdefault(name, Behind(left.first, left.first))
+            lane = self.lagging.setdefault(name, Lagging(left.first, left.first))
             lane.deferred += left.count
         totals = present(piece.totals, deleted)
         self.totals += piece.totals
@@ -76,12 +76,12 @@ class Track:
             self.spans = list(_paired(self.spans))
 
     def catch_up(self, piece: SliceRecord, taken: Mapping[str, TakenRecord], deleted: int) -> Iterator[Fault]:
-        """A slice of types that were behind: each goes on where it was left."""
+        """A slice of types that lagged: each goes on where it was left."""
         totals = piece.totals
         if totals.offsets:
             yield piece.start, ViolationKind.NOT_COUNTED, piece.end, "a catch-up counts offsets a second time"
         for name, took in taken.items():
-            lane, start = self.behind.get(name), took.start
+            lane, start = self.lagging.get(name), took.start
             if lane is None or start < lane.position:
                 yield start, ViolationKind.OVERLAP, None, f"type {name} is taken again from {start}"
             elif start > lane.position:
@@ -103,14 +103,14 @@ class Track:
         self.totals += totals
         _join(self.spans, lost.start, end, present(totals, -deleted))
 
-    def _moved(self, name: str, lane: Behind, end: int, count: int) -> Totals:
+    def _moved(self, name: str, lane: Lagging, end: int, count: int) -> Totals:
         """Move a lane to the end of a slice; what was counted and not found when it ends has vanished."""
         if end > lane.counted_from:
             lane.deferred -= count
         lane.position = end
         if end < self.position and (lane.deferred or end < lane.counted_from):
             return Totals()
-        del self.behind[name]
+        del self.lagging[name]
         return Totals(deferred=-lane.deferred, vanished=lane.deferred)
 
 
@@ -226,7 +226,7 @@ class Chain:
     def _backfill(self, name: str) -> None:
         for track in self.tracks.values():
             if track.position > track.origin:
-                track.behind[name] = Behind(track.origin, track.position)
+                track.lagging[name] = Lagging(track.origin, track.position)
                 track.twice_below = track.position
 
     def _tell(self, partition: Partition, number: int | None, fault: Fault) -> None:
@@ -279,8 +279,8 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
         kind = ViolationKind.HOLE if track.position < here.position else ViolationKind.BEYOND_POSITION
         first = min(track.position, here.position)
         yield first, kind, None, f"slices end at {track.position}, the position is {here.position}"
-    for name in sorted(track.behind.keys() | here.lanes.keys()):
-        mine, lane = track.behind.get(name), here.lanes.get(name)
+    for name in sorted(track.lagging.keys() | here.lanes.keys()):
+        mine, lane = track.lagging.get(name), here.lanes.get(name)
         at = None if mine is None else (mine.position, mine.deferred)
         stated = None if lane is None else (lane.position, lane.deferred)
         if at != stated:

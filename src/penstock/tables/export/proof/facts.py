@@ -72,7 +72,7 @@ def read_ledger(
     What an earlier verification proved is not read again, unless days were deleted since or `from_first` asks for it:
     how many rows of a deleted day each slice had, only its entry tells.
 
-    The quarantine is opened first: it follows the ledger, so it can only be behind, and how far behind is known.
+    The quarantine is opened first: it follows the ledger, so it can only lag, and by how much is known.
     """
     environment = Environment()
     quarantine = open_quarantine(job, environment)
@@ -119,7 +119,7 @@ def _told(slices: Check, count: int, proved: Proved | None) -> Check:
 
 
 def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved | None, none: Chain) -> _Reading:
-    """Go through all entries up to `last`, and look whether there are any behind a number that is free.
+    """Go through all entries up to `last`, and look whether there are any after a number that is free.
 
     They are put upon the chain that is proved, or upon `none`.
     """
@@ -140,7 +140,7 @@ def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Prove
             if piece.quarantine and number > appended_up_to(quarantine, table.job.name, life, piece.partition):
                 reading.pending += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
     beyond = sorted(number for number in numbers if number > last)
-    # Entries that came while we looked go on at the next number; others lie behind one that is gone.
+    # Entries that came while we looked go on at the next number; others lie beyond one that is gone.
     if beyond and beyond[0] != last + 1:
         reading.missing.append(last + 1)
     return reading

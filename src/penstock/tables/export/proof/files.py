@@ -199,7 +199,7 @@ def _to_be_removed(storage: Storage, state: LedgerState, seen: Collection[str]) 
 
 
 def _named_later(table: ExportTable, number: int) -> set[str]:
-    """The files that entries behind the checked one have named by now."""
+    """The files that entries after the checked one have named by now."""
     named: set[str] = set()
     for entry in _entries_after(table, number):
         if entry.removes:

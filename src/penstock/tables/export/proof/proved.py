@@ -21,7 +21,7 @@ from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.state import TypeDay
-from penstock.tables.export.proof.chain import Behind, Chain, Track
+from penstock.tables.export.proof.chain import Chain, Lagging, Track
 
 VERSION = 2
 _DIGEST = "sha256"
@@ -106,7 +106,7 @@ def _track_body(partition: Partition, track: Track) -> dict[str, Any]:
         "origin": track.origin,
         "position": track.position,
         "totals": _lean(track.totals),
-        "behind": {name: [each.position, each.counted_from, each.deferred] for name, each in track.behind.items()},
+        "lagging": {name: [each.position, each.counted_from, each.deferred] for name, each in track.lagging.items()},
         "spans": [[each.lo, each.hi, each.read_from, _lean(each.totals), each.rough] for each in track.spans],
         "twice_below": track.twice_below,
     }
@@ -117,7 +117,7 @@ def _track(body: Mapping[str, Any]) -> tuple[Partition, Track]:
         origin=body["origin"],
         position=body["position"],
         totals=Totals(**body["totals"]),
-        behind={name: Behind(*each) for name, each in body["behind"].items()},
+        lagging={name: Lagging(*each) for name, each in body["lagging"].items()},
         spans=[Span(lo, hi, read_from, Totals(**totals), rough) for lo, hi, read_from, totals, rough in body["spans"]],
         twice_below=body["twice_below"],
     )

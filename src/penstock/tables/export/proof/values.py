@@ -63,7 +63,7 @@ def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
             for file in files.files
         ],
         rewriter=ExportRewriter(facts.table, facts.state),
-        # Types may be behind, and records may be dropped by their time: what is missing is a matter of offsets.
+        # Types may lag, and records may be dropped by their time: what is missing is a matter of offsets.
         strict=False,
     )
 

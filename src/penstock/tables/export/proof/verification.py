@@ -115,10 +115,10 @@ def _twice_below(facts: LedgerFacts, partition: Partition) -> int | None:
 
 
 def _lanes_fault(here: RoutedPartition) -> str:
-    """Why what is left to types that are behind is not what was deferred."""
+    """Why what is left to types that lag is not what was deferred."""
     left = sum(lane.deferred for lane in here.lanes.values())
     if left != here.totals.deferred:
-        return f"{here.totals.deferred} records deferred, types that are behind know of {left}"
+        return f"{here.totals.deferred} records deferred, types that lag know of {left}"
     negative = [name for name in TOTAL_NAMES if getattr(here.totals, name) < 0]
     return f"{', '.join(negative)} below zero" if negative else ""
 

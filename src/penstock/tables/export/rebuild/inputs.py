@@ -5,7 +5,7 @@ of each type as the task counted. A type of which a slice has no file at all, al
 was left out of the batch, or its files are lost. If it has no file of a later slice, both are the same: it is read
 again from where its files end. Otherwise catch-ups of the type have to cover what the tasks had of it.
 
-A piece without any file may have held only records that were filtered, quarantined or left to types that are behind, or
+A piece without any file may have held only records that were filtered, quarantined or left to types that lag, or
 its files may be lost: that is an ambiguity. The slices of a partition have to touch, from the first to the last;
 offsets between them that left no file are an ambiguity for the same reason.
 """
@@ -76,7 +76,7 @@ class TypeProof:
     """What the files prove of a type in a partition."""
 
     position: int
-    """Where the last slice ends in which it has rows: it may have been behind from there on."""
+    """Where the last slice ends in which it has rows: it may have lagged from there on."""
     main: tuple[FileRecord, ...] = ()
     caught_up: tuple[FileRecord, ...] = ()
 
@@ -200,7 +200,7 @@ def _not_whole(
                 )
                 yield Ambiguity(reason, name, piece, _shown(mine))
     spans = list(_joined(pieces))
-    # The first piece begins behind the slice where the log had lost the offsets before it.
+    # The first piece begins after the start of the slice where the log had lost the offsets before it.
     touching = len(spans) == 1 and place[0] <= spans[0][0] and spans[0][1] == place[1]
     if {each.pieces for each in files} != {len(pieces)} or not touching:
         yield Ambiguity("a part of the slice left no file", name, place, _shown(files))

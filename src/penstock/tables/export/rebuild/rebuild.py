@@ -3,7 +3,7 @@
 What files cannot tell is settled so that nothing is lost and no row doubled:
 
 - Records that left no row were filtered or never there: they all count as holes; those in quarantine as bad.
-- A type may have been behind when the ledger was lost. It is taken to be where its last slice with rows ends; from
+- A type may have lagged when the ledger was lost. It is taken to be where its last slice with rows ends; from
   there on the log is read again for it alone, which finds what it had left and can double nothing, since none of its
   files is beyond. What the log no longer holds of that is named as a warning. A type that began `now` and left no file
   in a partition began there at an offset that nobody knows: it counts as up to date, with a warning.
@@ -361,7 +361,7 @@ def _warnings(
             if lane.position < held.first:
                 yield (
                     f"{proof.partition}: the log no longer has offsets {lane.position} to {held.first - 1}; "
-                    f"if type {name} was behind there, its records are lost"
+                    f"if type {name} lagged there, its records are lost"
                 )
         for name in sorted(state.types):
             if _began_unseen(table, proof, name):

@@ -3,7 +3,7 @@
 They are pure functions of what the ledger and the log say.
 
 The latest committed offset of a type is its position, the latest committable one is the position of its partition:
-everything below that was read, and is either written or known to be left behind.
+everything below that was read, and is either written or known to be left.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def measured_rules(
         discrepancy_records=_named(found.discrepancy_records),
         position=_named({each: state.of(each).position for each in ends}),
         global_position=_named({each: state.global_position(each) for each in ends}),
-        behind_records={name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
+        type_lag_records={name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
         watermark={name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None},
         alerts={
             rule.value: [each.text for each in broken if each.rule is rule]

@@ -31,7 +31,7 @@ class DayState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A partition whose watermark has not reached what a day needs; `cause` is set where the type is behind in it."""
+    """A partition whose watermark has not reached what a day needs; `cause` is set where the type lags in it."""
 
     partition: Partition
     watermark_ms: int | None
@@ -40,7 +40,7 @@ class Holder:
     @property
     def text(self) -> str:
         at = "has no event time yet" if self.watermark_ms is None else f"is at {instant(self.watermark_ms)}"
-        return f"{self.partition} {at}" + (f" (the type is behind there: {self.cause})" if self.cause else "")
+        return f"{self.partition} {at}" + (f" (the type lags there: {self.cause})" if self.cause else "")
 
 
 @dataclass(frozen=True, slots=True)

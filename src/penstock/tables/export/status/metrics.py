@@ -41,8 +41,8 @@ ALERT = Metric(
     "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
     ("job", "rule"),
 )  # fmt: skip
-TYPE_BEHIND_RECORDS = Metric(
-    "penstock_type_behind_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
+TYPE_LAG_RECORDS = Metric(
+    "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
     ("job", "type"),
 )  # fmt: skip
 TYPE_WATERMARK = Metric(
@@ -67,7 +67,7 @@ DAY_MARKER_FAILURES = Metric(
 
 METRICS = (
     POSITION, GLOBAL_POSITION, LAG_RECORDS, DISCREPANCY_RECORDS, FAILED_WRITES_PERCENT, FAILED_WRITES_ALL_PERCENT,
-    ALERT, TYPE_BEHIND_RECORDS, TYPE_WATERMARK, TYPE_FAILING, TYPE_FAILURES, DAYS_COMPLETED, DAYS_REOPENED,
+    ALERT, TYPE_LAG_RECORDS, TYPE_WATERMARK, TYPE_FAILING, TYPE_FAILURES, DAYS_COMPLETED, DAYS_REOPENED,
     DAY_MARKER_FAILURES,
 )  # fmt: skip
 
@@ -108,7 +108,7 @@ class ExportMeter:
         yield PutAll(POSITION, rules.position)
         yield PutAll(GLOBAL_POSITION, rules.global_position)
         yield PutAll(FAILED_WRITES_PERCENT, rules.failed_writes_percent_by_type)
-        yield PutAll(TYPE_BEHIND_RECORDS, rules.behind_records)
+        yield PutAll(TYPE_LAG_RECORDS, rules.type_lag_records)
         if rules.failed_writes_percent is not None:
             yield Put(FAILED_WRITES_ALL_PERCENT, rules.failed_writes_percent)
         for rule, texts in rules.alerts.items():

@@ -1,4 +1,4 @@
-"""How the types of an export stand: what is written of each, where it is behind, and its days. Pure."""
+"""How the types of an export stand: what is written of each, where it lags, and its days. Pure."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from penstock.tables.export.status.day_answers import instant, last_complete_day
 
 LANES_SHOWN = 20
 DAYS_SHOWN = 3
-HEADINGS = ("type", "rows", "files", "MiB", "behind", "failed", "watermark", "complete to", "open", "reopened")
+HEADINGS = ("type", "rows", "files", "MiB", "lag", "failed", "watermark", "complete to", "open", "reopened")
 
 
 class TypeAlert(StrEnum):
-    TYPE_BEHIND = "type behind"
+    TYPE_LAGGING = "type lagging"
 
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """A type that is behind in a partition."""
+    """A type that lags in a partition."""
 
     partition: Partition
     position: int
@@ -50,14 +50,14 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class TypeStatus:
-    """One type: what is written of it, where it is behind, and how its days stand."""
+    """One type: what is written of it, where it lags, and how its days stand."""
 
     name: str
     rows: int
     files: int
     size_bytes: int
     gap_records: int
-    """Of the partition where it is furthest behind."""
+    """Of the partition where it is furthest back."""
     lanes: tuple[LaneStatus, ...]
     pending_renames: int
     writes: int
@@ -79,7 +79,7 @@ class TypeStatus:
             "files": self.files,
             "size_bytes": self.size_bytes,
             "gap_records": self.gap_records,
-            "behind": [each.as_json() for each in self.lanes],
+            "lagging": [each.as_json() for each in self.lanes],
             "pending_renames": self.pending_renames,
             "writes": self.writes,
             "failed_writes_percent": self.failed_writes_percent,
@@ -122,10 +122,10 @@ def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
             deferred = sum(lane.deferred for lane in failing)
             since = min(lane.since for lane in failing)
             text = f"type {each.name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
-            yield Alert(TypeAlert.TYPE_BEHIND, text)
+            yield Alert(TypeAlert.TYPE_LAGGING, text)
         if each.pending_renames:
             text = f"type {each.name}: {each.pending_renames} files cannot be moved to their place"
-            yield Alert(TypeAlert.TYPE_BEHIND, text)
+            yield Alert(TypeAlert.TYPE_LAGGING, text)
 
 
 def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
@@ -135,7 +135,7 @@ def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
 
 def types_section(types: Sequence[TypeStatus]) -> Section:
     lanes = [
-        f"behind: {each.name} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
+        f"lagging: {each.name} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
         f" ({lane.cause.value}, since {lane.since:%Y-%m-%d %H:%M:%SZ})"
         for each in types
         for lane in each.lanes

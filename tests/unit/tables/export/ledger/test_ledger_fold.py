@@ -69,7 +69,7 @@ def test_happy_timeline_of_the_seed() -> None:
 
 
 def test_happy_timeline_when_every_read_is_landed_at_once() -> None:
-    """Also if B and C are read, and left behind, slice by slice: the offset never passes an event that waits."""
+    """Also if B and C are read, and left, slice by slice: the offset never passes an event that waits."""
     table = opened()
     events = [
         *run_of("A", 0, 10),
@@ -343,9 +343,9 @@ ONE_ROW = WrittenRecord(rows=1, files=1, size_bytes=1)
 MISFITS = {
     "a hole": SliceRecord(EVENTS, 11, 20, 1, NOTHING),
     "an overlap": SliceRecord(EVENTS, 9, 20, 1, NOTHING),
-    "a type that is behind": SliceRecord(EVENTS, 10, 20, 1, NOTHING, written={"A": ONE_ROW}),
+    "a type that lags": SliceRecord(EVENTS, 10, 20, 1, NOTHING, written={"A": ONE_ROW}),
     "not from where the type is": SliceRecord(EVENTS, 4, 10, 1, NOTHING, taken={"A": TakenRecord(4, 1)}),
-    "a type that is not behind": SliceRecord(EVENTS, 2, 10, 1, NOTHING, taken={"B": TakenRecord(2, 1)}),
+    "a type that does not lag": SliceRecord(EVENTS, 2, 10, 1, NOTHING, taken={"B": TakenRecord(2, 1)}),
     "ends before it begins": SliceRecord(EVENTS, 0, 2, 1, NOTHING, taken={"A": TakenRecord(3, 0)}),
 }
 

@@ -75,10 +75,10 @@ class Story:
     def reader(self) -> Reader:
         return Reader([Event(at, kind) for at, kind in enumerate(self.log) if kind is not None], self.types)
 
-    def read_on(self, offsets: int, behind: dict[str, Cause], gap: int, watermark_ms: int | None) -> None:
+    def read_on(self, offsets: int, lagging: dict[str, Cause], gap: int, watermark_ms: int | None) -> None:
         start, end = self.position, min(LOG_ENDS, self.position + offsets)
         gap = min(gap, end - start)
-        left = {name: cause for name, cause in behind.items() if name in self.types}
+        left = {name: cause for name, cause in lagging.items() if name in self.types}
         left |= {name: lane.cause for name, lane in self.here.lanes.items()}
         self.land(self.reader().main(start, end, left, gap, watermark_ms))
         self.gap += gap
@@ -133,10 +133,10 @@ class Story:
         assert totals.vanished == self.vanished
         for name in self.types:
             waits = [at for kind, at in self.waiting if kind == name and at >= self.first]
-            behind = self.state.position_of(EVENTS, name)
-            assert behind is not None
-            assert behind <= min(waits, default=self.position)
-            assert (name in lanes) or behind == self.position
+            lagging = self.state.position_of(EVENTS, name)
+            assert lagging is not None
+            assert lagging <= min(waits, default=self.position)
+            assert (name in lanes) or lagging == self.position
         found = [self.state.position_of(EVENTS, name) for name in self.types]
         assert self.state.global_position(EVENTS) == min(each for each in found if each is not None)
 

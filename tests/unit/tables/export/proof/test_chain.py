@@ -42,7 +42,7 @@ def wrote(rows: int) -> dict[str, WrittenRecord]:
 
 
 def main(start: int, end: int, left: int = 0) -> SliceRecord:
-    """All offsets written as orders but the last ones, which are clicks and left behind."""
+    """All offsets written as orders but the last ones, which are clicks and left."""
     count = end - start
     deferred = {"click": DeferredRecord(left, end - left, left, Cause.ROTATION)} if left else {}
     totals = Totals(read=count, written=count - left, deferred=left)
@@ -178,12 +178,12 @@ class ChainedStory(Story):
         Story.add(self, **contents)
         self.chain.add(Entry(self.state.number, EntryKind.BATCH, "g", "b", 1.0, **contents))  # type: ignore[arg-type]
 
-    def read_on(self, offsets: int, behind: dict[str, Cause], gap: int, watermark_ms: int | None) -> None:
+    def read_on(self, offsets: int, lagging: dict[str, Cause], gap: int, watermark_ms: int | None) -> None:
         first = min(self.position + gap, LOG_ENDS)
         last = min(LOG_ENDS, self.position + offsets)
         known = self.types
         self.quarantined += [at for at in range(first, last) if self.log[at] not in (*known, None)]
-        Story.read_on(self, offsets, behind, gap, watermark_ms)
+        Story.read_on(self, offsets, lagging, gap, watermark_ms)
 
     def hold(self) -> None:
         Story.hold(self)

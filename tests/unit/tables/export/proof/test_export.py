@@ -254,15 +254,15 @@ def test_a_compaction_meanwhile_is_told_so_that_the_proof_begins_anew(root: Expo
     assert failed(checked(root.job)) == []
 
 
-# types that are behind
+# types that lag
 
 
 def test_what_is_left_to_a_type_that_is_behind_is_counted_until_it_has_caught_up(root: ExportRoot) -> None:
     root.write(ZERO, 34, 40, {("order", TUESDAY): [34, 35, 36]}, left={"click": [37, 38, 39]})
     root.write(ZERO, 40, 50, {("order", TUESDAY): range(45, 50)}, left={"click": range(40, 45)})
-    behind = checked(root.job)
-    assert failed(behind) == []
-    assert behind["offsets"].facts == {"offsets": ROWS + 8}
+    lagging = checked(root.job)
+    assert failed(lagging) == []
+    assert lagging["offsets"].facts == {"offsets": ROWS + 8}
     root.catch_up(ZERO, {"click": 37}, 42, {("click", TUESDAY): [37, 38, 39, 40, 41]})
     assert failed(checked(root.job)) == []
     root.catch_up(ZERO, {"click": 42}, 50, {("click", TUESDAY): [42, 43, 44]})

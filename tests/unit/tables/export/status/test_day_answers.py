@@ -27,7 +27,7 @@ def ledger(
     opened: tuple[str, ...] = (),
     reopened: dict[str, str] | None = None,
 ) -> LedgerState:
-    """Two partitions at their watermarks; `lane` is where type fs is behind in partition 1."""
+    """Two partitions at their watermarks; `lane` is where type fs lags in partition 1."""
     return LedgerState(
         number=1,
         partitions={
@@ -68,10 +68,10 @@ def test_a_day_without_rows_that_may_still_come_is_not_yet_complete() -> None:
 
 
 def test_a_type_that_is_behind_holds_only_its_own_day_back() -> None:
-    behind = Lane(4, Cause.FAILING, 4, 6, watermark_ms=at("2026-03-01T22:00:00"))
-    state = ledger("2026-03-02T05:00:00", "2026-03-02T05:00:00", behind, opened=(DAY,))
+    lagging = Lane(4, Cause.FAILING, 4, 6, watermark_ms=at("2026-03-01T22:00:00"))
+    state = ledger("2026-03-02T05:00:00", "2026-03-02T05:00:00", lagging, opened=(DAY,))
     assert asked(state).holders == (Holder(ONE, at("2026-03-01T22:00:00"), Cause.FAILING),)
-    assert "(the type is behind there: failing)" in asked(state).reason
+    assert "(the type lags there: failing)" in asked(state).reason
     assert asked(state, "gc").complete
 
 

@@ -178,7 +178,7 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
         "discrepancy_records": {"events/0": 60},
         "position": {"events/0": 100},
         "global_position": {"events/0": 40},
-        "behind_records": {"a": 60, "b": 0, "c": 0},
+        "type_lag_records": {"a": 60, "b": 0, "c": 0},
         "watermark": {},
         "alerts": {
             "lag": ["events/0: 30 records up to the end of the log, the limit is 30"],
