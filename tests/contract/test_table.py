@@ -70,7 +70,7 @@ def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
         assert (here.origin, here.position, here.totals.written, here.totals.conserved) == (0, 12, 12, True)
         assert table.shown_position(each) == 12
     assert not table.lags([ZERO, ONE])
-    assert subject.log.positions_shown == {ZERO: 12, ONE: 12}
+    assert subject.log.view(subject.job.log).shown([ZERO, ONE]) == {ZERO: 12, ONE: 12}
 
 
 def test_a_partition_is_started_once(subject: Subject) -> None:
