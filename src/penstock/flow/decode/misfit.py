@@ -64,7 +64,7 @@ def shown(value: Any) -> str:
 
 
 def quoted(value: Any) -> str:
-    """A text or number as JSON writes it, if it is short."""
+    """A text or number as JSON writes it, clipped."""
     return clipped(_QUOTE(value), _SHOWN_CHARACTERS_MAX)
 
 

@@ -23,7 +23,7 @@ def position_key(job: str, partition: Partition) -> str:
 
 
 def field_key(job: str, partition: Partition, field: str) -> str:
-    """What else is known of a partition, all of it by the commit that set the position.
+    """The name of a further number that is kept beside the position of a partition.
 
     A total by its name; `token`; `origin`, where the totals count from (RULES P1); `quarantine`, the end of the last
     slice that listed quarantine files (RULES Q1); `epoch` and `epoch_end`, the leader epoch of the last record that was
