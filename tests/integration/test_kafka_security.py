@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -93,9 +94,12 @@ def allow(admin: AdminClient, user: str, kind: ResourceType, name: str, operatio
         future.result(SECONDS_MAX)
 
 
+SILENCE_SECONDS = 8.0
+
+
 def read(spec: KafkaLogSpec, partition: Partition) -> list[bytes]:
     """The values of the three records, as a task reads them."""
-    reader = PieceReader.of(spec, [Slice(partition, 0, 3, 0)], 1, 1024)
+    reader = replace(PieceReader.of(spec, [Slice(partition, 0, 3, 0)], 1, 1024), silence_seconds_max=SILENCE_SECONDS)
     return [value for batch in reader([pa.record_batch({"id": [0]})]) for value in batch.column("value").to_pylist()]
 
 

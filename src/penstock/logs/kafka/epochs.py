@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, QuietLog, logger
-from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import EpochMark, LostTail, Partition
@@ -87,7 +87,7 @@ def _is_answer(event: Message, bootstrap: str) -> bool:
     error = event.error()
     if error is None or error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
         return True
-    if not error.retriable() or error.fatal():
+    if error.code() != UNUSED_GROUP_DENIED and (not error.retriable() or error.fatal()):
         raise error_of(fault_of(error), bootstrap, f"topic {event.topic()}")
     return False
 

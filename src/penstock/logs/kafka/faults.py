@@ -16,6 +16,9 @@ _GRANTS = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant Describe on the cluster",
 }
 
+UNUSED_GROUP_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED
+"""What a client hears that may not use its group. Readers join none: only showing positions needs it (RULES P5)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:

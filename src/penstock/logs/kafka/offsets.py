@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Kafka
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.log import Offsets, Partition, Told
 
@@ -20,7 +20,7 @@ SILENCE_SECONDS_MAX = 30.0
 MESSAGES_PER_CALL = 20_000
 QUEUED_KIB_MAX = 32 * 1024
 _CALL_SECONDS = 0.5
-_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE)
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, UNUSED_GROUP_DENIED)
 
 logger = logging.getLogger("penstock.kafka")
 

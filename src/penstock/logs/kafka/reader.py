@@ -25,7 +25,7 @@ from penstock.errors import TransientError
 from penstock.job.kafka_types import HEADERS_TYPE, RECORD_SCHEMA
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import gathered, mark_batch
-from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError
@@ -160,6 +160,8 @@ class _Cursor:
         self._silence_seconds_max = reader.silence_seconds_max
         self._position = piece.start
         self._last: Message | None = None
+        self._denied: KafkaError | None = None
+        """Only if nothing comes is the group's refusal told: it then says most."""
 
     @property
     def mark(self) -> EpochMark | None:
@@ -193,6 +195,8 @@ class _Cursor:
         if arrived:
             self._progress.at = time.monotonic()
         elif time.monotonic() - self._progress.at > self._silence_seconds_max:
+            if self._denied is not None:
+                raise error_of(fault_of(self._denied), self._bootstrap, f"topic {self._piece.topic}")
             raise TransientError(
                 f"Kafka sent nothing of {self._piece.topic}/{self._piece.partition} for too long",
                 detail=f"{self._silence_seconds_max:g} s at offset {self._position}, the end is {self._piece.end}",
@@ -219,7 +223,9 @@ class _Cursor:
         if error is None:
             return
         code = error.code()
-        if code == KafkaError._PARTITION_EOF:
+        if code == UNUSED_GROUP_DENIED:
+            self._denied = error
+        elif code == KafkaError._PARTITION_EOF:
             self._position = max(self._position, _offset(event))
         elif code in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
             raise SliceShrankError(
