@@ -93,7 +93,7 @@ class Export:
     # chores
 
     def chores(self, view: View) -> Sequence[Chore]:
-        """What types wait for, then what idle partitions and closed days have to tell."""
+        """What idle partitions and closed days have to tell, which is soon done, then what types wait for."""
         self.telling.look(view, self.waiting.expiring(self.files.ledger.known, _held(view), view.now))
         state = self.files.state()
         waiting = [each for each in view.tokens if state.of(each).lanes]
@@ -101,14 +101,11 @@ class Export:
             self._look_at_failing(state, waiting, view)
             self.waiting.tell_gaps(state, {each: view.bounds[each] for each in waiting})
         batch = next_catch_up(self.job, state, view, self.failing.resting(view.now))
-        if batch is not None:
-            names = sorted({name for takes in batch.takes.values() for name in takes})
-            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
-            return [CatchUp(batch)]
-        if view.idle:
+        if batch is None and view.idle:
             state = self._finished(view)
         idle = self._idle.marks(state, view)
-        return [IdleMarks(idle)] if self._says_more(state, idle) else []
+        marks = [IdleMarks(idle)] if self._says_more(state, idle) else []
+        return [*marks, *([] if batch is None else [CatchUp(batch)])]
 
     def perform(self, chore: IdleMarks) -> None:
         """Let the watermark of idle partitions follow the clock, in an entry without rows."""
@@ -159,6 +156,8 @@ class Export:
     def roles(self, batch: Batch) -> dict[Partition, Roles]:
         """Who takes part in each slice of a batch."""
         if isinstance(batch, CatchUpBatch):
+            names = sorted({name for takes in batch.takes.values() for name in takes})
+            self.environment.listener.event(CatchUpPlanned(types=names, offsets=batch.offsets))
             return {
                 each.partition: Roles(takes := batch.takes[each.partition], {}, self._ahead(each.partition, takes))
                 for each in batch.slices
