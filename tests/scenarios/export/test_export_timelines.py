@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.round import BatchLanded, Waiting
+from penstock.engine.round import RECORD_BYTES_ASSUMED, BatchLanded, Waiting
 from penstock.tables.export.ledger.state import Cause
+from penstock.tables.kind import View
 from tests.export_story import Story, after, owner
 from tests.exports import ExportPipe, type_of
 from tests.kafka import Produce, Topics
@@ -289,3 +290,16 @@ def test_sparse_events_an_old_position_is_no_proof_that_nothing_came_since(story
     story.run_to_end()
     assert [story.position_of(name) for name in "ABC"] == [9, 9, 9]
     assert story.written() == list(range(9))
+
+
+def test_a_long_catch_up_does_not_keep_idle_partitions_from_closing_their_days(story: Story) -> None:
+    story.export.describe(story.topic, types=[type_of("A"), type_of("B", rotation="{every: 365d}")])
+    with story.export.opened(clock=story.clock) as pipeline:
+        story.read(pipeline, "AB")
+        bounds = pipeline.log.bounds([story.partition])
+        due = []
+        for _ in range(2):
+            view = View({story.partition: 1}, bounds, story.clock.now(), RECORD_BYTES_ASSUMED, flush_now=True)
+            due.append([chore.name for chore in pipeline.table.chores(view)])
+            story.clock.seconds += 30 * 86_400
+    assert due == [["catch-up"], ["idle marks", "catch-up"]]
