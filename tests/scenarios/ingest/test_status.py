@@ -15,7 +15,7 @@ from rich.console import Console
 
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
-from penstock.job.spec import JobSpec, Secret
+from penstock.job.spec import JobSpec, Secret, kafka_of
 from penstock.logs.registry import open_log
 from penstock.watch.status import AlertKind, JobStatus, status
 from tests.kafka import Produce, Topics
@@ -98,7 +98,7 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\n"
         f"table:\n  delta: {{path: {job.table.path}}}\n"
     )

@@ -1,4 +1,4 @@
-"""A client of a WAL server. Appends carry a key, so that one whose answer was lost is repeated without a second copy."""
+"""A client of a WAL server. Appends carry a key: one whose answer was lost is repeated without a second copy."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from penstock.logs.wal.server.answers import FRAMES_TYPE, JSON_TYPE
 from penstock.logs.wal.server.bodies import RECORDS_TYPE, BadBodyError, encode_records
 from penstock.logs.wal.store.frames import FrameHeader, WalRecord, frames_of
 from penstock.logs.wal.store.partition import Appended
+from penstock.logs.wal.store.positions import Place, Way
 
 TRIES_MAX = 8
 CALL_SECONDS_MAX = 60.0
@@ -193,19 +194,19 @@ class WalClient:
 
     # jobs
 
-    def positions(self, job: str) -> dict[tuple[str, str, int], int]:
+    def positions(self, job: str) -> dict[Place, int]:
         """The positions of a job by topic, topic id and partition."""
         answer = _decoded(self._call("GET", ["jobs", job, "positions"]), _PositionsView)
         return {(topic, topic_id, number): offset for topic, topic_id, number, offset in answer.positions}
 
     def report(
-        self, job: str, owner: str, positions: Mapping[tuple[str, str, int], int], only_new: bool = False
-    ) -> tuple[dict[tuple[str, str, int], int], dict[tuple[str, str, int], str]]:
-        """Report committed positions, or register with them; which moved, and why others did not."""
+        self, job: str, owner: str, positions: Mapping[Place, int], way: Way = "advance"
+    ) -> tuple[dict[Place, int], dict[Place, str]]:
+        """Report positions (`store.positions.Way`): which moved, and why others did not."""
         topics: dict[str, dict[str, Any]] = {}
         for (topic, topic_id, number), offset in positions.items():
             topics.setdefault(topic, {"id": topic_id, "offsets": {}})["offsets"][number] = offset
-        body = msgspec.json.encode({"owner": owner, "only_new": only_new, "topics": topics})
+        body = msgspec.json.encode({"owner": owner, "way": way, "topics": topics})
         answer = _decoded(self._call("PUT", ["jobs", job, "positions"], body=body), _ReportView)
         return {(a, b, c): offset for a, b, c, offset in answer.moved}, {(a, b, c): d for a, b, c, d in answer.refused}
 

@@ -16,7 +16,7 @@ from penstock.logs.log import SliceShrankError
 from penstock.logs.wal.errors import UnknownTopicError, WalFullError, WalRefusedError
 from penstock.logs.wal.server.bodies import BadBodyError, read_body
 from penstock.logs.wal.store.frames import WalRecord, frames_of
-from penstock.logs.wal.store.positions import Reported
+from penstock.logs.wal.store.positions import Reported, Way
 from penstock.logs.wal.store.store import WalStore, WalTopic
 
 FRAMES_TYPE = "application/x-penstock-frames"
@@ -73,8 +73,7 @@ class PositionsReport(msgspec.Struct, forbid_unknown_fields=True):
 
     topics: dict[str, _TopicReport]
     owner: str = ""
-    only_new: bool = False
-    """Register: positions that are known stay as they are."""
+    way: Way = "advance"
 
 
 class Answers:
@@ -197,7 +196,7 @@ class Answers:
         except msgspec.DecodeError as error:
             raise BadBodyError("the body holds no positions", detail=str(error)) from None
         positions = {topic: (each.id, each.offsets) for topic, each in report.topics.items()}
-        return _json(_reported(self._store.report(job, report.owner, positions, report.only_new)))
+        return _json(_reported(self._store.report(job, report.owner, positions, report.way)))
 
 
 def _json(content: object) -> Answer:

@@ -25,6 +25,9 @@ TRIM_SECONDS = 10.0
 """How often segments are looked for whose retention is over."""
 STOP_SECONDS_MAX = 10.0
 """How long a stop waits for requests that are being answered."""
+DISCARDED_BYTES_MAX = 64 * 1024 * 1024
+"""Of a body that was refused."""
+CHUNK_BYTES = 64 * 1024
 STEP = "wal_answering"
 """Everything is durable, and the client does not know it yet."""
 
@@ -126,15 +129,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections.busy(self.connection)
         refusal = self._refusal()
         if refusal is not None:
-            # The body is not read, so nothing more can be read from this connection.
             self.close_connection = True
             self._send(refusal)
+            self._discard()
             return
         size = int(self.headers.get("Content-Length", "0"))
         held = size + (self.server.store.limits.response_bytes_max if self.command == "GET" else 0)
         if not self.server.connections.take(held):
             self.close_connection = True
             self._send(self.server.answers.failure(WalFullError("too many bytes are on their way", hint=_LATER)))
+            self._discard()
             return
         try:
             self._send(self._answer(size))
@@ -167,6 +171,12 @@ class _Handler(BaseHTTPRequestHandler):
         if int(text) > limits.body_bytes_max:
             return _with_status(413, failure(BadBodyError(f"a body has at most {limits.body_bytes_max} bytes")))
         return None
+
+    def _discard(self) -> None:
+        """Read what is still coming, up to a bound: a connection closed before that would take the answer with it."""
+        left = DISCARDED_BYTES_MAX
+        while left > 0 and (read := len(self.rfile.read1(min(left, CHUNK_BYTES)))):
+            left -= read
 
     def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)

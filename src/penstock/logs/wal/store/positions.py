@@ -11,6 +11,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -20,6 +21,8 @@ from penstock.logs.wal.store.files import sync_folder, write_whole
 VERSION = 1
 _SUFFIX = ".json"
 
+Way: TypeAlias = Literal["advance", "register", "reset"]
+"""Advance: what was committed, never back. Register: only where nothing is known. Reset: where a job begins anew."""
 Place = tuple[str, str, int]
 """Topic, topic id and number of a partition."""
 
@@ -79,17 +82,17 @@ class JobPositions:
             known = job.positions.items() if job is not None else ()
             return {(*topic, number): offset for topic, offsets in known for number, offset in offsets.items()}
 
-    def report(self, name: str, owner: str, positions: Mapping[Place, int], only_new: bool = False) -> Reported:
-        """Note positions, durably; they never move back. `only_new` registers: known ones stay as they are."""
+    def report(self, name: str, owner: str, positions: Mapping[Place, int], way: Way = "advance") -> Reported:
+        """Note positions, durably."""
         with self._lock:
             job = self._known(name, owner)
             moved: dict[Place, int] = {}
             refused: dict[Place, str] = {}
             for place, offset in positions.items():
                 before = job.positions.get(place[:2], {}).get(place[2])
-                if before is None or (offset > before and not only_new):
+                if before is None or way == "reset" or (way == "advance" and offset > before):
                     moved[place] = offset
-                elif offset < before and not only_new:
+                elif way == "advance" and offset < before:
                     refused[place] = f"already at {before}"
             for (topic, topic_id, number), offset in moved.items():
                 job.positions.setdefault((topic, topic_id), {})[number] = offset

@@ -25,7 +25,7 @@ from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.store.files import sync_folder, write_whole
 from penstock.logs.wal.store.frames import CLIENT_KEY_BYTES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_MAX, WalRecord
 from penstock.logs.wal.store.partition import Appended, Fatal, Surroundings, WalPartition
-from penstock.logs.wal.store.positions import JobPositions, Place, Reported
+from penstock.logs.wal.store.positions import JobPositions, Place, Reported, Way
 
 VERSION = 1
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
@@ -196,7 +196,7 @@ class WalStore:
     # jobs
 
     def report(
-        self, job: str, owner: str, positions: Mapping[str, tuple[str, Mapping[int, int]]], only_new: bool = False
+        self, job: str, owner: str, positions: Mapping[str, tuple[str, Mapping[int, int]]], way: Way = "advance"
     ) -> Reported:
         """Note committed positions, given as {topic: (topic id, {partition: offset})}, and trim below them."""
         refuse_name(job, "job")
@@ -207,7 +207,7 @@ class WalStore:
         }
         for place, offset in places.items():
             self._refuse_position(place, offset)
-        reported = self.jobs.report(job, owner, places, only_new)
+        reported = self.jobs.report(job, owner, places, way)
         for topic in {place[0] for place in reported.moved}:
             self._release(self.topic(topic))
         return reported
