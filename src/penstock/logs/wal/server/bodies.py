@@ -20,6 +20,7 @@ from penstock.logs.wal.store.frames import WalRecord, decode_records, encode_bod
 RECORDS_TYPE = "application/x-penstock-records"
 """Records as a frame has them (`store.frames`), with their number in four bytes before them: what the client sends."""
 _COUNT_BYTES = 4
+_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 CSV_FIELD_CHARACTERS_MAX = 1024 * 1024
 
 csv.field_size_limit(CSV_FIELD_CHARACTERS_MAX)
@@ -59,7 +60,7 @@ def _of_json(body: bytes) -> Iterator[WalRecord]:
                 yield WalRecord(_checked(bytes(each)))
         else:
             yield WalRecord(_checked(body.strip()))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except _NOT_JSON as error:
         raise BadBodyError("the body is no JSON", detail=str(error)) from None
 
 
@@ -75,7 +76,7 @@ def _of_json_lines(body: bytes) -> Iterator[WalRecord]:
         if text:
             try:
                 yield WalRecord(_checked(text))
-            except (msgspec.DecodeError, RecursionError) as error:
+            except _NOT_JSON as error:
                 raise BadBodyError(f"line {number} of the body is no JSON", detail=str(error)) from None
 
 
@@ -146,7 +147,7 @@ def _key(record: WalRecord, field: str, index: int) -> bytes | None:
     """A field of a JSON object as a key: a text as it is, anything else as JSON; null and an absent field are none."""
     try:
         found: Any = msgspec.json.decode(record.value or b"null")
-    except (msgspec.DecodeError, RecursionError):
+    except _NOT_JSON:
         found = None
     if not isinstance(found, dict):
         raise BadBodyError(f"record {index} is no JSON object, so it has no field {field}")
