@@ -221,3 +221,23 @@ def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
         world.wait_for(20)
         world.finish()
     world.assert_every_acknowledged_record_once()
+
+
+def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afterwards(tmp_path: Path) -> None:
+    arguments = ["wal", "serve", "--folder", str(tmp_path), "--listen", "127.0.0.1:0"]
+    served = subprocess.Popen([sys.executable, "-m", "penstock.cli", *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert served.stdout is not None
+        with WalClient(served.stdout.readline().split()[-1]) as client:
+            client.create_topic(TOPIC)
+            client.append(TOPIC, [b"a"], client_key="one")
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(SECONDS_MAX) == 0, "a connection that stays open holds nothing up"
+    finally:
+        served.kill()
+        served.communicate()
+    with server(tmp_path, 0) as process:
+        assert process.stdout is not None
+        with WalClient(process.stdout.readline().strip()) as client:
+            [answer] = client.append(TOPIC, [b"a"], client_key="one")
+            assert (answer.start, answer.repeated) == (0, True)

@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar
 
@@ -97,17 +98,17 @@ def append(
     ] = "",
     json: Json = False,
 ) -> None:
-    """Append a file: json has a value per line, csv names its columns first, lines are taken as they are."""
+    """Append a file: json has a value per line or one array, csv names its columns first, lines stay as they are."""
     if format not in FORMATS:
         raise UserError(f"there is no format {format}", hint=f"known: {', '.join(FORMATS)}")
     run = key or uuid.uuid4().hex
     records = 0
     with WalClient(url) as client, _opened(file) as source:
-        for number, body in enumerate(_bodies(source, format)):
+        for number, (body, kind) in enumerate(_bodies(source, format)):
             answers = client.append_body(
                 topic,
                 body,
-                FORMATS[format],
+                kind,
                 partition=partition,
                 key_field=key_field,
                 client_key=f"{run}:{number}",
@@ -180,24 +181,31 @@ def _opened(file: str) -> BinaryIO:
         raise UserError(f"{file} cannot be read", detail=str(error)) from None
 
 
-def _bodies(source: BinaryIO, format_: str) -> Iterator[bytes]:
-    """The file in bodies; Arrow as a whole, text by lines, of CSV each with the names of the columns before it."""
+def _bodies(source: BinaryIO, format_: str) -> Iterator[tuple[bytes, str]]:
+    """The file in bodies with their content types: by lines, of CSV each with the names of the columns before it.
+
+    An Arrow stream and a JSON array are one body, and so is a CSV file with quotes in its names: they may hold breaks.
+    """
+    kind = FORMATS[format_]
     if format_ == "arrow":
-        yield source.read()
+        yield source.read(), kind
         return
-    names = source.readline() if format_ == "csv" else b""
-    if format_ == "csv" and b'"' in names:
-        # A quoted name may hold a line break: leave it to one reader.
-        yield names + source.read()
-        return
-    while lines := list(_lines(source, quoted=format_ == "csv")):
-        yield names + b"".join(lines)
+    first = source.readline()
+    if format_ == "json" and first.lstrip().startswith(b"["):
+        yield first + source.read(), "application/json"
+    elif format_ == "csv" and b'"' in first:
+        yield first + source.read(), kind
+    else:
+        names = first if format_ == "csv" else b""
+        lines = iter(source) if names else chain([first], source)
+        while body := list(_body_lines(lines, quoted=format_ == "csv")):
+            yield names + b"".join(body), kind
 
 
-def _lines(source: BinaryIO, quoted: bool) -> Iterator[bytes]:
+def _body_lines(lines: Iterator[bytes], quoted: bool) -> Iterator[bytes]:
     """The lines of one body; a CSV value in quotes may go over several, and is not torn apart."""
     size, open_quote = 0, False
-    for number, line in enumerate(source):
+    for number, line in enumerate(lines):
         yield line
         size += len(line)
         open_quote ^= quoted and line.count(b'"') % 2 == 1

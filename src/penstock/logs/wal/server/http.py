@@ -19,10 +19,11 @@ from penstock.logs.wal.server.answers import Answer, Answers, Request
 from penstock.logs.wal.server.bodies import BadBodyError
 from penstock.logs.wal.server.connections import Connections
 from penstock.logs.wal.server.metrics import WalMetrics
-from penstock.logs.wal.store.store import WalStore
+from penstock.logs.wal.store.store import WalStore, end_process
 
 TRIM_SECONDS = 10.0
 """How often segments are looked for whose retention is over."""
+POLL_SECONDS = 0.2
 STOP_SECONDS_MAX = 10.0
 """How long a stop waits for requests that are being answered."""
 DISCARDED_BYTES_MAX = 64 * 1024 * 1024
@@ -65,9 +66,15 @@ class WalServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def start(self) -> threading.Thread:
         """Answer in a thread of its own."""
-        thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
+        thread = threading.Thread(target=self._serve, name="wal server", daemon=True)
         thread.start()
         return thread
+
+    def _serve(self) -> None:
+        try:
+            self.serve_forever(POLL_SECONDS)
+        except BaseException as error:  # noqa: BLE001, the top of a thread: a server that hears nobody must not look alive
+            end_process(error)
 
     def stop(self) -> None:
         """Take no more connections, answer what has arrived, and let the port go."""

@@ -58,8 +58,8 @@ class WalTopic:
 
 
 def end_process(error: BaseException) -> NoReturn:
-    """What is written may never become durable: end at once, so that nothing more is acknowledged."""
-    logger.error("the log cannot be made durable, the process ends", error=str(error))
+    """End at once, so that nothing more is acknowledged: what is written may never become durable."""
+    logger.error("the log cannot go on, the process ends", error=str(error), kind=type(error).__name__)
     os._exit(InvariantError.exit_code)
 
 
