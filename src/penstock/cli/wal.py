@@ -58,6 +58,7 @@ def serve(
     body_size: Annotated[str, typer.Option("--body-size", help="Of one append, at most.")] = "16MiB",
     connections: Annotated[int, typer.Option("--connections", min=1, help="At once, at most.")] = 256,
     request_time: Annotated[str, typer.Option("--request-time", help="Of a request, at most.")] = "60s",
+    json: Json = False,
 ) -> None:
     """Serve a folder until SIGTERM or SIGINT; what has arrived by then is answered."""
     limits = WalLimits(
@@ -80,7 +81,7 @@ def serve(
     with opened(folder, limits, reach) as store:
         server = WalServer(store, host, port, reach)
         server.start()
-        typer.echo(f"serving {folder} at {server.url}")
+        _tell(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
         ended.wait()
         server.stop()
 
@@ -125,11 +126,13 @@ def create(
     url: Url,
     topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Their number cannot be changed.")] = 1,
+    json: Json = False,
 ) -> None:
     """Create a topic."""
     with WalClient(url) as client:
         made = client.create_topic(topic, partitions)
-    typer.echo(f"{made.name} has {len(made.partitions)} partitions, id {made.id}")
+    count = len(made.partitions)
+    _tell(json, {"topic": made.name, "id": made.id, "partitions": count}, f"{made.name} has {count} partitions")
 
 
 @app.command()
@@ -150,12 +153,18 @@ def status(url: Url, json: Json = False) -> None:
 
 @app.command()
 def forget(
-    url: Url, job: Annotated[str, typer.Argument(help="The job, by its name or group.", show_default=False)]
+    url: Url,
+    job: Annotated[str, typer.Argument(help="The job, by its name or group.", show_default=False)],
+    json: Json = False,
 ) -> None:
     """Unregister a job: what only it has not read may then be trimmed."""
     with WalClient(url) as client:
         client.forget_job(job)
-    typer.echo(f"{job} is forgotten")
+    _tell(json, {"forgotten": job}, f"{job} is forgotten")
+
+
+def _tell(json: bool, facts: dict[str, object], text: str) -> None:
+    typer.echo(json_text.dumps(facts) if json else text)
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:
