@@ -94,14 +94,35 @@ def test_readers_see_only_what_is_durable(tmp_path: Path) -> None:
     folder = Folder(tmp_path)
     store = folder.with_topic()
     partition = store.topic(TOPIC).partition(0)
-    seen: list[tuple[str, Bounds]] = []
-    object.__setattr__(store._around, "reach", lambda step: seen.append((step, Bounds(0, partition._durable_end))))
+    seen: list[tuple[str, Bounds, bool]] = []
+
+    def look(step: str) -> None:
+        seen.append((step, partition.bounds(), bool(partition.read(0, 10, 1_000))))
+
+    object.__setattr__(store._around, "reach", look)
     store.append(TOPIC, 0, records(b"a"))
     assert seen == [
-        ("wal_written", Bounds(0, 0)),
-        ("wal_durable", Bounds(0, 0)),
-        ("wal_checkpointed", Bounds(0, 1)),
+        ("wal_written", Bounds(0, 0), False),
+        ("wal_durable", Bounds(0, 0), False),
+        ("wal_checkpointed", Bounds(0, 1), True),
     ]
+
+
+def test_what_a_dead_process_left_is_made_durable_before_anybody_sees_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last append may be in memory of the system only."""
+    folder = Folder(tmp_path)
+    store = folder.with_topic()
+    store.append(TOPIC, 0, records(b"a"))
+    abandon(store)
+    synced: list[int] = []
+    really = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: (synced.append(os.fstat(descriptor).st_ino), really(descriptor))
+    )
+    assert values_in(folder.open()) == [b"a"]
+    assert folder.segments()[0].stat().st_ino in synced
 
 
 def test_after_a_failed_fsync_nothing_is_acknowledged_and_it_is_not_repeated(

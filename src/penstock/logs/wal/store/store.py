@@ -183,14 +183,12 @@ class WalStore:
             raise WalRefusedError(f"a client key has at most {CLIENT_KEY_BYTES_MAX} bytes")
         for index, record in enumerate(records):
             size = len(record.value or b"") + len(record.key or b"")
-            size += sum(len(name.encode()) + len(value or b"") for name, value in record.headers)
-            longest_name = max((len(name.encode()) for name, _ in record.headers), default=0)
-            if longest_name > HEADER_NAME_BYTES_MAX:
-                raise WalRefusedError(f"a header of record {index} has a name of {longest_name} bytes")
-            if size > self.limits.record_bytes_max or len(record.headers) > HEADERS_MAX:
+            if record.headers:
+                size += _refused_headers(record, index)
+            if size > self.limits.record_bytes_max:
                 raise WalRefusedError(
-                    f"record {index} of the append is too large: {size} bytes, {len(record.headers)} headers",
-                    hint=f"at most {self.limits.record_bytes_max} bytes and {HEADERS_MAX} headers",
+                    f"record {index} of the append has {size} bytes",
+                    hint=f"at most {self.limits.record_bytes_max} are taken",
                 )
 
     # jobs
@@ -257,6 +255,17 @@ def opened(folder: Path, limits: WalLimits | None = None, reach: Reach = noop) -
 def refuse_name(name: str, what: str) -> None:
     if not NAME.fullmatch(name):
         raise WalRefusedError(f"{name!r} is no name of a {what}", hint="letters, digits, . _ - up to 249, no . first")
+
+
+def _refused_headers(record: WalRecord, index: int) -> int:
+    """How large the headers of a record are, if they can be kept."""
+    names = [len(name.encode()) for name, _ in record.headers]
+    if len(names) > HEADERS_MAX or max(names) > HEADER_NAME_BYTES_MAX:
+        raise WalRefusedError(
+            f"record {index} of the append has {len(names)} headers, the longest name has {max(names)} bytes",
+            hint=f"at most {HEADERS_MAX} headers with names of {HEADER_NAME_BYTES_MAX} bytes are taken",
+        )
+    return sum(names) + sum(len(value or b"") for _, value in record.headers)
 
 
 def _own(folder: Path) -> int:
