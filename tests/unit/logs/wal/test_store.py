@@ -118,9 +118,12 @@ def test_what_a_dead_process_left_is_made_durable_before_anybody_sees_it(
     abandon(store)
     synced: list[int] = []
     really = os.fsync
-    monkeypatch.setattr(
-        os, "fsync", lambda descriptor: (synced.append(os.fstat(descriptor).st_ino), really(descriptor))
-    )
+
+    def noted(descriptor: int) -> None:
+        synced.append(os.fstat(descriptor).st_ino)
+        really(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noted)
     assert values_in(folder.open()) == [b"a"]
     assert folder.segments()[0].stat().st_ino in synced
 
