@@ -36,6 +36,7 @@ from tests.pipes import wait_until
 REPOSITORY = Path(__file__).parents[2]
 TOPIC, PARTITIONS, CLIENTS, SEGMENT_BYTES = "orders", 2, 4, 4_000
 SECONDS_MAX = 120.0
+KILLS = 12
 ACKS_BETWEEN = (5, 60)
 """So many appends are acknowledged between two kills, about."""
 
@@ -191,7 +192,7 @@ def test_killed_at_random_with_lost_writes(tmp_path: Path, seed: int) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS_MAX) == 0
     world.start()
-    for _ in range(6):
+    for _ in range(KILLS):
         with server(tmp_path, port) as process:
             world.wait_for(rng.randint(*ACKS_BETWEEN))
             process.send_signal(signal.SIGKILL)
