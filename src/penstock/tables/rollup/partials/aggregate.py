@@ -31,6 +31,12 @@ def aggregate_points(points: pl.DataFrame, finest_ms: int, aggregates: Aggregate
     return points.lazy().group_by("series", windows).agg(columns).with_columns(_each(sketched, aggregates)).collect()
 
 
+def merge_points(aggregated: pl.DataFrame, aggregates: Aggregates) -> pl.DataFrame:
+    """One row per series id and finest window, from several that `aggregate_points` made."""
+    grouped = aggregated.lazy().group_by("series", "window_ms")
+    return grouped.agg(_merged(aggregates)).with_columns(_each(merged, aggregates)).collect()
+
+
 def merge_partials(partials: pl.LazyFrame, window_ms: int, aggregates: Aggregates) -> pl.LazyFrame:
     """One row per series and window of this length; `window_ms` of the finest merges rows of the same window."""
     start = pl.col("window_start")
