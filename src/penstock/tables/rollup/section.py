@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -164,7 +165,7 @@ def _window_findings(windows: list[Window] | None) -> Iterator[Finding]:
         yield Finding(at, "names no window")
     elif len(windows) > WINDOWS_MAX:
         yield Finding(at, f"more than {WINDOWS_MAX} windows")
-    for index, (before, each) in enumerate(zip(windows, windows[1:], strict=False), 1):
+    for index, (before, each) in enumerate(pairwise(windows), 1):
         if each.millis <= before.millis:
             yield Finding((*at, index), f"{each.name} is not longer than {before.name}", "the shortest comes first")
         elif each.millis % windows[0].millis:
