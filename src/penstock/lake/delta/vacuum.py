@@ -147,12 +147,13 @@ def by_run(name: ReplayedName, run_over: int) -> Verdict:
 
 
 def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
-    """Whether our writer puts files there: a deeper folder may be another table, a quarantine even."""
+    """Whether our writer puts files there: a deeper folder may be another table, a quarantine even.
+
+    Columns that a commit fills in have no folder: they are the last.
+    """
     folders = path.split("/")[:-1]
-    if not folders:
-        return True
     heads = [partition_folder({name: ""}).removesuffix("/") for name in partition_by]
-    return len(folders) == len(heads) and all(map(str.startswith, folders, heads))
+    return len(folders) <= len(heads) and all(map(str.startswith, folders, heads))
 
 
 def _removed(handle: DeltaTable, retention_seconds: float | None) -> frozenset[str]:

@@ -12,7 +12,7 @@ from penstock.logs.registry import OpenLog
 from penstock.status.frame import TableView, job_status
 from penstock.status.log_lag import read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
-from penstock.tables.delta.facts import read_table
+from penstock.tables.single.facts import read_table
 
 
 def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
