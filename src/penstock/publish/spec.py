@@ -20,7 +20,7 @@ class PublishSpec:
     """The topic, its cluster, and the settings of the clients."""
 
     topic: str
-    format: PublishFormat = "json"
+    format: PublishFormat = "opentsdb"
     bootstrap: str | None = None
     """None: the cluster of the log."""
     security: KafkaSecurity | None = None
