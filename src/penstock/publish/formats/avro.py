@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from io import BytesIO
+from itertools import pairwise
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 from fastavro import parse_schema, schemaless_writer
 from fastavro.schema import fingerprint, to_parsing_canonical_form
@@ -32,16 +34,15 @@ def avro_records(rows: pa.Table) -> list[OutputRecord]:
     """One record per row; instants are microseconds since 1970."""
     schema = avro_schema(rows.schema)
     head, parsed = MARKER + avro_fingerprint(schema), parse_schema(schema)
-    return [
-        OutputRecord(key, head + _body(parsed, row))
-        for key, row in zip(record_keys(rows), _plain(rows).to_pylist(maps_as_pydicts="strict"), strict=True)
-    ]
-
-
-def _body(schema: Any, row: Mapping[str, Any]) -> bytes:
-    buffer = BytesIO()
-    schemaless_writer(buffer, schema, row)
-    return buffer.getvalue()
+    names, columns = rows.column_names, [_values(column) for column in rows.columns]
+    records, buffer = [], BytesIO()
+    for key, *values in zip(record_keys(rows), *columns, strict=True):
+        buffer.seek(0)
+        buffer.truncate()
+        buffer.write(head)
+        schemaless_writer(buffer, parsed, dict(zip(names, values, strict=True)))
+        records.append(OutputRecord(key, buffer.getvalue()))
+    return records
 
 
 def _field(column: pa.Field) -> dict[str, Any]:
@@ -62,19 +63,26 @@ def _avro_type(kind: pa.DataType) -> str | dict[str, str]:
         return "double"
     if pa.types.is_timestamp(kind):
         return {"type": "long", "logicalType": "timestamp-micros"}
-    if pa.types.is_date(kind):
+    if pa.types.is_date32(kind):
         return {"type": "int", "logicalType": "date"}
     if pa.types.is_map(kind):
         return {"type": "map", "values": "string"}
     raise InvariantError(f"a column of {kind} cannot be published as Avro")
 
 
-def _plain(rows: pa.Table) -> pa.Table:
-    """Instants and days as the numbers that Avro writes: Python's own would be slower, and stop at the year 9999."""
-    for index, column in enumerate(rows.schema):
-        if pa.types.is_timestamp(column.type):
-            micros = rows[column.name].cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-            rows = rows.set_column(index, column.name, micros)
-        elif pa.types.is_date32(column.type):
-            rows = rows.set_column(index, column.name, rows[column.name].cast(pa.int32()))
-    return rows
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    """The values as fastavro writes them: days and instants as numbers, maps as dictionaries."""
+    kind = column.type
+    if pa.types.is_map(kind):
+        return [each for chunk in column.chunks for each in _dictionaries(chunk)]
+    if pa.types.is_timestamp(kind):
+        column = column.cast(pa.timestamp("us", kind.tz)).cast(pa.int64())
+    elif pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    return pl.Series(column).to_list()
+
+
+def _dictionaries(chunk: pa.MapArray) -> Iterator[dict[str, str] | None]:
+    keys, items = pl.Series(chunk.keys).to_list(), pl.Series(chunk.items).to_list()
+    for (start, end), known in zip(pairwise(chunk.offsets.to_pylist()), chunk.is_valid().to_pylist(), strict=True):
+        yield dict(zip(keys[start:end], items[start:end], strict=True)) if known else None
