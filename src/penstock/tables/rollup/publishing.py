@@ -18,8 +18,8 @@ from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Log, Partition
+from penstock.publish.formats import records_of
 from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
-from penstock.publish.rows import records_of
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
 from penstock.tables.rollup.closing.windows_table import closed_key, read_close
@@ -193,4 +193,9 @@ class Publishing:
         self._windows.swap(decide)
 
     def _key(self, number: int) -> str:
-        return f"{self._job.name}#published/{number}"
+        return published_key(self._job.name, number)
+
+
+def published_key(job: str, bucket: int) -> str:
+    """In the table of windows: the last close whose rows of a bucket are all in the topic; it may lag."""
+    return f"{job}#published/{bucket}"
