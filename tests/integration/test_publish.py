@@ -18,8 +18,8 @@ from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.position import decode_position, encode_position
 from penstock.publish.positions_topic import read_position
 from penstock.publish.spec import PublishSpec
-from tests.contract.test_output import some
 from tests.kafka import Topics
+from tests.published import some
 
 SECONDS_MAX = 60.0
 BUCKET = PublishBucket("shop", "table-1", 0, 2)
