@@ -14,9 +14,9 @@ WINDOWS_UPDATED = Metric("penstock_windows_updated_total", "counter", "Rows of w
 LATE_POINTS = Metric(
     "penstock_late_points_total", "counter", "Points that came after the close of their window.", ("job", "interval")
 )
-WATERMARK = Metric(
-    "penstock_watermark_timestamp_seconds", "gauge", "Event time at the last close; never decreases."
-)  # fmt: skip
+CLOSED_UNTIL = Metric(
+    "penstock_closed_until_timestamp_seconds", "gauge", "Windows that end at or before it are closed; never decreases."
+)
 CLOSE_SECONDS = Metric("penstock_close_seconds", "histogram", "How long the work of a close took.")
 WINDOWS_PUBLISHED = Metric("penstock_windows_published_total", "counter", "Rows that were published to a topic.")
 PUBLISHERS_FENCED = Metric(
@@ -28,7 +28,7 @@ METRICS = (
     WINDOWS_CLOSED,
     WINDOWS_UPDATED,
     LATE_POINTS,
-    WATERMARK,
+    CLOSED_UNTIL,
     CLOSE_SECONDS,
     WINDOWS_PUBLISHED,
     PUBLISHERS_FENCED,
@@ -47,8 +47,7 @@ def _changes(event: Event) -> Iterator[Change]:
             yield Add(WINDOWS_CLOSED, event.rows)
             yield Add(WINDOWS_UPDATED, event.updated)
             yield Put(CLOSE_SECONDS, event.seconds)
-            if event.watermark is not None:
-                yield Put(WATERMARK, event.watermark)
+            yield Put(CLOSED_UNTIL, event.until)
             for interval, points in event.late.items():
                 yield Add(LATE_POINTS, points, interval)
         case WindowsPublished():

@@ -15,7 +15,7 @@ from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.standing import LEAST_MS, Standing, late_key, standing_of, updated_key
 from penstock.tables.rollup.closing.watermark import PartitionTime, Watermark, watermark
-from penstock.tables.rollup.publishing import published_key
+from penstock.tables.rollup.publishing.publishing import published_key
 from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, partials_job
 from penstock.tables.single.facts import TableFacts, read_table
 from penstock.tables.single.status import facts_status
@@ -42,7 +42,11 @@ def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[],
 
 
 def _section(
-    job: JobSpec[RollupSpec], facts: TableFacts, windows: Table | None, partitions: Sequence[PartitionStatus], now_ms: int
+    job: JobSpec[RollupSpec],
+    facts: TableFacts,
+    windows: Table | None,
+    partitions: Sequence[PartitionStatus],
+    now_ms: int,
 ) -> Section:
     numbers = {} if windows is None else windows.transactions()
     standing = standing_of(job.name, facts.table.transactions(), numbers)

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 
+import polars as pl
+
 from penstock.errors import InvariantError, UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
@@ -26,9 +28,9 @@ from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.portion.scan import scan
 from penstock.tables.rollup.closing.standing import Standing, late_key, since_key, standing_of
 from penstock.tables.rollup.partials.schema import POINTS_SCHEMA, removed_key
-from penstock.tables.rollup.proof_windows import ClosedPoints, check_closed_rows
+from penstock.tables.rollup.proof.closed_rows import ClosedRows, compare_closed
+from penstock.tables.rollup.proof.log_points import check_log_points
 from penstock.tables.rollup.spec import RollupSpec, Window, partials_job
-from penstock.tables.rollup.proof_values import check_points_of_log
 from penstock.tables.single.facts import TableFacts, read_table
 
 FAULTS_SHOWN_MAX = 5
@@ -66,7 +68,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
             check_log(facts.states, facts.incarnations.fingerprints, log_facts),
         ]
         if depth.values is not None:
-            checks.append(check_points_of_log(job, facts, tables.files, standing, log, log_facts.bounds, depth))
+            checks.append(check_log_points(job, facts, tables.files, standing, log, log_facts.bounds, depth))
     return Proof(facts.table.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 
@@ -104,8 +106,8 @@ def _check_points(job: JobSpec[RollupSpec], tables: Tables) -> Iterator[Check]:
             faults.append(f"partials: {file.path} has {rows_found} rows, the log of the table says {file.rows}")
     if there + removed != counted:
         faults.append(f"{there} points in partials and {removed} removed, {counted} counted")
-    yield conclude("points", _shown(faults) or f"{counted} points, each in partials or removed", bool(faults),
-                   facts={"points": counted})  # fmt: skip
+    detail = _shown(faults) or f"{counted} points, each in partials or removed"
+    yield conclude("points", detail, bool(faults), facts={"points": counted})
     yield _check_windows(job, tables, counted, by_interval)
 
 
@@ -117,24 +119,19 @@ class _Open:
         self._closed = standing.closed
         self.points = 0
 
-    def add(self, epoch: int, rows: object) -> None:
-        import polars as pl
-
-        assert isinstance(rows, pl.DataFrame)
+    def add(self, epoch: int, rows: pl.DataFrame) -> None:
         if epoch < self._closed:
             rows = rows.filter(pl.col("window_start").to_physical() >= self._closed_us)
         self.points += int(rows["count"].sum())
 
 
-def _check_windows(
-    job: JobSpec[RollupSpec], tables: Tables, points: int, by_interval: Mapping[Window, _Open]
-) -> Check:
+def _check_windows(job: JobSpec[RollupSpec], tables: Tables, points: int, by_interval: Mapping[Window, _Open]) -> Check:
     """Closed windows are unique and right, and no point of an interval is missing or there twice."""
     if tables.standing.close != tables.standing.closed:
         under_way = Unproven("the points of each interval: a close is under way", "verify again after it")
         return conclude("windows", "not checked: a close is under way", False, unproven=[under_way])
     numbers = tables.windows.transactions()
-    found: ClosedPoints = check_closed_rows(job.table, tables.windows, tables.facts.table, tables.files, tables.standing)
+    found: ClosedRows = compare_closed(job.table, tables.windows, tables.facts.table, tables.files, tables.standing)
     faults, unproven = list(found.faults), list(found.unproven)
     for window, still_open in by_interval.items():
         closed, late = found.points.get(window.name, 0), numbers.get(late_key(job.name, window.name), 0)

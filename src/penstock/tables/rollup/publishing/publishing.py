@@ -18,12 +18,13 @@ from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.logs.log import Log, Partition
-from penstock.publish.formats import records_of
+from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
-from penstock.tables.rollup.closing.windows_table import closed_key, read_close
+from penstock.tables.rollup.closing.standing import closed_key
 from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
+from penstock.tables.rollup.publishing.rows import rows_of
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_TURN_MAX = 100_000
@@ -118,7 +119,7 @@ class Publishing:
                 part = rows.slice(position.row, RECORDS_PER_TRANSACTION)
                 position = self._after(position, part.num_rows, rows.num_rows)
                 if part.num_rows:
-                    lane.output.publish(records_of(part, self._spec.format), position)
+                    lane.output.publish(ENCODERS[self._spec.format](part), position)
                     done += part.num_rows
                 if position.row == 0:
                     lane.rows = None
@@ -138,7 +139,7 @@ class Publishing:
 
     def _rows(self, lane: _Lane, close: int) -> pa.Table:
         if lane.rows is None:
-            lane.rows = read_close(self._windows, close, lane.bucket.number, lane.bucket.count)
+            lane.rows = rows_of(self._windows, close, lane.bucket.number, lane.bucket.count)
         return lane.rows
 
     @staticmethod
