@@ -23,6 +23,8 @@ HEARTBEAT_SECONDS_MIN = 0.5
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon", "telegraf", "influx"]
+POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
+"""Those whose records are points of series; records of the others are rows."""
 PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 MetricNames: TypeAlias = Literal["opentsdb", "raw"]
 NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]

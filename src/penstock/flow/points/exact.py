@@ -42,8 +42,9 @@ class ExactPoints:
                     misfit.inside("fields").inside(metric.place) if metric.place else misfit.inside("fields")
                 ) from None
         count_before = len(self.rows)
+        book = self._book
         for name, tags, at_ms, value in found:
-            number = self._book.number(self._book.metric(name), self._book.tag_set(tags))
+            number = book.number(book.metric(name), book.tag_set(tags))
             if number != BLACKLISTED:
                 self.rows.append(row)
                 self.series.append(number)

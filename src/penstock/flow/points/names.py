@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
@@ -21,10 +22,12 @@ TAGS_BYTES_MAX = 64 * 1024
 NAME_BYTES_MAX = 4 * 1024
 """Of a metric's name, and of a field's: a metric has both."""
 
+_PARTS_KEPT_MAX = 16 * 1024
 _FOREIGN = re.compile(r"[^a-zA-Z0-9\-_./]+")
 _ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 
 
+@lru_cache(maxsize=_PARTS_KEPT_MAX)
 def name_part(text: str, style: MetricNames) -> str:
     """A metric's name, or the key of one of its fields, as a part of the stored name. Raises `MisfitError`."""
     stored = text if style == "raw" else _FOREIGN.sub("", text).lower()
