@@ -201,7 +201,7 @@ class RollupLake:
             host = dict(each["tags"])["host"]
             key = each["interval"], host, int(each["window_start"].timestamp() * 1000)
             assert key not in found, f"{key} is there twice"
-            found[key] = tuple(each[name] for name in columns)
+            found[key] = tuple(each.get(name) for name in columns)
         return {key: each for key, each in found.items() if key[1] != "clock"}
 
     def number(self, name: str) -> int:
