@@ -93,6 +93,7 @@ class RollupSection(KindSection[JobFile, RollupTableSection, Parts]):
     phrase = "windows of metrics"
     table = RollupTableSection
     file = JobFile
+    takes_points = True
 
     def read(self, reading: RollupReading) -> tuple[Parts, list[Finding]]:
         findings = [*_contradictions(reading)]

@@ -61,5 +61,9 @@ class RollupTable(SingleTable):
     def lags(self, partitions: Iterable[Partition]) -> bool:
         return self.closing.lags() or (self.publishing is not None and self.publishing.lags())
 
+    def close(self) -> None:
+        if self.publishing is not None:
+            self.publishing.close()
+
     def _now_ms(self) -> int:
         return int(self.environment.now() * 1000)
