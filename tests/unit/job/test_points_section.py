@@ -110,8 +110,8 @@ def test_every_option_is_read(load: Load) -> None:
             (3, "decode.blacklist[0].tags.a", "'*' is no regular"),
         ),
         (job("{format: influx, header: x.Y}"), (3, "decode.header", "has no meaning with decode influx; remove it")),
-        (job("json"), (3, "decode", "json records are rows, and table.gauge takes points of metrics; use telegraf or")),
-        (job("{format: raw}"), (3, "decode.format", "raw records are rows, and table.gauge takes points")),
+        (job("json"), (3, "decode", "json records are rows, and table.rollup or table.gauge takes points of metrics; use telegraf or")),
+        (job("{format: raw}"), (3, "decode.format", "raw records are rows, and table.rollup or table.gauge takes points")),
         (job("telegraf", "schema: {a: int}\n"), (5, "schema", "has no meaning with decode telegraf; remove it")),
         (job("telegraf", "columns: {a: kafka.offset}\n"), (5, "columns", "has no meaning with decode telegraf")),
         (job("telegraf", "sql: {where: a}\n"), (5, "sql", "has no meaning with decode telegraf")),
@@ -128,7 +128,7 @@ def test_faults_are_told(faults: Faults, text: str, fault: tuple[int, str, str])
 @pytest.mark.parametrize("format_stated", ["telegraf", "influx"])
 def test_tables_of_rows_refuse_metrics(faults: Faults, format_stated: str) -> None:
     text = BASE.replace("decode: json", f"decode: {format_stated}")
-    message = f"{format_stated} records are points of metrics, and table.delta takes rows; table.gauge takes points"
+    message = f"{format_stated} records are points of metrics, and table.delta takes rows; table.rollup or table.gauge takes points"
     assert faults(text) == [(4, "decode", message)]
     export = EXPORT.replace("decode: json", f"decode: {format_stated}")
     message = message.replace("delta", "export")
