@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.flow.decode.telegraf.packed import unpacked
 from penstock.flow.points.metrics import MetricColumns
 from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, numbers, spans_of, utf8_lines
 from penstock.flow.points.times import whole_ms
@@ -33,7 +34,7 @@ _QUOTE, _COLON = 0x22, 0x3A
 
 def read_columns(values: pa.Array, unit: PointTimes) -> tuple[MetricColumns, Mask]:
     """The metrics that the patterns cover, and which records hold something else."""
-    lines, rows = utf8_lines(values)
+    lines, rows = unpacked(*utf8_lines(values))
     refused = np.ones(len(values), np.bool_)
     refused[rows] = False
     cut = _cut(lines, rows)
