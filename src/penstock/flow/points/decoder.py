@@ -71,7 +71,9 @@ class TextPoints:
 
     def _read_fast(self, records: Records) -> FastPoints:
         if self._fast:
-            return points_of(*self._format.columns(records.values), self._meanings, self.series)
+            columns, refused = self._format.columns(records.values)
+            skip_others = self._points.non_numeric == "skip"
+            return points_of(columns, refused, self._meanings, self.series, skip_others=skip_others)
         return no_points(len(records.values))
 
 

@@ -68,17 +68,27 @@ def no_points(records_count: int) -> FastPoints:
     return FastPoints(none, none, none, none.astype(np.float64), np.ones(records_count, np.bool_), 0, PointCounts())
 
 
-def points_of(columns: MetricColumns, refused: Mask, meanings: Meanings, book: SeriesBook) -> FastPoints:
-    """The points of all records that are not refused, here or before."""
+def points_of(
+    columns: MetricColumns, refused: Mask, meanings: Meanings, book: SeriesBook, *, skip_others: bool
+) -> FastPoints:
+    """The points of all records that are not refused, here or before.
+
+    Without `skip_others` a field that is no number makes its record one for the exact path.
+    """
     label_codes, labels = _encoded(columns.labels, meanings.labels)
     key_codes, key_parts = _encoded(columns.keys, meanings.keys)
     parts, part_codes = _numbered(key_parts)
     owners = np.repeat(np.arange(len(columns.rows)), columns.field_counts)
     fields = part_codes[key_codes]
     unread = np.array([label is None for label in labels], np.bool_)[label_codes]
-    refused = _unfit(columns, refused, owners, unread, fields, len(parts))
+    odd = (fields == _NOT_COVERED) | ~np.isfinite(columns.values)
+    if not skip_others:
+        odd |= ~columns.numeric
+    refused = _unfit(columns, refused, owners, unread, odd, fields, len(parts))
     values = columns.values
     chosen = ~refused[columns.rows][owners]
+    non_numeric = int(np.count_nonzero(chosen & ~columns.numeric))
+    chosen &= columns.numeric
     if not chosen.all():
         owners, fields, values = owners[chosen], fields[chosen], values[chosen]
     series = _series(label_codes[owners], labels, fields, parts, book)
@@ -90,14 +100,15 @@ def points_of(columns: MetricColumns, refused: Mask, meanings: Meanings, book: S
     has_points = np.zeros(len(refused), np.bool_)
     has_points[rows] = True
     empty = len(refused) - int(np.count_nonzero(refused | has_points))
-    counts = PointCounts(points=len(rows), blacklisted=blacklisted)
+    counts = PointCounts(points=len(rows), blacklisted=blacklisted, non_numeric=non_numeric)
     return FastPoints(rows, series, columns.at_ms[owners], values, refused, empty, counts)
 
 
-def _unfit(columns: MetricColumns, refused: Mask, owners: Integers, unread: Mask, fields: Integers, parts: int) -> Mask:
-    """Also refused: texts that cannot be read, too many fields, two of one name, a value that is not finite."""
+def _unfit(
+    columns: MetricColumns, refused: Mask, owners: Integers, unread: Mask, odd: Mask, fields: Integers, parts: int
+) -> Mask:
+    """Also refused: labels that cannot be read, odd fields, too many of them, and two of one name."""
     unfit = unread | (columns.field_counts > FIELDS_MAX)
-    odd = (fields == _NOT_COVERED) | ~np.isfinite(columns.values)
     if odd.any():
         unfit[owners[odd]] = True
     codes = owners * (parts + 1) + fields + 1

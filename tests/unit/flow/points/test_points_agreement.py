@@ -247,7 +247,17 @@ def test_line_protocol_is_read_as_it_was_written(metrics: list[Plain]) -> None:
         ("telegraf", [b'{"name":"m","tags":{"h":"x"},"timestamp":1,"fields":{"a":1}}'] * 3),
         ("telegraf", [b'{"fields":{"a":1},"name":"m","timestamp":1}\n{"fields":{"a":2},"name":"m","timestamp":1}']),
         ("telegraf", [b'{"fields":{"a":1},"name":"m","tags":{"h":"\\n","n":7},"x":[1],"timestamp":1}'] * 3),
+        (
+            "telegraf",
+            [b'[{"fields":{"a":1},"name":"m","timestamp":1},{"fields":{"a":2},"name":"m","timestamp":1}]\n'] * 3,
+        ),
+        (
+            "telegraf",
+            [b'{"metrics":[{"name":"m","fields":{"a":1},"timestamp":1},{"name":"m","fields":{"b":2},"timestamp":1}]}'],
+        ),
+        ("telegraf", [b'{"fields":{"a,b:c":1,"s":"up 3 days, 2:15","t":true,"z":null},"name":"m","timestamp":1}'] * 3),
         ("influx", [b"m,h=x a=1,b=2i,c=3u,d=-1.5e3 1700000400123456789\nm a=1 1\n"] * 3),
+        ("influx", [b'm,h=x a=t,b=2i,c="text",d=FALSE 1700000400123456789\n'] * 3),
     ],
 )
 def test_records_as_they_are_written_take_the_fast_path(
