@@ -56,7 +56,11 @@ def bench_rollup(records: int, series: int, rounds: int, say: Say) -> BenchResul
 
 
 def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
-    run_job(spark, folder, rollup_job(bootstrap, topic, str(folder / _TABLE), more=_FLUSH))
+    run_job(spark, folder, our_job(bootstrap, topic, str(folder / _TABLE)))
+
+
+def our_job(bootstrap: str, topic: str, table: str) -> str:
+    return rollup_job(bootstrap, topic, table, more=_FLUSH)
 
 
 def spark_streaming(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:

@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from penstock.bench.rollup import outcome
+from penstock.bench.rollup import our_job, outcome
 from penstock.bench.sides import check_same
 from penstock.embedded.sample_metrics import MetricSample, metric_records
 from penstock.errors import TransientError
+from penstock.tables.registry import load_job
+from penstock.tables.rollup.spec import RollupSpec
 from tests.metric_windows import SECONDS, expected_windows
 
 SAMPLE = MetricSample(60, series=7)
@@ -92,6 +94,16 @@ def test_a_window_in_another_interval_makes_another_outcome(tmp_path: Path) -> N
     assert first["interval"] == "1m"
     moved = written(tmp_path / "moved", [{**first, "interval": "10m"}, *more])
     assert moved["digest"] != written(tmp_path / "whole", rows())["digest"]
+
+
+def test_the_job_of_our_side_asks_for_the_windows_that_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(our_job("localhost:9092", "metrics", str(tmp_path / "windows")))
+    table = load_job(path).table
+    assert isinstance(table, RollupSpec)
+    assert {window.name: window.millis for window in table.windows} == {
+        name: seconds * 1000 for name, seconds in SECONDS.items()
+    }
 
 
 def test_a_side_with_another_outcome_stops_the_benchmark() -> None:
