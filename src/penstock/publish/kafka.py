@@ -49,7 +49,7 @@ class KafkaOutput:
 
     def open(self) -> PublishPosition | None:
         self.close()
-        with closing(KafkaTopics(_without(self._cluster, PRODUCER_SETTINGS))) as topics:
+        with closing(KafkaTopics(_without(self._cluster, READER_SETTINGS | PRODUCER_SETTINGS))) as topics:
             open_positions_topic(topics, self._spec.positions_topic, self._bucket.count)
             try:
                 self._producer = self._new_producer(topics.record_bytes_max(self._spec.topic))
