@@ -17,7 +17,7 @@ from penstock.flow.points.spans import Integers, Mask
 
 TEXTS_KEPT_MAX = 200_000
 """Of the labels and keys whose meaning is remembered; then all are forgotten."""
-TEXT_CHARACTERS_KEPT_MAX = 1024
+TEXT_CHARACTERS_KEPT_MAX = 512
 _DENSE_MAX = 8 * 1024 * 1024
 """Up to so many possible numbers are told apart by a table, more by sorting."""
 _NOT_COVERED = -1
