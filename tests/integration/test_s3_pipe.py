@@ -18,9 +18,9 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
 from penstock.lake.storage import open_storage
-from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.table import quarantine_spec
 from penstock.tables.registry import load_job
+from penstock.tables.single.vacuum import vacuum
 from penstock.verify import verify
 from tests.jobs import numbered
 from tests.kafka import Produce, Topics

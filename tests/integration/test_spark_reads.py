@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
-from penstock.tables.delta.vacuum import vacuum
+from penstock.tables.single.vacuum import vacuum
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, ids
 

@@ -22,8 +22,8 @@ from penstock.lake.delta.vacuum import Dead, Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition
-from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.table import Quarantine, quarantine_spec
+from penstock.tables.single.vacuum import vacuum
 from tests.lake import JOB, ONE, TOPIC_ID, ZERO, Lake, at_step, commit, offsets
 
 LARGE = 128 * 1024**2

@@ -57,14 +57,12 @@ class Decoded:
     """Its last rows, to be decoded next: the payloads of the others are as large unpacked as one batch may be."""
 
 
-class Part(Protocol):
-    """What became of the first rows of a batch, and those that have still to be decoded."""
-
+class InParts(Protocol):
     @property
     def rest(self) -> pa.RecordBatch | None: ...
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=InParts)
 
 
 def in_parts(decode: Callable[[pa.RecordBatch], PartT], batch: pa.RecordBatch) -> Iterator[PartT]:

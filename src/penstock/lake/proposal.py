@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.lake.state import DeltaState
+from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import EpochMark, Partition, Slice
 
 
@@ -18,6 +18,7 @@ class StartPart:
     partition: Partition
     offset: int
     token: int
+    numbers: Numbers = field(default_factory=Numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class SlicePart:
     quarantine_files: tuple[StagedFile, ...] = ()
     mark: EpochMark | None = None
     """The last record of the slice; None if it has none, or its log keeps no leader epochs."""
+    numbers: Numbers = field(default_factory=Numbers)
 
     @property
     def partition(self) -> Partition:
@@ -79,6 +81,8 @@ class Proposal:
     parts: tuple[Part, ...]
     extra: Mapping[str, int] = field(default_factory=dict)
     """Further numbers that the table keeps with the commit, by name."""
+    stamps: Mapping[str, str] = field(default_factory=dict)
+    """Partition columns that the commit itself fills in: with the number of this name, as of the version it follows."""
 
 
 @dataclass(frozen=True, slots=True)

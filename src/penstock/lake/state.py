@@ -105,6 +105,21 @@ class TableState(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Numbers:
+    """What a part adds to the further numbers that some tables keep of a partition, by name."""
+
+    sums: Mapping[str, int] = field(default_factory=dict)
+    peaks: Mapping[str, int] = field(default_factory=dict)
+    """These never fall (RULES W4)."""
+
+    def on(self, before: Mapping[str, int]) -> dict[str, int]:
+        """The numbers afterwards."""
+        sums = {name: before.get(name, 0) + number for name, number in self.sums.items()}
+        peaks = {name: max(before.get(name, number), number) for name, number in self.peaks.items()}
+        return {**before, **sums, **peaks}
+
+
+@dataclass(frozen=True, slots=True)
 class DeltaPartition:
     """What the table holds of one partition. `position` is None until the start is committed (RULES P1)."""
 
@@ -114,6 +129,8 @@ class DeltaPartition:
     totals: Totals = field(default_factory=Totals)
     quarantine_mark: int | None = None
     mark: EpochMark | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    """Those that the table keeps beyond these (`TablePlace.numbers`), as far as they are known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from penstock.lake.delta.table import open_table
 from penstock.lake.delta.vacuum import Dead
 from penstock.lake.state import Totals
-from penstock.tables.delta.vacuum import vacuum
+from penstock.tables.single.vacuum import vacuum
 from tests.kafka import Produce, Topics
 from tests.pipes import CrashError, Pipe, crash_at, ids, once_at
 

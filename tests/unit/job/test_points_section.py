@@ -128,7 +128,8 @@ def test_faults_are_told(faults: Faults, text: str, fault: tuple[int, str, str])
 @pytest.mark.parametrize("format_stated", ["telegraf", "influx"])
 def test_tables_of_rows_refuse_metrics(faults: Faults, format_stated: str) -> None:
     text = BASE.replace("decode: json", f"decode: {format_stated}")
-    message = f"{format_stated} records are points of metrics, and table.delta takes rows; table.gauge takes points"
+    takers = "table.rollup or table.gauge takes points"
+    message = f"{format_stated} records are points of metrics, and table.delta takes rows; {takers}"
     assert faults(text) == [(4, "decode", message)]
     export = EXPORT.replace("decode: json", f"decode: {format_stated}")
     message = message.replace("delta", "export")

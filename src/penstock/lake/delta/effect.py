@@ -52,7 +52,13 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
     match part:
         case StartPart():
             # The table of a type may have got replayed rows of a partition before any other.
-            return DeltaPartition(position=part.offset, origin=part.offset, token=part.token, totals=before.totals)
+            return DeltaPartition(
+                position=part.offset,
+                origin=part.offset,
+                token=part.token,
+                totals=before.totals,
+                numbers=part.numbers.on(before.numbers),
+            )
         case SlicePart():
             return replace(
                 before,
@@ -61,6 +67,7 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
                 totals=before.totals + slice_totals(part.piece, part.counts),
                 quarantine_mark=part.piece.end if part.quarantine_files else before.quarantine_mark,
                 mark=part.mark or before.mark,
+                numbers=part.numbers.on(before.numbers),
             )
         case GivenUpPart():
             totals = before.totals + given_up_totals(part.piece)
@@ -82,6 +89,7 @@ def _changes(job: str, partition: Partition, before: DeltaPartition, after: Delt
         fields |= {"epoch": after.mark.epoch, "epoch_end": after.mark.end}
     totals = {name: (getattr(before.totals, name), getattr(after.totals, name)) for name in TOTAL_NAMES}
     fields |= {name: total for name, (known, total) in totals.items() if total != known}
+    fields |= {name: number for name, number in after.numbers.items() if number != before.numbers.get(name)}
     position = {} if after.position is None else {position_key(job, partition): after.position}
     return {**position, **{field_key(job, partition, name): number for name, number in fields.items()}}
 

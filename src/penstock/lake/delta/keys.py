@@ -72,17 +72,19 @@ def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
     return frozenset(each["job"] for each in found if each is not None)
 
 
-def state_of(version: int, lookup: Lookup, job: str, partitions: Iterable[Partition]) -> DeltaState:
-    """The state of these partitions, from whoever knows the app transactions of a version."""
-    wanted = tuple(partitions)
+def state_of(
+    version: int, lookup: Lookup, job: str, partitions: Iterable[Partition], numbers: Iterable[str] = ()
+) -> DeltaState:
+    """The state of these partitions, from whoever knows the app transactions of a version; with these numbers."""
+    wanted, names = tuple(partitions), tuple(numbers)
     return DeltaState(
         version=version,
-        partitions={each: _partition_state(lookup, job, each) for each in wanted},
+        partitions={each: _partition_state(lookup, job, each, names) for each in wanted},
         fingerprints={each.topic: lookup(topic_key(job, each.topic)) for each in wanted},
     )
 
 
-def _partition_state(lookup: Lookup, job: str, partition: Partition) -> DeltaPartition:
+def _partition_state(lookup: Lookup, job: str, partition: Partition, numbers: Iterable[str]) -> DeltaPartition:
     def known(field: str) -> int | None:
         return lookup(field_key(job, partition, field))
 
@@ -94,4 +96,5 @@ def _partition_state(lookup: Lookup, job: str, partition: Partition) -> DeltaPar
         totals=Totals(*(known(name) or 0 for name in TOTAL_NAMES)),
         quarantine_mark=known("quarantine"),
         mark=None if end is None or epoch is None else EpochMark(end, epoch),
+        numbers={name: number for name in numbers if (number := known(name)) is not None},
     )

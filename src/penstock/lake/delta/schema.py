@@ -25,6 +25,8 @@ class TablePlace(TableSpec):
 
     partition_by: tuple[str, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
+    numbers: tuple[str, ...] = ()
+    """Names of what it keeps of each partition beyond positions, tokens and totals."""
 
 
 def arrow_schema(handle: DeltaTable) -> pa.Schema:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Schema, Transaction
 from deltalake.transaction import AddAction, RemoveAction
@@ -82,7 +83,8 @@ class Table:
         """The same, as of the version that is loaded."""
         wanted = tuple(partitions)
         if self._state.version != self.version or not set(wanted) <= self._state.partitions.keys():
-            self._state = state_of(self.version, self.transaction, self.job, {*wanted, *self._state.partitions})
+            known = {*wanted, *self._state.partitions}
+            self._state = state_of(self.version, self.transaction, self.job, known, self.spec.numbers)
         return self._state
 
     def transactions(self) -> Mapping[str, int]:
@@ -110,7 +112,7 @@ class Table:
             self.environment.reach("checked")
             self._check_staged(checked.accepted)
             wanted = effect(proposal, checked.accepted, state)
-            failure = self._land(proposal.batch_id, wanted)
+            failure = self._land(proposal, wanted)
             if failure is None:
                 self._remember(state, wanted)
                 return Outcome(self.version, checked.accepted, checked.refused)
@@ -158,6 +160,14 @@ class Table:
                 post_commithook_properties=PostCommitHookProperties(),
             )
 
+    def stamped(self, files: Iterable[StagedFile], stamps: Mapping[str, str]) -> list[StagedFile]:
+        """The files with the partition columns that a commit on the loaded version fills in."""
+        values = {column: str(self.transaction(key) or 0) for column, key in stamps.items()}
+        return [
+            msgspec.structs.replace(each, partition_values={**each.partition_values, **values}) if values else each
+            for each in files
+        ]
+
     def add_action(self, file: StagedFile, data_change: bool = True) -> AddAction:
         return AddAction(
             file.path,
@@ -186,14 +196,15 @@ class Table:
                 self._back_off(attempt)
         raise TransientError(f"gave up adding columns to {self.spec.path}: too many other commits")
 
-    def _land(self, batch_id: str, wanted: Effect) -> TransientError | None:
+    def _land(self, proposal: Proposal, wanted: Effect) -> TransientError | None:
         """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
 
         Returns None once it is there, or why it is not.
         """
         before = self.version
         try:
-            self.commit_actions([self.add_action(each) for each in wanted.files], wanted.transactions, wanted.metadata)
+            files = self.stamped(wanted.files, proposal.stamps)
+            self.commit_actions([self.add_action(each) for each in files], wanted.transactions, wanted.metadata)
         except UserError:
             raise
         except TransientError as error:
@@ -201,7 +212,7 @@ class Table:
             with library_errors(self.spec.path):
                 since = self.handle.history(self.version - before) if self.version > before else []
             ours = (found for each in since if (found := provenance_of(each)) is not None)
-            return None if any(each.batch == batch_id for each in ours) else error
+            return None if any(each.batch == proposal.batch_id for each in ours) else error
         self.refresh()
         return None
 

@@ -12,9 +12,7 @@ from penstock.flow.compile import visible_schema
 from penstock.flow.sql import output_schema
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.compact import compact
-from penstock.lake.delta.keys import is_position_of
-from penstock.lake.delta.library import MissingTableError
-from penstock.lake.delta.table import Table, find_table, open_or_create, open_table
+from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.logs.log import Log
@@ -27,15 +25,13 @@ from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.section import DeltaSection
 from penstock.tables.delta.spec import DeltaSpec
-from penstock.tables.delta.status import table_status
-from penstock.tables.delta.table import SingleTable
-from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.delta.writer import DeltaWriter
 from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
-from penstock.tables.quarantine.discard import Listings, listed_marks
-from penstock.tables.quarantine.life import life_of
-from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_table
+from penstock.tables.single.status import table_status
+from penstock.tables.single.table import SingleTable, existing_table, table_listings
+from penstock.tables.single.vacuum import vacuum
 
 
 class DeltaKind:
@@ -82,20 +78,7 @@ class DeltaKind:
         raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        data = find_table(job.table, job.name, environment)
-        if data is None:
-            return Listings()
-        marks = listed_marks(data.transactions())
-        ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}
-        return Listings(life_of(data), ours, run_number(data))
-
-
-def existing_table(job: JobSpec, environment: Environment) -> Table:
-    """The job's table; one that is missing is the user's to create."""
-    try:
-        return open_table(job.table, job.name, environment)
-    except MissingTableError as error:
-        raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
+        return table_listings(job, environment)
 
 
 def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:

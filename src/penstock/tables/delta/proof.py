@@ -32,8 +32,8 @@ from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
 from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import ValueFile
 from penstock.proof.values.rewriting import BATCH_ID, data_file
-from penstock.tables.delta.facts import TableFacts, read_table
 from penstock.tables.quarantine.life import life_of
+from penstock.tables.single.facts import TableFacts, read_table
 
 
 def prove_table(job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:

@@ -12,19 +12,15 @@ from penstock.flow.columns.seen_types import addable, column_types, left_out
 from penstock.flow.compile import table_job
 from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow
-from penstock.flow.write.offset_ranges import count_of, offsets_of
 from penstock.job.spec import NewColumnPolicy
-from penstock.lake.delta.table import Change
 from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Gathered, Written, check_conserved
-from penstock.tables.delta.table import SingleTable
 from penstock.tables.kind import SchemaChanged
-from penstock.tables.quarantine.chunks import Chunk
-from penstock.tables.quarantine.replay_target import StagedRun, Target, check_run, chunk_records, offsets_by_partition
-from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, run_change, run_number, run_record
+from penstock.tables.single.replay_target import TableTarget
+from penstock.tables.single.table import SingleTable
 
 BYTES_UNBOUNDED = str(2**31 - 1)
 """With this very number Spark does not measure batches at all."""
@@ -54,7 +50,7 @@ class DeltaWriter:
         return self._written(flow, found, started_at) or SchemaChanged()
 
     def replay_target(self) -> TableTarget:
-        return TableTarget(self)
+        return TableTarget(self.table, self.spark, self.replay)
 
     def replay(self, batch: Batch, run: int, records: Records) -> Written | None:
         """Run the Spark job of a replay over records out of quarantine. None if the table first took new columns."""
@@ -100,43 +96,3 @@ class DeltaWriter:
         self.data.add_columns(columns)
         self.listener.event(ColumnsAdded(columns=new_paths(before, columns)))
         return True
-
-
-class TableTarget(Target[Written]):
-    """The one Delta table of a job as the target of a replay: its commit carries the run (RULES Q2)."""
-
-    def __init__(self, writer: DeltaWriter) -> None:
-        super().__init__(writer.job, writer.table.environment, writer.table.quarantine)
-        self._writer = writer
-        self._data = writer.table.data
-
-    @property
-    def runs(self) -> TableRuns:
-        return TableRuns(self._data)
-
-    def refresh(self) -> None:
-        self._data.refresh()
-
-    def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Written] | None:
-        written = self._writer.replay(batch, number, chunk_records(self._writer.spark, chunk))
-        if written is None:
-            return None
-        replayed = {
-            key: offsets_of(share.replayed) for key, named in written.found.shares.items() for share in named.values()
-        }
-        run = ReplayRun(number, batch.id, offsets_by_partition(chunk, replayed))
-        check_run(chunk, run, written.found.total)
-        return StagedRun(run, written.found.total, written)
-
-    def _land(self, staged: StagedRun[Written]) -> bool:
-        run, written = staged.run, staged.files
-
-        def decide() -> Change | None:
-            if run_number(self._data) != run.number - 1:
-                return None
-            self._data.check_schema(written.schema)
-            rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
-            record = run_record(self._data.job, run, written.files)
-            return run_change(self._data, run.number, written.files, rows, record)
-
-        return self._data.swap(decide)

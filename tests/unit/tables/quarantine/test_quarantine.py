@@ -21,7 +21,6 @@ from penstock.lake.delta.table import Change, Table
 from penstock.lake.delta.vacuum import Kept
 from penstock.lake.proposal import Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition
-from penstock.tables.delta.vacuum import vacuum
 from penstock.tables.quarantine.discard import DiscardReport, discard
 from penstock.tables.quarantine.replayed import ReplayRun, TableRuns, finish_replay, remove_run, run_record
 from penstock.tables.quarantine.rows import count_rows, find_rows, list_rows
@@ -34,6 +33,7 @@ from penstock.tables.quarantine.table import (
     refuse_earlier_table,
 )
 from penstock.tables.registry import kind_of
+from penstock.tables.single.vacuum import vacuum
 from tests.export_root import MONDAY, ExportRoot, job_file
 from tests.export_root import ZERO as EXPORTED
 from tests.lake import JOB, ZERO, Lake, commit

@@ -48,7 +48,8 @@ def read_table(job: JobSpec) -> TableFacts | None:
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
         committed = read_history(history, job.name)
         incarnations = find_incarnations(table.transactions(), job.name, committed.partitions)
-        states = state_of(table.version, table.transaction, job.name, incarnations.partitions).partitions
+        known = incarnations.partitions
+        states = state_of(table.version, table.transaction, job.name, known, table.spec.numbers).partitions
     key = replay_key(job.name)
     replayed = (quarantine.transaction(key) if quarantine else None) or 0
     return TableFacts(

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from penstock.environment import Environment
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts
+from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import is_position_of
+from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import provenance_of
-from penstock.lake.delta.table import Table
+from penstock.lake.delta.table import Table, find_table, open_table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart
-from penstock.lake.state import DeltaState
+from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Partition
 from penstock.staging.reports import Written
 from penstock.tables.kind import Chore, Landed, View
-from penstock.tables.quarantine.replayed import TableRuns
+from penstock.tables.quarantine.discard import Listings, listed_marks
+from penstock.tables.quarantine.life import life_of
+from penstock.tables.quarantine.replayed import TableRuns, run_number
 from penstock.tables.quarantine.table import Quarantine
 
 COMMITS_SEARCHED = 20
@@ -23,9 +29,11 @@ COMMITS_SEARCHED = 20
 
 
 class SingleTable:
-    """A Delta table of one type of rows."""
+    """A Delta table of one type of rows. A room may add what else it does: numbers, stamps, chores."""
 
     divisible = True
+    stamps: Mapping[str, str] = MappingProxyType({})
+    """As in a proposal."""
 
     def __init__(self, job: JobSpec, data: Table, environment: Environment) -> None:
         self.job = job
@@ -49,10 +57,11 @@ class SingleTable:
                 share.files,
                 share.quarantine_files,
                 staged.found.mark_of(piece.partition),
+                self.numbers(share),
             )
             for piece in batch.slices
         )
-        outcome = self.data.commit(Proposal(self.job.name, batch.id, parts), staged.schema)
+        outcome = self.data.commit(Proposal(self.job.name, batch.id, parts, stamps=self.stamps), staged.schema)
         self.environment.reach("committed")
         if outcome.version is None:
             return Landed(outcome)
@@ -62,6 +71,10 @@ class SingleTable:
         files = [file for part in landed for file in part.files]
         counts = sum((part.counts for part in landed), Counts())
         return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files))
+
+    def numbers(self, share: Share) -> Numbers:
+        """What a share adds to the further numbers of its partition."""
+        return Numbers()
 
     def own(self, partitions: Iterable[Partition]) -> None:
         """Staged names have a random part: there is nothing to reserve."""
@@ -82,9 +95,30 @@ class SingleTable:
     def lags(self, partitions: Iterable[Partition]) -> bool:
         return False
 
+    def close(self) -> None:
+        """There is nothing open between two commits."""
+
     def record_bytes(self) -> float | None:
         for record in self.data.handle.history(COMMITS_SEARCHED):
             ours = provenance_of(record)
             if ours is not None and ours.rows:
                 return ours.size_bytes / ours.rows
         return None
+
+
+def existing_table(job: JobSpec, environment: Environment) -> Table:
+    """The job's table; one that is missing is the user's to create."""
+    try:
+        return open_table(job.table, job.name, environment)
+    except MissingTableError as error:
+        raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
+
+
+def table_listings(job: JobSpec, environment: Environment) -> Listings:
+    """What commits of the job's table list for its quarantine."""
+    data = find_table(job.table, job.name, environment)
+    if data is None:
+        return Listings()
+    marks = listed_marks(data.transactions())
+    ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}
+    return Listings(life_of(data), ours, run_number(data))

@@ -1,0 +1,1 @@
+"""The kind `rollup`: points of metrics, aggregated in event-time windows."""
