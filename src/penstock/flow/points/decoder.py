@@ -23,14 +23,22 @@ from penstock.flow.points.series import SeriesBook
 from penstock.flow.points.spans import Integers
 from penstock.flow.points.times import unit_of
 from penstock.flow.rows import bad_rows
-from penstock.job.spec import DecodeFormat, DecodeSpec, MetricNames, PointTimes, Policies, TombstonePolicy
+from penstock.job.spec import (
+    POINT_FORMATS,
+    DecodeFormat,
+    DecodeSpec,
+    MetricNames,
+    PointTimes,
+    Policies,
+    TombstonePolicy,
+)
 
 _FORMATS_KEPT_MAX = 4
 
 
 def points_decoder(decode: DecodeSpec, on: Policies) -> PointsDecoder:
     """A decoder with a book of its own; raises `UserError` if the job's records are no metrics."""
-    if decode.format not in ("telegraf", "influx"):
+    if decode.format not in POINT_FORMATS:
         raise UserError(f"decode {decode.format} gives rows, not points of series")
     if on.tombstone is TombstonePolicy.ROW:
         raise UserError("on.tombstone: row needs rows: a tombstone has no points", hint="use filter or quarantine")

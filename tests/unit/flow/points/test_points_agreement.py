@@ -43,6 +43,8 @@ WORDS += [
     "x" * 30,
     "NaN",
     "1.5",
+    "\r",
+    "a\t",
 ]
 NUMBERS = [
     "0",
@@ -266,6 +268,21 @@ def test_records_as_they_are_written_take_the_fast_path(
     decoder = TextPoints(DecodeSpec(format_stated), TombstonePolicy.FILTER)
     monkeypatch.setattr("penstock.flow.points.exact.ExactPoints.add", None)
     assert decoder.decode(kafka_batch(values)).points["row"].unique().sort().to_list() == list(range(len(values)))
+
+
+@pytest.mark.parametrize("dense_max", [0, 10, 1000])
+def test_many_series_are_told_apart_by_sorting(monkeypatch: pytest.MonkeyPatch, dense_max: int) -> None:
+    monkeypatch.setattr("penstock.flow.points.fast._DENSE_MAX", dense_max)
+    metrics: list[Plain] = [
+        (f"m{number % 3}", {"h": f"{number % 5}"}, {f"f{number % 7}": 1.0, f"g{number % 2}": 2.0}, number)
+        for number in range(100)
+    ]
+    values = [
+        f"{name},h={tags['h']} {','.join(f'{key}={value}' for key, value in fields.items())} {seconds}".encode()
+        for name, tags, fields, seconds in metrics
+    ]
+    outcome = decode("influx", [*values, b"m f=1,f=2 1"], PointsSpec(timestamps="s"))
+    assert (outcome.points, list(outcome.bad)) == (wanted(metrics), [100])
 
 
 def test_a_decoder_reads_on_after_its_memory_was_full(monkeypatch: pytest.MonkeyPatch) -> None:

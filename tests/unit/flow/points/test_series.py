@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+
 import polars as pl
 import pytest
 
@@ -8,7 +10,8 @@ from penstock.flow.points.batch import POINTS_SCHEMA, PointCounts
 from penstock.flow.points.blacklist import Blacklist
 from penstock.flow.points.decoder import points_decoder
 from penstock.flow.points.series import BLACKLISTED, SeriesBook
-from penstock.job.spec import BlacklistEntry, DecodeSpec, PointsSpec, Policies, TombstonePolicy
+from penstock.flow.rows import in_parts
+from penstock.job.spec import BlacklistEntry, DecodeSpec, Payload, PointsSpec, Policies, TombstonePolicy
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
 
@@ -112,3 +115,12 @@ def test_counts_add_up() -> None:
 def test_what_has_no_points_is_refused(decode_spec: DecodeSpec, on: Policies) -> None:
     with pytest.raises(UserError):
         points_decoder(decode_spec, on)
+
+
+def test_a_batch_that_unpacks_to_too_much_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.flow.decode.payload.PART_BYTES_MAX", 20)
+    decoder = points_decoder(DecodeSpec("influx", Payload.GZIP), Policies())
+    batch = kafka_batch([gzip.compress(f"m f={number} 1".encode()) for number in range(7)])
+    parts = list(in_parts(decoder.decode, batch))
+    assert [part.points["value"].to_list() for part in parts] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0], [6.0]]
+    assert [part.points["row"].to_list() for part in parts] == [[0, 1, 2], [0, 1, 2], [0]]

@@ -153,6 +153,10 @@ def test_a_metric_without_tags_has_none() -> None:
         ("1700000400123999999", None, 1_700_000_400_123),
         ("99999999999", None, 99_999_999_999_000),
         ("100000000000", None, 100_000_000_000),
+        ("99999999999999", None, 99_999_999_999_999),
+        ("100000000000000", None, 100_000_000_000),
+        ("99999999999999999", None, 99_999_999_999_999),
+        ("100000000000000000", None, 100_000_000_000),
         ("1700000400.5", None, 1_700_000_400_500),
         ("1700000400.9999", None, 1_700_000_400_999),
         ("1.7000004e9", None, 1_700_000_400_000),
@@ -283,6 +287,29 @@ def test_unknown_keys_are_ignored_wherever_they_stand() -> None:
         (0, "m.f", "{}", 2000, 1.0),
         (1, "m.f", "{}", 1000, 4.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "point"),
+    [
+        ('{"x":{"fields":{"q":7}},"fields": {"x":0.5},"name":"m","timestamp":5}', ("m.x", 5000, 0.5)),
+        ('{"x":{"timestamp":5},"fields":{"f":1},"name":"m","timestamp": 1000}', ("m.f", 1_000_000, 1.0)),
+        ('{"tags":{"timestamp":5},"fields":{"f":1},"name":"m","timestamp": 1000}', ("m.f", 1_000_000, 1.0)),
+        ('{"fields":{"timestamp":3},"name":"m","timestamp":9}', ("m.timestamp", 9000, 3.0)),
+    ],
+)
+def test_keys_count_only_where_they_belong(text: str, point: tuple[str, int, float]) -> None:
+    [(_, metric, _, at_ms, value)] = decode("telegraf", [text.encode()]).points
+    assert (metric, at_ms, value) == point
+
+
+def test_metrics_beside_each_other_are_no_array() -> None:
+    metric = (M % 1).encode()
+    outcome = decode(
+        "telegraf", [b"[" + metric + b"]", metric + b"," + metric, b'{"metrics":[%s]}' % metric, b"," + metric]
+    )
+    assert list(outcome.bad) == [1, 3]
+    assert [row for row, *_ in outcome.points] == [0, 2]
 
 
 def test_records_without_points_are_filtered() -> None:
