@@ -12,7 +12,9 @@ from penstock.publish.output import PublishBucket
 from penstock.publish.spec import PublishSpec
 
 KEY_CHARACTERS_SHOWN_MAX = 200
-_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Of records whose transaction had failed before they were sent; its commit says why."""
 _DENIED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -29,7 +31,7 @@ class Reports:
     too_large: UserError | None = None
 
     def on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is None or self.undelivered is not None:
+        if error is None or self.undelivered is not None or error.code() in _PURGED:
             return
         self.undelivered = error
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
@@ -47,7 +49,7 @@ def too_large(topic: str, key: str | bytes, value: str | bytes, error: KafkaErro
 
 def publish_error(cause: Fault, spec: PublishSpec, bootstrap: str, bucket: PublishBucket) -> PenstockError:
     """The error to raise for a transaction that failed for this cause."""
-    if cause.code in _FENCED:
+    if cause.code in FENCED:
         return FencedError(
             f"another producer publishes {bucket}",
             detail=cause.text,

@@ -17,7 +17,7 @@ from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import Fault, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.publish.faults import Reports, publish_error, too_large
+from penstock.publish.faults import FENCED, Reports, publish_error, too_large
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.position import decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
@@ -116,14 +116,16 @@ class KafkaOutput:
 
     def _given_up(self, error: KafkaException) -> PenstockError:
         """The error to raise, after the transaction is aborted as far as that is possible."""
-        # What went wrong with a record says more than the state of its transaction, and a fatal error more than both:
-        # a producer that was fenced may learn it only from its abort.
+        # What went wrong with a record says more than the state of its transaction.
         undelivered = self._reports.undelivered
-        cause = self._abort() or fault_of(error if undelivered is None else undelivered)
-        return publish_error(cause, self._spec, self._cluster.bootstrap, self._bucket)
+        cause = fault_of(error if undelivered is None else undelivered)
+        return publish_error(self._abort() or cause, self._spec, self._cluster.bootstrap, self._bucket)
 
     def _abort(self) -> Fault | None:
-        """Let go of the producer. If it dies before its abort arrives, the next `open` aborts the transaction."""
+        """Let go of the producer, which may learn only now that it was fenced: that is returned.
+
+        If the abort does not arrive, the next `open` makes up for it.
+        """
         producer, self._producer = self._producer, None
         if producer is None:
             return None
@@ -132,8 +134,9 @@ class KafkaOutput:
         except (KafkaException, SystemError) as error:
             # A fatal error between the reports on two records is the cause of a SystemError.
             cause = error if isinstance(error, KafkaException) else error.__cause__
-            # It is not fatal where no transaction is open.
-            return fault_of(cause) if isinstance(cause, KafkaException) and cause.args[0].fatal() else None
+            fault = fault_of(cause) if isinstance(cause, KafkaException) else None
+            # Anything else, such as that no transaction is open, changes nothing.
+            return fault if fault is not None and fault.code in FENCED else None
         finally:
             producer.purge()
         return None
