@@ -23,7 +23,9 @@ CLEAN_ROWS_MAX = 32_000_000
 """In one turn; only their counts are read."""
 MERGE_FILES_MIN = 8
 """Of about the same size: each row is then written again once for every eightfold growth of its file."""
-MERGE_FILE_ROWS_MAX = 1_000_000
+MERGE_FILE_ROWS_MAX = 250_000
+MERGE_ROWS_MAX = 2_000_000
+"""In one turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +225,7 @@ def _merge(standing: Standing, files: Sequence[PartialsFile]) -> Merge | None:
     if len(most) < MERGE_FILES_MIN:
         return None
     oldest = sorted(most, key=lambda each: (each.epoch, each.path))
-    return Merge(standing.closed, _within(oldest, PORTION_ROWS_MAX))
+    return Merge(standing.closed, _within(oldest, MERGE_ROWS_MAX))
 
 
 def _within(files: Iterable[PartialsFile], rows_max: int) -> tuple[PartialsFile, ...]:
