@@ -51,6 +51,7 @@ bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/penstock bench ingest --records $(RECORDS) --json
 	$(BIN)/penstock bench startup --commits 10000 --json
 	$(BIN)/penstock bench fanout --records $(RECORDS) --json
+	$(BIN)/penstock bench rollup --records $(RECORDS) --json
 
 hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,7 +30,11 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.kafka.mirror import mirror
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.log import Partition, Slice
+from penstock.publish.kafka import KafkaOutput
+from penstock.publish.output import PublishBucket, PublishPosition
+from penstock.publish.spec import PublishSpec
 from tests.kafka import Produce, Topics
+from tests.published import read_topic, some
 
 SECONDS_MAX = 120
 AWKWARD = "a\"b\\c;d'e =f"
@@ -163,3 +169,41 @@ def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_gra
     deadline = time.monotonic() + SECONDS_MAX
     while mirror(log, "shop", {partition: 2}).refused:
         assert time.monotonic() < deadline, "the permission never arrived"
+
+
+def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_granted(
+    guarded: Cluster, admin: AdminClient
+) -> None:
+    topics = Topics(guarded.bootstrap)
+    topics(name="out")
+    topics(8, {"cleanup.policy": "compact"}, name="positions")
+    log = KafkaLogSpec(guarded.sasl_bootstrap, security=BOB)
+    output = KafkaOutput(PublishSpec("out", positions_topic="positions"), log, PublishBucket("shop", "t", 0, 8))
+
+    def until_granted(name: str, kind: ResourceType, operation: AclOperation, act: Callable[[], object]) -> None:
+        """The act is refused, and the error names what to grant; with the permission it is done."""
+        with pytest.raises(UserError) as raised:
+            act()
+        assert name.rstrip("0") in str(raised.value)
+        allow(admin, "bob", kind, name, operation)
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            assert time.monotonic() < deadline, "the permission never arrived"
+            with contextlib.suppress(UserError):
+                act()
+                return
+
+    def publish() -> None:
+        output.open()
+        output.publish(some("a"), PublishPosition(1, 1))
+
+    for operation in (AclOperation.READ, AclOperation.WRITE):
+        allow(admin, "bob", ResourceType.TOPIC, "positions", operation)
+    with closing(output):
+        with pytest.raises(UserError) as raised:
+            output.open()
+        assert "out" in raised.value.primary
+        allow(admin, "bob", ResourceType.TOPIC, "out", AclOperation.DESCRIBE)
+        until_granted("penstock/shop/0", ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, output.open)
+        until_granted("out", ResourceType.TOPIC, AclOperation.WRITE, publish)
+    assert [record.value for record in read_topic(guarded.bootstrap, "out", committed=True)] == [b"a"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.job.checks.claims import claims_findings, with_claims
 from penstock.job.checks.decode import read_decode
-from penstock.job.checks.kafka import kafka_findings, start_offsets
+from penstock.job.checks.kafka import kafka_findings, security_spec, start_offsets
 from penstock.job.checks.spark import spark_findings, unshared_findings
 from penstock.job.checks.table import (
     kind_findings,
@@ -24,14 +24,13 @@ from penstock.job.checks.table import (
 from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
 from penstock.job.sections.kind_section import AnyKindSection, Kinds, Parts, Reading, file_model
-from penstock.job.sections.models import FlushSection, JobFile, KafkaSection, SecuritySection, TableSection, read_border
+from penstock.job.sections.models import FlushSection, JobFile, KafkaSection, TableSection, read_border
 from penstock.job.sections.section import filled, stated
 from penstock.job.spec import (
     ClaimsSpec,
     FlushPolicy,
     JobSpec,
     KafkaLogSpec,
-    KafkaSecurity,
     Limits,
     NewColumnPolicy,
     Policies,
@@ -178,18 +177,10 @@ def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
         **stated(
             start=start_offsets(kafka),
             transactional=kafka.transactional,
-            security=_security(kafka.security, folder) if kafka.security is not None else None,
+            security=security_spec(kafka.security, folder) if kafka.security is not None else None,
             client_settings=kafka.client,
         ),
     )
-
-
-def _security(security: SecuritySection, folder: Path) -> KafkaSecurity:
-    values = stated(**{name: getattr(security, name) for name in type(security).model_fields})
-    for name in values:
-        if name.endswith("_path"):
-            values[name] = str(folder / values[name])
-    return KafkaSecurity(**values)
 
 
 def _policies(file: JobFile) -> Policies:

@@ -1,14 +1,19 @@
-"""What cannot be right inside `log.kafka`: topics, start offsets, client settings and security that contradict."""
+"""What cannot be right inside `log.kafka`: topics, start offsets, client settings and security that contradict.
+
+The checks of a cluster's address, client settings and security serve every section that has them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.faults import Finding, KeyPath, key_text, kind_of, nearest, shown
 from penstock.job.sections.models import KafkaSection, SecuritySection
-from penstock.job.spec import StartAt
+from penstock.job.sections.section import stated
+from penstock.job.spec import KafkaSecurity, StartAt
 
 AT: KeyPath = ("log", "kafka")
 
@@ -44,12 +49,12 @@ _FORBIDDEN_CLIENT = {
 
 
 def kafka_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding]:
-    yield from _bootstrap_findings(kafka.bootstrap)
+    yield from bootstrap_findings(kafka.bootstrap, AT)
     yield from _topic_findings(kafka, document)
     yield from _start_findings(kafka, document)
-    yield from _client_findings(kafka)
+    yield from client_findings(kafka.client, AT, CLIENT_NUMBERS, CLIENT_WORDS, _FORBIDDEN_CLIENT)
     if kafka.security is not None:
-        yield from _security_findings(kafka.security, document)
+        yield from security_findings(kafka.security, document, (*AT, "security"))
 
 
 def start_offsets(kafka: KafkaSection) -> StartAt | Mapping[str, Mapping[int, int]] | None:
@@ -63,11 +68,20 @@ def start_offsets(kafka: KafkaSection) -> StartAt | Mapping[str, Mapping[int, in
     return {only: {int(part): offset for part, offset in start.items()}}
 
 
-def _bootstrap_findings(bootstrap: str | None) -> Iterator[Finding]:
+def security_spec(security: SecuritySection, folder: Path) -> KafkaSecurity:
+    """The section as a spec; its relative paths begin in the folder of the job file."""
+    values = stated(**{name: getattr(security, name) for name in type(security).model_fields})
+    for name in values:
+        if name.endswith("_path"):
+            values[name] = str(folder / values[name])
+    return KafkaSecurity(**values)
+
+
+def bootstrap_findings(bootstrap: str | None, at: KeyPath) -> Iterator[Finding]:
     for server in bootstrap.split(",") if bootstrap is not None else ():
         found = _SERVER.fullmatch(server.strip())
         if found is None or not 1 <= int(found[1]) <= 65535:
-            yield Finding((*AT, "bootstrap"), "expected host:port, several with commas between", "as in kafka-1:9092")
+            yield Finding((*at, "bootstrap"), "expected host:port, several with commas between", "as in kafka-1:9092")
             return
 
 
@@ -81,14 +95,18 @@ def _topic_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding
         yield Finding((*AT, "topics"), "names no topic")
     for index, topic in enumerate(kafka.topics or ()):
         at = (*AT, "topics", index)
-        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            yield Finding(at, f"{shown(topic)} is no topic name", "letters, digits, . _ - up to 249")
-        elif topic in (kafka.topics or ())[:index]:
+        yield from topic_name_findings(topic, at)
+        if topic in (kafka.topics or ())[:index]:
             yield Finding(at, f"{shown(topic)} is named twice")
     if kafka.topic_pattern is not None and _compiled(kafka.topic_pattern) is None:
         yield Finding((*AT, "topic_pattern"), f"{shown(kafka.topic_pattern)} is no regular expression")
     if kafka.group is not None and len(kafka.group) > 249:
         yield Finding((*AT, "group"), "longer than 249 characters")
+
+
+def topic_name_findings(topic: str, at: KeyPath) -> Iterator[Finding]:
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        yield Finding(at, f"{shown(topic)} is no topic name", "letters, digits, . _ - up to 249")
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
@@ -138,28 +156,34 @@ def _offset_findings(offsets: Mapping[str, object], at: KeyPath) -> Iterator[Fin
             yield Finding((*at, partition), "an offset is a whole number from 0 on")
 
 
-def _client_findings(kafka: KafkaSection) -> Iterator[Finding]:
-    known = sorted(CLIENT_NUMBERS | CLIENT_WORDS.keys())
-    for name, value in (kafka.client or {}).items():
-        at = (*AT, "client", name)
-        words = CLIENT_WORDS.get(name)
-        if name in CLIENT_NUMBERS:
+def client_findings(
+    client: Mapping[str, str] | None,
+    section: KeyPath,
+    numbers: Collection[str],
+    words: Mapping[str, tuple[str, ...]],
+    forbidden: Mapping[str, str],
+) -> Iterator[Finding]:
+    """What is wrong under `client` of a section with security of its own; `forbidden` gives the reasons."""
+    known = sorted({*numbers, *words})
+    for name, value in (client or {}).items():
+        at = (*section, "client", name)
+        if name in numbers:
             if not re.fullmatch(r"[0-9]{1,10}", value):
                 yield Finding(at, "expected a whole number")
-        elif words is not None:
-            if words and value not in words:
-                yield Finding(at, f"expected one of {', '.join(words)}")
-        elif name in _FORBIDDEN_CLIENT:
-            yield Finding(at, f"cannot be set here: {_FORBIDDEN_CLIENT[name]}", on_key=True)
+        elif name in words:
+            if words[name] and value not in words[name]:
+                yield Finding(at, f"expected one of {', '.join(words[name])}")
+        elif name in forbidden:
+            yield Finding(at, f"cannot be set here: {forbidden[name]}", on_key=True)
         elif name.startswith(("ssl.", "sasl.", "security.")):
-            yield Finding(at, "cannot be set here: security has its own section, log.kafka.security", on_key=True)
+            own = key_text((*section, "security"))
+            yield Finding(at, f"cannot be set here: security has its own section, {own}", on_key=True)
         else:
             hint = nearest(name, known) or f"known: {', '.join(known)}"
             yield Finding(at, "is not a setting that can be made here", hint, on_key=True)
 
 
-def _security_findings(security: SecuritySection, document: Document) -> Iterator[Finding]:
-    at = (*AT, "security")
+def security_findings(security: SecuritySection, document: Document, at: KeyPath) -> Iterator[Finding]:
     if document.has(*at, "protocol") and security.protocol is None:
         return
     protocol = security.protocol or "PLAINTEXT"

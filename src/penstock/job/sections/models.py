@@ -38,9 +38,13 @@ from penstock.job.spec import (
     Delivery,
     GapPolicy,
     LostHistory,
+    MetricNames,
     MixedTypesPolicy,
     NewColumnPolicy,
+    NonFinite,
+    NonNumeric,
     Payload,
+    PointTimes,
     RecreatedPolicy,
     SaslMechanism,
     SecurityProtocol,
@@ -100,6 +104,11 @@ class LogSection(Section):
     kafka: KafkaSection | None = None
 
 
+class BlacklistSection(Section):
+    name: Text = None
+    tags: Settings = None
+
+
 class DecodeSection(Section):
     REQUIRED = ("format",)
 
@@ -110,6 +119,11 @@ class DecodeSection(Section):
     header: Message = None
     defaults: Annotated[Defaults | None, one_of(get_args(Defaults))] = None
     uri_names: Settings = None
+    timestamps: Annotated[PointTimes | None, one_of(get_args(PointTimes))] = None
+    names: Annotated[MetricNames | None, one_of(get_args(MetricNames))] = None
+    non_numeric: Annotated[NonNumeric | None, one_of(get_args(NonNumeric))] = None
+    non_finite: Annotated[NonFinite | None, one_of(get_args(NonFinite))] = None
+    blacklist: list[BlacklistSection] | None = None
 
     @model_validator(mode="before")
     @classmethod

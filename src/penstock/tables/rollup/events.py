@@ -19,6 +19,8 @@ class WindowsClosed(Event):
     late: Mapping[str, int]
     """Points by interval."""
     seconds: float
+    until: float
+    """Windows that end at or before this instant are closed."""
 
 
 @dataclass(frozen=True)
@@ -31,3 +33,17 @@ class PartialsCleaned(Event):
 class PartialsMerged(Event):
     files_before: int
     files_after: int
+
+
+@dataclass(frozen=True)
+class WindowsPublished(Event):
+    rows: int
+    topic: str
+
+
+@dataclass(frozen=True)
+class PublisherFenced(Event):
+    """Another process publishes a bucket of this one: its claim has moved."""
+
+    bucket: int
+    reason: str

@@ -194,7 +194,7 @@ class Closing:
             done, self._progress = self._progress, _Progress()
             late = {interval: points for interval, points in done.late.items() if points}
             self._environment.listener.event(
-                WindowsClosed(chore.close, done.rows, done.updated, late, round(done.seconds, 3))
+                WindowsClosed(chore.close, done.rows, done.updated, late, round(done.seconds, 3), chore.until_ms / 1000)
             )
 
     def _clean(self, chore: Clean) -> None:

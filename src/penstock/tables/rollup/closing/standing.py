@@ -38,6 +38,11 @@ def late_key(job: str, interval: str) -> str:
     return f"{job}#late/{interval}"
 
 
+def since_key(job: str, interval: str) -> str:
+    """The first close that an interval took part in."""
+    return f"{job}#since/{interval}"
+
+
 def updated_key(job: str) -> str:
     """The rows that late points replaced or added."""
     return f"{job}#updated"

@@ -26,6 +26,7 @@ from penstock.tables.rollup.closing.standing import (
     closed_portions_key,
     closed_until_key,
     late_key,
+    since_key,
     updated_key,
 )
 from penstock.tables.rollup.spec import RollupSpec
@@ -94,7 +95,7 @@ def _change(windows: Table, portion: ClosePortion, staged: StagedPortion) -> Cha
     ]
     return Change(
         actions=[*removes, *map(windows.add_action, staged.files)],
-        transactions={**_progress(windows.job, portion), **_sums(windows, staged)},
+        transactions={**_progress(windows.job, portion), **_since(windows, portion), **_sums(windows, staged)},
         metadata=Provenance(
             kind="close",
             job=windows.job,
@@ -116,6 +117,12 @@ def _progress(job: str, portion: ClosePortion) -> dict[str, int]:
         closed_until_key(job): portion.until_ms,
         closed_portions_key(job): 0,
     }
+
+
+def _since(windows: Table, portion: ClosePortion) -> dict[str, int]:
+    """Where an interval begins that the job did not have before."""
+    keys = [since_key(windows.job, each.window.name) for each in portion.spans]
+    return {key: portion.close for key in keys if windows.transaction(key) is None}
 
 
 def _sums(windows: Table, staged: StagedPortion) -> dict[str, int]:

@@ -15,6 +15,9 @@ BUCKETS = 256
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
 
+POINTS_SCHEMA = pa.schema([("window_start", INSTANT), ("count", pa.int64())])
+"""What tells how many points of which time there are."""
+
 _ENDS = (
     pa.field("first_ms", pa.int64()),
     pa.field("first", pa.float64()),
