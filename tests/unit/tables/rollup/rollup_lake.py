@@ -1,4 +1,4 @@
-"""Both tables of a rollup on disk, filled with points batch by batch and closed in this process, without Spark."""
+"""Both tables of a rollup on disk, filled with points batch by batch and closed without Spark, or on a real one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from penstock.environment import Environment, new_batch_id
 from penstock.events import Event
@@ -92,8 +93,16 @@ def rollup_job(folder: Path, windows: Sequence[Window], **stated: Any) -> JobSpe
 class RollupLake:
     """A rollup with a log in memory; `land` is what a batch does, `work` what the chores do."""
 
-    def __init__(self, folder: Path, windows: Sequence[Window] = (MINUTE,), partitions: int = 1, **stated: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        windows: Sequence[Window] = (MINUTE,),
+        partitions: int = 1,
+        spark: SparkSession | None = None,
+        **stated: Any,
+    ) -> None:
         self.folder = folder
+        self.spark = spark or local_session()
         self.clock, self.heard = Clock(), Heard()
         self.log = MemoryLog(values={partition(number): {} for number in range(partitions)})
         self.landed: list[tuple[int, Point]] = []
@@ -119,7 +128,7 @@ class RollupLake:
             self.job,
             open_partials(self.job, environment),
             open_windows_table(self.job, environment),
-            local_session(),
+            self.spark,
             self.log,
             environment,
             lambda close: self.published(close),

@@ -87,6 +87,30 @@ def test_a_portion_reads_a_bounded_number_of_rows(rows: int, portions: int) -> N
     assert found == BeginClose(1, 60, 60, portions)
 
 
+def test_after_an_outage_time_is_closed_in_steps_of_which_each_reads_a_bounded_number_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deciding, "CLOSE_ROWS_MAX", 30)
+    model = Model(replace(SPEC, windows=(MINUTE,), update_grace_ms=10**6))
+    for minute in range(40):
+        model.commit([60 * minute + second for second in range(10)])
+    read = []
+    while (chore := decide(model.standing, list(model.files), model.spec, Moment(2_400))) is not None:
+        if isinstance(chore, ClosePortion):
+            read.append(chore.rows)
+        if isinstance(chore, Merge):
+            break
+        model.step(Moment(2_400))
+    assert max(read) <= 30 and sum(read) == 400
+    assert model.emitted.total() == 400 and not model.late
+
+
+def test_a_long_window_with_more_rows_than_that_still_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "CLOSE_ROWS_MAX", 5)
+    found = due(closed(9, 540), [file(0, 540, rows=100), file(5_000, 5_000)], 100_000)
+    assert isinstance(found, BeginClose) and 600 <= found.until_ms < 660
+
+
 def test_a_larger_lateness_in_the_job_file_does_not_let_until_fall() -> None:
     spec = replace(SPEC, lateness_ms=10_000)
     assert due(closed(5, 600), [file(600, 600, epoch=5)], 700, spec) is None
@@ -233,16 +257,18 @@ def test_any_order_of_commits_and_closes_gives_each_point_to_each_interval_once_
 ) -> None:
     model = Model(replace(SPEC, windows=windows, lateness_ms=lateness_ms, late=LatePolicy.UPDATE))
     committed: Counter[int] = Counter()
-    for _, what in steps:
-        if isinstance(what, list):
-            model.commit(what)
-            committed.update(what)
-        else:
-            for _ in range(what):
-                model.step(Moment(max(committed, default=None), flush_late))
-    model.spec = replace(model.spec, lateness_ms=0)
-    while model.step(Moment(10_000, flush_late=True)):
-        pass
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deciding, "CLOSE_ROWS_MAX", 6)
+        for _, what in steps:
+            if isinstance(what, list):
+                model.commit(what)
+                committed.update(what)
+            else:
+                for _ in range(what):
+                    model.step(Moment(max(committed, default=None), flush_late))
+        model.spec = replace(model.spec, lateness_ms=0)
+        while model.step(Moment(10_000, flush_late=True)):
+            pass
     for window in windows:
         for at, points in committed.items():
             found = model.emitted[window.name, at] + model.late[window.name, at]

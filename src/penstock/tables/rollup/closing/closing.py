@@ -92,10 +92,11 @@ class Closing:
         """What is due, for the process that leads."""
         if view.now < self._look_at and not view.flush_now:
             return ()
-        self._look_at = view.now + LOOK_SECONDS
         partitions = self._log.partitions()
         self._leads = bool(partitions) and partitions[0] in view.tokens
         due = self._due(view.now, flush_late=view.flush_now and view.idle) if self._leads else None
+        # What is due may have to give its turn to a batch: then it is asked for again.
+        self._look_at = view.now + LOOK_SECONDS if due is None else 0.0
         return () if due is None else (due,)
 
     def lags(self) -> bool:
@@ -114,8 +115,6 @@ class Closing:
                 self._merge(chore)
             case _:
                 raise InvariantError(f"a rollup has no chore {chore.name}")
-        # The next step may be due already.
-        self._look_at = 0.0
 
     def watermark(self, now: float) -> Watermark:
         """How far event time has come by what table and log say now."""

@@ -19,11 +19,15 @@ from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 PORTION_ROWS_MAX = 8_000_000
 """Of partials that one turn reads, as far as the statistics of files tell."""
+CLOSE_ROWS_MAX = 500_000 * BUCKETS
+"""Of files that a close reads; one that would read more closes less time, if it can: a bucket must fit in memory."""
 CLEAN_ROWS_MAX = 32_000_000
 """In one turn; only their counts are read."""
 MERGE_FILES_MIN = 8
 """Of about the same size: each row is then written again once for every eightfold growth of its file."""
-MERGE_FILE_ROWS_MAX = 1_000_000
+MERGE_FILE_ROWS_MAX = 250_000
+MERGE_ROWS_MAX = 2_000_000
+"""In one turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +158,7 @@ def decide(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, 
 
 
 def _begin(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> BeginClose | None:
-    reached = LEAST_MS if moment.watermark_ms is None else moment.watermark_ms - spec.lateness_ms
-    until = max(standing.closed_until_ms, reached)
+    until = _until_ms(standing, files, spec, moment)
     spans = spans_of(spec.windows, standing.closed_until_ms, until, standing.cleaned_ms)
     due = _due_files(files, spans)
     late = _late_files(files, spans, standing.close)
@@ -165,6 +168,27 @@ def _begin(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, 
     read = {each.path: each.rows for each in (*_read_files(files, spans, late, spec), *late)}
     portions = min(BUCKETS, max(1, -(-sum(read.values()) // PORTION_ROWS_MAX)))
     return BeginClose(standing.closed + 1, until, moment.watermark_ms, portions)
+
+
+def _until_ms(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, moment: Moment) -> int:
+    """As far as the watermark allows, in steps after an outage: rows of the finest windows do not merge."""
+    reached = LEAST_MS if moment.watermark_ms is None else moment.watermark_ms - spec.lateness_ms
+    until = max(standing.closed_until_ms, reached)
+    least = max(standing.closed_until_ms, min((each.first_ms for each in files), default=until))
+    while until - least > spec.finest.millis:
+        middle = least + (until - least) // 2
+        if _due_rows(standing, files, spec, until) <= CLOSE_ROWS_MAX:
+            break
+        if _due_rows(standing, files, spec, middle):
+            until = middle
+        else:
+            least = middle
+    return until
+
+
+def _due_rows(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec, until_ms: int) -> int:
+    spans = spans_of(spec.windows, standing.closed_until_ms, until_ms, standing.cleaned_ms)
+    return sum(each.rows for each in _due_files(files, spans))
 
 
 def _portion(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec) -> ClosePortion:
@@ -223,7 +247,7 @@ def _merge(standing: Standing, files: Sequence[PartialsFile]) -> Merge | None:
     if len(most) < MERGE_FILES_MIN:
         return None
     oldest = sorted(most, key=lambda each: (each.epoch, each.path))
-    return Merge(standing.closed, _within(oldest, PORTION_ROWS_MAX))
+    return Merge(standing.closed, _within(oldest, MERGE_ROWS_MAX))
 
 
 def _within(files: Iterable[PartialsFile], rows_max: int) -> tuple[PartialsFile, ...]:

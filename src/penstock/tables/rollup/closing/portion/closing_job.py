@@ -31,7 +31,7 @@ from penstock.tables.rollup.spec import LatePolicy, RollupSpec
 
 TASK_ROWS_MIN = 200_000
 """Of partials: for fewer another task is not worth its start."""
-SLICE_ROWS_MAX = 1_000_000
+SLICE_ROWS_MAX = 500_000
 """Of partials that a task takes together, if their buckets are about equal."""
 ROW_GROUP_ROWS_MAX = 131_072
 """Of closed windows: a reader of one metric reads little."""

@@ -32,7 +32,7 @@ from penstock.tables.rollup.partials.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
 REPORT_VERSION = 1
-MERGE_ROWS_MIN = 1_000_000
+MERGE_ROWS_MIN = 500_000
 """Rows that wait before they are merged."""
 
 
