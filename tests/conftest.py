@@ -17,7 +17,7 @@ from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 from penstock.spark.jars import JarSet
 from penstock.spark.session import open_spark
-from tests import class_archive
+from tests import class_archive, worker_daemon
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
@@ -28,7 +28,9 @@ BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
 # Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 {class_archive.options(class_archive.BROKER)}")
 # Spark's JVM reads both, and takes the archive of the second.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options(class_archive.SPARK))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{class_archive.options(class_archive.SPARK)} {worker_daemon.OPTION}")
+# Processes of tests find the tests, wherever they run.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]))
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")

@@ -1,0 +1,18 @@
+"""Spark's Python daemon with what tasks import already in it, so that it forks workers which start at once.
+
+A task that fails takes its worker with it, and the search for a record that breaks a batch fails often; each new worker
+of Spark's own daemon would import Penstock again, for a second of CPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+from pyspark.daemon import manager
+
+OPTION = "-Dspark.python.daemon.module=tests.worker_daemon"
+"""For the JVM of Spark."""
+
+if __name__ == "__main__":
+    importlib.import_module("penstock.tables.registry")
+    manager()  # type: ignore[no-untyped-call]
