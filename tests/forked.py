@@ -7,6 +7,7 @@ python -m tests.forked SOCKET: the process that forks; it ends when the socket i
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -147,6 +148,8 @@ def _take(pipes: Sequence[int]) -> None:
 def main(descriptor: str) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
+    # What is here stays: nobody need look through it for garbage.
+    gc.freeze()
     requests = socket.socket(fileno=int(descriptor))
     request = serve(requests)
     if request is None:

@@ -6,6 +6,7 @@ of Spark's own daemon would import Penstock again, for a second of CPU.
 
 from __future__ import annotations
 
+import gc
 import importlib
 
 from pyspark.daemon import manager
@@ -15,4 +16,6 @@ OPTION = "-Dspark.python.daemon.module=tests.worker_daemon"
 
 if __name__ == "__main__":
     importlib.import_module("penstock.tables.registry")
+    # What is here stays: a worker need not look through it whenever it collects garbage.
+    gc.freeze()
     manager()  # type: ignore[no-untyped-call]
