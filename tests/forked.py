@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
+import psutil
+
 IMPORTED = ("penstock.cli.app", "tests.claimants", "tests.fault.consumer", "tests.ledger_process")
 _REQUEST_BYTES_MAX = 1 << 17
 _START_SECONDS_MAX = 120.0
@@ -80,6 +82,13 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+def has_stopped(process: Process, words: str = "") -> bool:
+    """Whether the process has stopped itself (SIGSTOP); it must not end instead, for which `words` may tell why."""
+    code = process.poll()
+    assert code is None, f"it ended with {code} instead of stopping; {words}"
+    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
 @cache

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.failpoints import ENVIRONMENT_NAME
-from tests.forked import Forked, Process
+from tests.forked import Forked, Process, has_stopped
 
 EVENT_SECONDS_MAX = 300.0
 EXIT_SECONDS_MAX = 300.0
@@ -81,9 +81,7 @@ class PenstockProcess:
     def wait_stopped(self) -> None:
         """Wait until the process has stopped itself (SIGSTOP)."""
         deadline = time.monotonic() + EVENT_SECONDS_MAX
-        stat = Path(f"/proc/{self.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            assert self._process.poll() is None, f"ended instead of stopping: {self.errors[-2000:]}"
+        while not has_stopped(self._process, self.last_words):
             assert time.monotonic() < deadline, "never stopped"
             threading.Event().wait(0.05)
 

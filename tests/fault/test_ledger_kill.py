@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from penstock.errors import FencedError
 from penstock.failpoints import ENVIRONMENT_NAME
 from penstock.lake.storage import open_storage
 from penstock.tables.export.ledger.state import LedgerState
-from tests.forked import Forked
+from tests.forked import Forked, has_stopped
 from tests.jobs import KILLED
 from tests.ledger_process import KINDS, made_up_log
 from tests.pipes import wait_until
@@ -43,12 +42,6 @@ def export(root: Path, end: int, failpoint: str = "", token: int = 1) -> int:
     """One process to its end; its exit code."""
     with exporter(root, token, end, failpoint) as process:
         return process.wait(SECONDS_MAX)
-
-
-def stopped(process: Forked) -> bool:
-    """Whether the process has stopped itself."""
-    assert process.poll() is None, process.stderr.read()
-    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
 
 
 def state_of(root: Path) -> LedgerState:
@@ -118,7 +111,7 @@ def test_two_on_one_partition_with_growing_tokens(tmp_path: Path) -> None:
 def test_stopped_in_the_middle_and_woken_after_another_took_over(tmp_path: Path, step: str) -> None:
     end = 6 * SLICE
     with exporter(tmp_path, 1, end, step) as sleeper:
-        wait_until(lambda: stopped(sleeper))
+        wait_until(lambda: has_stopped(sleeper))
         assert export(tmp_path, end - SLICE, token=2) == 0
         before = visible(open_storage(str(tmp_path), {}))
         sleeper.send_signal(signal.SIGCONT)

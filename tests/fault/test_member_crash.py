@@ -13,7 +13,7 @@ import pytest
 
 from penstock.claims import LostClaimError, Member
 from penstock.embedded.broker import Cluster
-from tests.forked import Forked
+from tests.forked import Forked, has_stopped
 from tests.kafka import Produce, Topics
 from tests.members import SECONDS_MAX, Members, Place, places, until
 
@@ -38,10 +38,6 @@ def lines(path: Path, word: str) -> list[Place]:
     """What a consumer wrote."""
     written = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [(int(number), int(offset)) for found, number, offset in written if found == word]
-
-
-def stopped(process: Forked) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def finished(member: Member, ends: dict[int, int]) -> list[Place]:
@@ -115,7 +111,7 @@ def test_at_least_once_a_frozen_consumer_that_wakes_behind_its_lease_cannot_repo
         Members(bootstrap, name) as members,
         consumer(members, "anna", "at_least_once", tmp_path / "seen", "STOP") as process,
     ):
-        until(lambda: stopped(process), "the stop", 60)
+        until(lambda: has_stopped(process), "the stop", 60)
         before = lines(tmp_path / "seen", "saw")
         successor = members.join("bert")
         after = finished(successor, ends_of(wanted))
