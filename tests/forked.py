@@ -64,14 +64,10 @@ class Forked:
 
     def poll(self) -> int | None:
         """The exit code, negative for a signal; None while the process lives."""
-        if self.returncode is None and select.select([self._ended], [], [], 0)[0]:
-            self.returncode = int(self._ended.read())
-        return self.returncode
+        return self._code(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            select.select([self._ended], [], [], timeout)
-        code = self.poll()
+        code = self._code(timeout)
         if code is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         return code
@@ -82,6 +78,14 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+    def _code(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._ended)
+            if poll.poll(None if seconds is None else seconds * 1000):
+                self.returncode = int(self._ended.read())
+        return self.returncode
 
 
 def has_stopped(process: Process, words: str = "") -> bool:
