@@ -11,7 +11,8 @@ import importlib
 
 from pyspark.daemon import manager
 
-OPTION = "-Dspark.python.daemon.module=tests.worker_daemon"
+MODULE = "tests.worker_daemon"
+OPTION = f"-Dspark.python.daemon.module={MODULE}"
 """For the JVM of Spark."""
 
 if __name__ == "__main__":
