@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.job.spec import JobSpec
-from penstock.tables.registry import load_job
 from penstock.verify import Sample, verify
+from tests.cases.bad_input import GOOD, SCHEMA, job_of, rows
 from tests.kafka import Produce, Topics
 from tests.quarantined import run_once
 
-JOB = """
-job: bad-input
-log:
-  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
-decode: json
-schema: {{{schema}}}
-columns: {{partition: kafka.partition, offset: kafka.offset}}
-table:
-  delta: {{path: {table}}}
-on: {{{on}}}
-"""
-SCHEMA = "id: long, text: string, share: double, user: {age: int}, tags: [int]"
 TEN_MEGABYTES = 10_000_000
 
 BAD = [
@@ -49,20 +33,6 @@ BAD = [
     (b'{"share": 1e400}', "share: the number 1e400 is too large"),
     (b"\x00" * 100, "not JSON at character 0: Expecting value"),
 ]
-GOOD = b'{"id": 7, "text": "seven"}'
-
-
-def job_of(
-    folder: Path, bootstrap: str, topic: str, schema: str = SCHEMA, on: str = "bad_record: quarantine"
-) -> JobSpec:
-    path = folder / "job.yaml"
-    table = json.dumps(str(folder / "table"))
-    path.write_text(JOB.format(bootstrap=bootstrap, topic=topic, schema=schema, table=table, on=on))
-    return load_job(path)
-
-
-def rows(path: str) -> list[dict[str, Any]]:
-    return pl.read_delta(path).sort("partition", "offset").to_dicts()
 
 
 # A map column has every record read by the other, exact path: a record's fate must not depend on it.

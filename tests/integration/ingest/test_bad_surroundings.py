@@ -25,6 +25,7 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
 from penstock.verify import verify
+from tests import worker_daemon
 from tests.exports import ExportPipe
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
@@ -214,7 +215,7 @@ def spark_workers() -> list[int]:
     """The daemon that Spark forks its Python workers from, and those that there are."""
     family = psutil.Process().children(recursive=True)
     living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
-    found = [each.pid for each in living if "pyspark.daemon" in each.cmdline()]
+    found = [each.pid for each in living if worker_daemon.MODULE in each.cmdline()]
     assert found, "no Python worker runs yet"
     return found
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.kafka import Produce, Topics
 
-PAGE = Path(__file__).parents[2] / "docs" / "claims-library.md"
+PAGE = Path(__file__).parents[3] / "docs" / "claims-library.md"
 
 
 def test_the_example_of_the_page_runs_against_a_real_broker(bootstrap: str, topic: Topics, produce: Produce) -> None:

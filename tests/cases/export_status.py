@@ -1,25 +1,19 @@
-"""`status` of an export: its partitions, types and days from a real ledger, the log's side from a real broker."""
+"""An export of two types with a ledger that a test writes, for what `status` says of it."""
 
 from __future__ import annotations
 
-import signal
-import socket
 import time
-import urllib.request
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 
-import pytest
-
 from penstock.environment import Environment
-from penstock.errors import TransientError
 from penstock.job.spec import JobSpec, job_of
 from penstock.logs.log import Partition
 from penstock.logs.registry import open_log
-from penstock.status.model import AlertKind, JobStatus, PartitionStatus
+from penstock.status.model import JobStatus, PartitionStatus
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.status import ExportStatus, export_status
@@ -28,7 +22,6 @@ from penstock.tables.export.table import ExportTable
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
 from tests.kafka import Produce, Topics
-from tests.processes import penstock
 from tests.routed_parts import Reader, begun, landed, run_of, staged_in
 
 JOB = """\
@@ -101,14 +94,13 @@ class Fan:
             log.show(dict(zip(self.partitions, (zero, one), strict=True)))
 
 
-@pytest.fixture
-def fan(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> Fan:
+def fan_of(bootstrap: str, topic: Topics, produce: Produce, folder: Path) -> Fan:
     name = topic(2)
     for number in range(2):
         produce(name, ["{}"] * 10, partition=number)
-    path = tmp_path / f"{name}.yaml"
-    path.write_text(JOB.format(bootstrap=bootstrap, topic=name, root=tmp_path / "root"))
-    return Fan(path, tmp_path / "root")
+    path = folder / f"{name}.yaml"
+    path.write_text(JOB.format(bootstrap=bootstrap, topic=name, root=folder / "root"))
+    return Fan(path, folder / "root")
 
 
 def at(text: str) -> int:
@@ -124,54 +116,3 @@ def with_fs_behind(fan: Fan, watermark: str = "2026-03-02T05:00:00") -> ExportTa
     landed(table, fan.reader(table, 1).main(0, 8, lagging, watermark_ms=at(watermark)))
     fan.mirror(10, 0)
     return table
-
-
-def test_partitions_tell_what_is_read_and_below_what_everything_is_written(fan: Fan) -> None:
-    with_fs_behind(fan)
-    zero, one = fan.partition(0), fan.partition(1)
-    assert (fan.global_position(0), fan.global_position(1)) == (10, 0)
-    assert (zero.position, zero.end, zero.lag_records, zero.mirrored) == (10, 10, 0, 10)
-    assert (one.position, one.end, one.lag_records, one.mirrored) == (8, 10, 2, 0)
-    assert (one.totals.read, one.totals.written, one.totals.deferred, one.token) == (8, 3, 5, 1)
-
-
-def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_gap_ahead(
-    fan: Fan, topic: Topics
-) -> None:
-    with_fs_behind(fan)
-    topic.cut(fan.partitions[1].topic, 3, partition=1)
-    [text] = [each.text for each in fan.status().alerts if each.kind is AlertKind.GAP_AHEAD]
-    assert text == f"{fan.partitions[1]}: the log no longer has offsets [0, 3)"
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
-    with_fs_behind(fan)
-    away = replace(fan.job, log=replace(fan.job.log, bootstrap="127.0.0.1:1"))
-    found = export_status(job_of(away, ExportSpec), open_log, time.time)
-    assert [(each.position, each.end) for each in found.common.partitions] == [(10, None), (8, None)]
-    assert found.measured.lag_records == {}
-    assert max(found.measured.discrepancy_records.values()) == 8
-    assert found.common.exit_code == TransientError.exit_code
-    [rules] = [each for each in found.whole().sections if each.key == "rules"]
-    assert rules.lines == (
-        "rules: failed writes 25.0% (limit 20), lag ? (limit 5), discrepancy 8 (limit 3), retention ? (limit 50)",
-    )
-
-
-# metrics
-
-
-def test_a_running_export_shows_its_metrics_to_prometheus(fan: Fan) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with penstock("run", str(fan.path), "--json", "--metrics", str(port)) as process:
-        process.wait_for("batch committed")
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
-            lines = response.read().decode().splitlines()
-        process.send(signal.SIGTERM)
-        assert process.exit_code() == 0, process.last_words
-    # The twenty records have no type.
-    assert 'penstock_records_quarantined_total{job="fan"} 20.0' in lines
-    assert 'penstock_job_running{job="fan"} 1.0' in lines
