@@ -15,6 +15,7 @@ from penstock.bench.fanout import bench_fanout
 from penstock.bench.ingest import bench_ingest
 from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
+from penstock.bench.rollup import bench_rollup
 from penstock.bench.startup import bench_startup
 from penstock.bench.wal import bench_wal
 
@@ -100,6 +101,20 @@ def wal(
             f"{each.clients} clients, {each.batch:>5} records: {each.appends_per_second:>8,} appends/s,"
             f" {each.records_per_second:>10,} records/s; the disk: {each.disk_fsyncs_per_second:,} fsyncs/s"
         )
+
+
+@app.command()
+def rollup(
+    records: Annotated[int, typer.Option(min=1, help="Records in the topic, each with three fields.")] = 2_000_000,
+    series: Annotated[int, typer.Option(min=1, help="Series in the topic: fields of hosts.")] = 16_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """Telegraf metrics into windows of 1m, 10m, 1h and 24h, against Spark Structured Streaming."""
+    result = bench_rollup(records, series, rounds, _say)
+    _print(result, json)
+    if not json:
+        print(f"  {result.extra['records_per_s']:,} records/s, {result.extra['records_per_cpu_s']:,} per CPU second")
 
 
 def _say(text: str) -> None:

@@ -108,6 +108,7 @@ class Rounds(Generic[S]):
         """Give back what others can do; the claims themselves belong to the process."""
         if self.ranges is not None:
             self.ranges.close()
+        self.table.close()
         self.log.close()
 
     def round(self, flush_now: bool = False, ends: Ends = None) -> RoundResult:

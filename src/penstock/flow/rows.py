@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -56,7 +57,15 @@ class Decoded:
     """Its last rows, to be decoded next: the payloads of the others are as large unpacked as one batch may be."""
 
 
-def in_parts(decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch) -> Iterator[Decoded]:
+class InParts(Protocol):
+    @property
+    def rest(self) -> pa.RecordBatch | None: ...
+
+
+PartT = TypeVar("PartT", bound=InParts)
+
+
+def in_parts(decode: Callable[[pa.RecordBatch], PartT], batch: pa.RecordBatch) -> Iterator[PartT]:
     """Decode all rows of a batch, as many at a time as memory allows."""
     waiting: pa.RecordBatch | None = batch
     while waiting is not None:

@@ -22,7 +22,13 @@ HEARTBEAT_SECONDS_MIN = 0.5
 
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon"]
+DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon", "telegraf", "influx"]
+POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
+"""Those whose records are points of series; records of the others are rows."""
+PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
+MetricNames: TypeAlias = Literal["opentsdb", "raw"]
+NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
+NonFinite: TypeAlias = Literal["skip", "quarantine"]
 Defaults: TypeAlias = Literal["null", "value"]
 ClaimUnit: TypeAlias = Literal["partition", "topic"]
 LostHistory: TypeAlias = Literal["fail", "restart"]
@@ -172,6 +178,26 @@ class Wrapping:
 
 
 @dataclass(frozen=True, slots=True)
+class BlacklistEntry:
+    """Series that are left out: regular expressions that are found in the metric, and in a tag's key and value."""
+
+    name: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PointsSpec:
+    """How fields of metrics become points of series."""
+
+    timestamps: PointTimes | None = None
+    """The unit; `auto` tells it from the size of the number. None: `auto` for `telegraf`, `ns` for `influx`."""
+    names: MetricNames = "opentsdb"
+    non_numeric: NonNumeric = "skip"
+    non_finite: NonFinite = "skip"
+    blacklist: tuple[BlacklistEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DecodeSpec:
     format: DecodeFormat
     payload: Payload = Payload.PLAIN
@@ -187,6 +213,8 @@ class DecodeSpec:
     """Of `garmadon` file system events: cluster names as they are written, for those in the event's uri."""
     payload_bytes_max: int = Wrapping().bytes_max
     """Of one record, unpacked (`limits.payload_bytes`)."""
+    points: PointsSpec = field(default_factory=PointsSpec)
+    """Of `telegraf` and `influx`."""
 
     @property
     def wrapping(self) -> Wrapping:

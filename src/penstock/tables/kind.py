@@ -122,6 +122,9 @@ class Table(Protocol[S_contra]):
     def record_bytes(self) -> float | None:
         """The size of a row in its file, from the newest commits; None if they do not tell."""
 
+    def close(self) -> None:
+        """Let go of connections."""
+
 
 class SchemaChanged:
     """The table first had to take new columns: nothing is staged, the batch is planned again."""

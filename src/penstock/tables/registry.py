@@ -14,8 +14,10 @@ from penstock.logs.registry import SECTIONS
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.kind import ExportKind
 from penstock.tables.kind import Kind
+from penstock.tables.rollup.kind import RollupKind
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (DeltaKind(), ExportKind())}
+_KINDS: tuple[Kind, ...] = (DeltaKind(), ExportKind(), RollupKind())
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By their key under `table:` in a job file."""
 
 

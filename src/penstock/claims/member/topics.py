@@ -7,16 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.admin import BoundedAdmin
+from penstock.logs.kafka.creation import create_topic
 from penstock.logs.kafka.faults import Fault
 
 DEFAULT_TOPIC = "__penstock"
 DEFAULT_PARTITIONS = 8
 SNAPSHOT_SUFFIX = "_snapshots"
-REPLICAS = 3
+KIND = "coordination topic"
 RETENTION_MS = 7 * 24 * 3600 * 1000
 RETENTION_MS_MIN = 3600 * 1000
 """Less would delete records that a member still needs before a snapshot holds them."""
@@ -63,10 +64,10 @@ class CoordinationTopic:
 def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITIONS) -> CoordinationTopic:
     """Find the coordination topics, create those that are missing, and refuse settings that break the protocol."""
     if _describe(admin, name) is None:
-        _create(admin, name, partitions, _LOG_SETTINGS)
+        create_topic(admin, KIND, name, partitions, _LOG_SETTINGS)
     found = _appeared(admin, name)
     if _describe(admin, found.snapshots) is None:
-        _create(admin, found.snapshots, found.partitions, _SNAPSHOT_SETTINGS)
+        create_topic(admin, KIND, found.snapshots, found.partitions, _SNAPSHOT_SETTINGS)
     snapshots = _appeared(admin, found.snapshots)
     if snapshots.partitions != found.partitions:
         raise UserError(
@@ -117,26 +118,6 @@ def _describe(admin: BoundedAdmin, name: str) -> CoordinationTopic | None:
         return CoordinationTopic(name, str(result.topic_id), len(result.partitions))
     if result.code in _MISSING:
         return None
-    raise admin.error(result, f"coordination topic {name}")
-
-
-def _create(admin: BoundedAdmin, name: str, partitions: int, settings: Mapping[str, str]) -> None:
-    """Create a topic with up to three replicas, as the cluster allows; fine if another process was faster."""
-    cluster = admin.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
-    replicas = min(REPLICAS, len(cluster.nodes))
-    durable = {"min.insync.replicas": "2"} if replicas == REPLICAS else {}
-    config = {**settings, **durable}
-    topic = NewTopic(name, partitions, replicas, config=config)
-    [result] = admin.try_each(lambda client, seconds: client.create_topics([topic], request_timeout=seconds)).values()
-    if not isinstance(result, Fault) or result.code == KafkaError.TOPIC_ALREADY_EXISTS:
-        return
-    if result.code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
-        wanted = " ".join(f"--config {key}={setting}" for key, setting in config.items())
-        raise UserError(
-            f"not allowed to create the coordination topic {name}",
-            detail=result.text,
-            hint=f"grant Create, or create it with {partitions} partitions and: {wanted}",
-        )
     raise admin.error(result, f"coordination topic {name}")
 
 

@@ -71,6 +71,8 @@ def decoder_for(
             body, header = _named(message or decode.message, "message"), _named(decode.header, "header")
             check_fields(schema, garmadon_schema(decode.descriptors, header, body), body)
             return GarmadonDecoder(schema, decode.descriptors, header, body, *wanted, decode.uri_names)
+        case "telegraf" | "influx":
+            raise UserError(f"decode {decode.format} gives points of series, not rows")
         case _:
             assert_never(decode.format)
 

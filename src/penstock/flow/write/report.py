@@ -42,6 +42,8 @@ class Share:
     """What fields show that its columns lack, as `flow.seen_types` writes it."""
     replayed: Ranges = ()
     """Of a replay: the offsets of the written rows."""
+    sums: Mapping[str, int] = field(default_factory=dict)
+    """What else a kind of table counts, by name."""
 
     def __add__(self, other: Share) -> Share:
         return Share(
@@ -55,6 +57,7 @@ class Share:
             failed=self.failed or other.failed,
             new_fields=to_json(merged([from_json(self.new_fields), from_json(other.new_fields)])),
             replayed=ranges_of([*offsets_of(self.replayed), *offsets_of(other.replayed)]),
+            sums={name: self.sums.get(name, 0) + other.sums.get(name, 0) for name in {**self.sums, **other.sums}},
         )
 
 

@@ -47,6 +47,7 @@ class Tally:
     days: Counter[str] = field(default_factory=Counter)
     new_fields: NewFields = field(default_factory=dict)
     replayed: set[int] = field(default_factory=set)
+    sums: Counter[str] = field(default_factory=Counter)
 
     def count(self, *, read: int = 0, written: int = 0, filtered: int = 0, skipped: int = 0) -> None:
         """Every record that was read must be counted again for what became of it."""
@@ -61,6 +62,10 @@ class Tally:
         self.first = least if self.first is None else min(self.first, least)
         self.size_bytes += pc.sum(lengths, min_count=0).as_py()
         self.count(read=len(offsets))
+
+    def add(self, **sums: int) -> None:
+        """Add to further counts, by name."""
+        self.sums.update(sums)
 
     def seen(self, event_ms: int) -> None:
         self.event_ms_max = event_ms if self.event_ms_max is None else max(self.event_ms_max, event_ms)
@@ -79,6 +84,7 @@ class Tally:
             quarantine_files=tuple(staged.quarantine_files),
             new_fields=to_json(self.new_fields),
             replayed=ranges_of(self.replayed),
+            sums={name: number for name, number in self.sums.items() if number},
         )
 
     def failed_share(self, reason: str) -> Share:

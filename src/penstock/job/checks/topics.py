@@ -56,14 +56,18 @@ def _topic_findings(section: TopicsSection, document: Document, log_at: KeyPath)
         yield Finding((*log_at, "topics"), "names no topic")
     for index, topic in enumerate(section.topics or ()):
         at = (*log_at, "topics", index)
-        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            yield Finding(at, f"{shown(topic)} is no topic name", "letters, digits, . _ - up to 249")
-        elif topic in (section.topics or ())[:index]:
+        yield from topic_name_findings(topic, at)
+        if topic in (section.topics or ())[:index]:
             yield Finding(at, f"{shown(topic)} is named twice")
     if section.topic_pattern is not None and _compiled(section.topic_pattern) is None:
         yield Finding((*log_at, "topic_pattern"), f"{shown(section.topic_pattern)} is no regular expression")
     if section.group is not None and len(section.group) > GROUP_CHARACTERS_MAX:
         yield Finding((*log_at, "group"), f"longer than {GROUP_CHARACTERS_MAX} characters")
+
+
+def topic_name_findings(topic: str, at: KeyPath) -> Iterator[Finding]:
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        yield Finding(at, f"{shown(topic)} is no topic name", "letters, digits, . _ - up to 249")
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:

@@ -63,6 +63,9 @@ class KindSection(Protocol[FileT, SectionT, PartsT]):
     many_types: str = ""
     """How records of many types are written with it, as a hint; empty: all its records are of one type."""
 
+    takes_points: bool = False
+    """Whether it takes points of series; else rows."""
+
     def read(self, reading: Reading[FileT, SectionT]) -> tuple[PartsT, list[Finding]]:
         """Read and check what depends on the kind: its own sections, and the fields and columns of its rows."""
 

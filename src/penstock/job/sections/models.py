@@ -37,9 +37,13 @@ from penstock.job.spec import (
     Delivery,
     GapPolicy,
     LostHistory,
+    MetricNames,
     MixedTypesPolicy,
     NewColumnPolicy,
+    NonFinite,
+    NonNumeric,
     Payload,
+    PointTimes,
     RecreatedPolicy,
     StartAt,
     TombstonePolicy,
@@ -79,6 +83,11 @@ class LogChoice(Section):
     """A section for each log, of which a file states one."""
 
 
+class BlacklistSection(Section):
+    name: Text = None
+    tags: Settings = None
+
+
 class DecodeSection(Section):
     REQUIRED = ("format",)
 
@@ -89,6 +98,11 @@ class DecodeSection(Section):
     header: Message = None
     defaults: Annotated[Defaults | None, one_of(get_args(Defaults))] = None
     uri_names: Settings = None
+    timestamps: Annotated[PointTimes | None, one_of(get_args(PointTimes))] = None
+    names: Annotated[MetricNames | None, one_of(get_args(MetricNames))] = None
+    non_numeric: Annotated[NonNumeric | None, one_of(get_args(NonNumeric))] = None
+    non_finite: Annotated[NonFinite | None, one_of(get_args(NonFinite))] = None
+    blacklist: list[BlacklistSection] | None = None
 
     @model_validator(mode="before")
     @classmethod

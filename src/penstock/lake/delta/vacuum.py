@@ -37,6 +37,7 @@ class Dead(CanGo):
     PASSED = "never committed, the position is beyond its start"
     EXPIRED = "never committed, the version bound of its compaction has passed"
     REPLAYED = "never committed, its replay run is over"
+    CLOSED = "never committed, its close is complete"
 
 
 class Kept(Stays):
@@ -47,7 +48,7 @@ class Kept(Stays):
     COMMITTABLE = "may still be committed"
     UNPLACED = "of a partition without a position"
     PENDING = "listed for quarantine, not appended yet"
-    OTHERS = "of another job that shares the quarantine"
+    OTHERS = "of another job that shares the folder"
     UNKNOWN = "not a name of Penstock"
 
 
@@ -147,12 +148,13 @@ def by_run(name: ReplayedName, run_over: int) -> Verdict:
 
 
 def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
-    """Whether our writer puts files there: a deeper folder may be another table, a quarantine even."""
+    """Whether our writer puts files there: a deeper folder may be another table, a quarantine even.
+
+    Columns that a commit fills in have no folder: they are the last.
+    """
     folders = path.split("/")[:-1]
-    if not folders:
-        return True
     heads = [partition_folder({name: ""}).removesuffix("/") for name in partition_by]
-    return len(folders) == len(heads) and all(map(str.startswith, folders, heads))
+    return len(folders) <= len(heads) and all(map(str.startswith, folders, heads))
 
 
 def _removed(handle: DeltaTable, retention_seconds: float | None) -> frozenset[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from pyspark.sql import SparkSession
 
 from penstock.flow.write.offset_ranges import count_of, offsets_of
+from penstock.flow.write.report import UNROUTED, Share
+from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Change
 from penstock.logs.log import Batch
 from penstock.staging.batch_job import Records
@@ -25,6 +28,7 @@ class TableTarget(Target[Written]):
 
     def __init__(self, table: SingleTable, spark: SparkSession, replay: Replay) -> None:
         super().__init__(table.job, table.environment, table.quarantine)
+        self._table = table
         self._data = table.data
         self._spark = spark
         self._replay = replay
@@ -56,6 +60,18 @@ class TableTarget(Target[Written]):
             self._data.check_schema(written.schema)
             rows = {each: count_of(ranges) for each, ranges in run.offsets.items()}
             record = run_record(self._data.job, run, written.files)
-            return run_change(self._data, run.number, written.files, rows, record)
+            files = self._data.stamped(written.files, self._table.stamps)
+            change = run_change(self._data, run.number, files, rows, record)
+            return replace(change, transactions={**change.transactions, **self._sums(run, written)})
 
         return self._data.swap(decide)
+
+    def _sums(self, run: ReplayRun, written: Written) -> dict[str, int]:
+        """What the run adds to the further numbers of its partitions."""
+        sums: dict[str, int] = {}
+        for partition in run.offsets:
+            share = written.found.of(partition).get(UNROUTED, Share())
+            for name, number in self._table.numbers(share).sums.items():
+                key = field_key(self._data.job, partition, name)
+                sums[key] = (self._data.transaction(key) or 0) + number
+        return sums

@@ -104,7 +104,7 @@ class _Field:
 
 def members_of(record: bytes) -> JsonObject:
     """The top-level members of a record. Raises `MisfitError` unless it is exactly one JSON object."""
-    value = _parsed(record, parse)
+    value = parsed(record, parse)
     if not isinstance(value, JsonObject):
         raise MisfitError(f"expected an object, found {kind_of(value)}")
     return value
@@ -119,7 +119,7 @@ def refuse_malformed(record: bytes) -> None:
             raise MisfitError(f"expected an object, found {found}") from None
     except msgspec.DecodeError as error:
         if _says_cut_off(record, error):
-            raise _cut_off(_parsed(record, str)) from None
+            raise _cut_off(parsed(record, str)) from None
     except (ValueError, RecursionError):
         pass
     _skimmed(record)
@@ -138,14 +138,15 @@ def _skimmed(record: bytes) -> JsonObject:
     if b"Inf" in record or b"-NaN" in record:
         return JsonObject()
     try:
-        value = _parsed(record, skim)
+        value = parsed(record, skim)
     except ValueError:
         # More digits than Python makes a number of.
         return JsonObject()
     return value if isinstance(value, JsonObject) else JsonObject()
 
 
-def _parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
+def parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
+    """What the parser makes of a record. Raises `MisfitError` for what is no JSON, and what else the parser raises."""
     if not record:
         raise MisfitError("value is empty")
     if too_deep(record):

@@ -49,6 +49,19 @@ _DECODER = json.JSONDecoder(
 )
 
 
+class ConstantError(ValueError):
+    """A number of Python that JSON has not, such as NaN."""
+
+
+def _refuse_constant(name: str) -> None:
+    raise ConstantError(name)
+
+
+_PLAIN_DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=_refuse_constant
+)
+
+
 def parse(text: str) -> Any:
     """Raises `json.JSONDecodeError`; a text deeper than `DEPTH_MAX` has to be refused before (`too_deep`)."""
     try:
@@ -60,6 +73,11 @@ def parse(text: str) -> Any:
         if respelled == text:
             raise
         return _DECODER.decode(respelled)
+
+
+def parse_plain(text: str) -> Any:
+    """Like `parse`, but `NaN` and infinities raise `ConstantError`."""
+    return _PLAIN_DECODER.decode(text)
 
 
 def skim(text: str) -> Any:

@@ -1,12 +1,15 @@
-"""What cannot be right inside `log.kafka`: brokers, client settings and security that contradict."""
+"""What cannot be right inside `log.kafka`: brokers, client settings and security that contradict.
+
+The checks of a cluster's address, client settings and security serve every section that has them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath, nearest
+from penstock.job.faults import Finding, KeyPath, key_text, nearest
 from penstock.logs.kafka.section.models import KafkaSection, SecuritySection
 
 AT: KeyPath = ("log", "kafka")
@@ -40,42 +43,48 @@ _FORBIDDEN_CLIENT = {
 
 
 def kafka_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding]:
-    yield from _bootstrap_findings(kafka.bootstrap)
-    yield from _client_findings(kafka)
+    yield from bootstrap_findings(kafka.bootstrap, AT)
+    yield from client_findings(kafka.client, AT, CLIENT_NUMBERS, CLIENT_WORDS, _FORBIDDEN_CLIENT)
     if kafka.security is not None:
-        yield from _security_findings(kafka.security, document)
+        yield from security_findings(kafka.security, document, (*AT, "security"))
 
 
-def _bootstrap_findings(bootstrap: str | None) -> Iterator[Finding]:
+def bootstrap_findings(bootstrap: str | None, at: KeyPath) -> Iterator[Finding]:
     for server in bootstrap.split(",") if bootstrap is not None else ():
         found = _SERVER.fullmatch(server.strip())
         if found is None or not 1 <= int(found[1]) <= 65535:
-            yield Finding((*AT, "bootstrap"), "expected host:port, several with commas between", "as in kafka-1:9092")
+            yield Finding((*at, "bootstrap"), "expected host:port, several with commas between", "as in kafka-1:9092")
             return
 
 
-def _client_findings(kafka: KafkaSection) -> Iterator[Finding]:
-    known = sorted(CLIENT_NUMBERS | CLIENT_WORDS.keys())
-    for name, value in (kafka.client or {}).items():
-        at = (*AT, "client", name)
-        words = CLIENT_WORDS.get(name)
-        if name in CLIENT_NUMBERS:
+def client_findings(
+    client: Mapping[str, str] | None,
+    section: KeyPath,
+    numbers: Collection[str],
+    words: Mapping[str, tuple[str, ...]],
+    forbidden: Mapping[str, str],
+) -> Iterator[Finding]:
+    """What is wrong under `client` of a section with security of its own; `forbidden` gives the reasons."""
+    known = sorted({*numbers, *words})
+    for name, value in (client or {}).items():
+        at = (*section, "client", name)
+        if name in numbers:
             if not re.fullmatch(r"[0-9]{1,10}", value):
                 yield Finding(at, "expected a whole number")
-        elif words is not None:
-            if words and value not in words:
-                yield Finding(at, f"expected one of {', '.join(words)}")
-        elif name in _FORBIDDEN_CLIENT:
-            yield Finding(at, f"cannot be set here: {_FORBIDDEN_CLIENT[name]}", on_key=True)
+        elif name in words:
+            if words[name] and value not in words[name]:
+                yield Finding(at, f"expected one of {', '.join(words[name])}")
+        elif name in forbidden:
+            yield Finding(at, f"cannot be set here: {forbidden[name]}", on_key=True)
         elif name.startswith(("ssl.", "sasl.", "security.")):
-            yield Finding(at, "cannot be set here: security has its own section, log.kafka.security", on_key=True)
+            own = key_text((*section, "security"))
+            yield Finding(at, f"cannot be set here: security has its own section, {own}", on_key=True)
         else:
             hint = nearest(name, known) or f"known: {', '.join(known)}"
             yield Finding(at, "is not a setting that can be made here", hint, on_key=True)
 
 
-def _security_findings(security: SecuritySection, document: Document) -> Iterator[Finding]:
-    at = (*AT, "security")
+def security_findings(security: SecuritySection, document: Document, at: KeyPath) -> Iterator[Finding]:
     if document.has(*at, "protocol") and security.protocol is None:
         return
     protocol = security.protocol or "PLAINTEXT"

@@ -31,13 +31,14 @@ class KafkaLogSection(LogSection[KafkaSection]):
             **stated(
                 start=start_offsets(section),
                 transactional=section.transactional,
-                security=_security(section.security, reader.folder) if section.security is not None else None,
+                security=security_spec(section.security, reader.folder) if section.security is not None else None,
                 client_settings=section.client,
             ),
         )
 
 
-def _security(security: SecuritySection, folder: Path) -> KafkaSecurity:
+def security_spec(security: SecuritySection, folder: Path) -> KafkaSecurity:
+    """The section as a spec; its relative paths begin in the folder of the job file."""
     values = stated(**{name: getattr(security, name) for name in type(security).model_fields})
     for name in values:
         if name.endswith("_path"):

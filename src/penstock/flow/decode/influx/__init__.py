@@ -1,0 +1,1 @@
+"""The decoder of InfluxDB's line protocol."""

@@ -1,0 +1,1 @@
+"""The decoder of Telegraf's JSON."""

@@ -1,0 +1,70 @@
+"""Names of metrics and tags as they are stored.
+
+A metric is `name.field`. In the style of OpenTSDB it is in lower case, and characters that OpenTSDB does not take are
+deleted, in tags too. Nothing is mixed up by that: what becomes equal or empty is a misfit of the record.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+
+import msgspec
+
+from penstock.flow.decode.json.leaves import HALF_PAIR, well_formed
+from penstock.flow.decode.misfit import MisfitError, quoted
+from penstock.job.spec import MetricNames
+
+TAGS_MAX = 64
+TAGS_BYTES_MAX = 64 * 1024
+"""Of the canonical JSON of a series' tags."""
+NAME_BYTES_MAX = 4 * 1024
+"""Of a metric's name, and of a field's: a metric has both."""
+
+_PARTS_KEPT_MAX = 16 * 1024
+_FOREIGN = re.compile(r"[^a-zA-Z0-9\-_./]+")
+_ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
+
+
+@lru_cache(maxsize=_PARTS_KEPT_MAX)
+def name_part(text: str, style: MetricNames) -> str:
+    """A metric's name, or the key of one of its fields, as a part of the stored name. Raises `MisfitError`."""
+    stored = text if style == "raw" else _FOREIGN.sub("", text).lower()
+    if not stored:
+        found = f"{quoted(text)} has no character that a metric name may have" if text else "is empty"
+        raise MisfitError(found)
+    if len(well_formed(stored).encode()) > NAME_BYTES_MAX:
+        raise MisfitError(f"a name of more than {NAME_BYTES_MAX} bytes")
+    return stored
+
+
+def canonical_tags(tags: Mapping[str, str], style: MetricNames) -> str:
+    """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
+    if len(tags) > TAGS_MAX:
+        raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
+    texts = "".join([*tags, *tags.values()])
+    if style == "raw" or not _FOREIGN.search(texts):
+        stored = tags if all(tags) and all(tags.values()) else {key: tags[key] for key in tags if key and tags[key]}
+    else:
+        stored = _cleaned(tags)
+    try:
+        encoded = _ENCODE_SORTED(stored)
+    except UnicodeEncodeError:
+        raise MisfitError(HALF_PAIR) from None
+    if len(encoded) > TAGS_BYTES_MAX:
+        raise MisfitError(f"{len(encoded)} bytes: a series has at most {TAGS_BYTES_MAX}")
+    return encoded.decode()
+
+
+def _cleaned(tags: Mapping[str, str]) -> dict[str, str]:
+    stored: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for key, value in tags.items():
+        name, text = _FOREIGN.sub("", key), _FOREIGN.sub("", value)
+        if not name or not text:
+            continue
+        if name in stored:
+            raise MisfitError(f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}")
+        stored[name], sources[name] = text, key
+    return stored

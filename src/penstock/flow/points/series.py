@@ -1,0 +1,91 @@
+"""The series that a decoder has met, by number; a series is a metric and its tags."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from penstock.flow.points.blacklist import Blacklist
+
+BUCKETS = 256
+BLACKLISTED = -1
+"""Stands for the number of a series that the job does not want."""
+
+PAIR_BITS = 32
+"""A pair is one number: that of a metric, so many bits up, and that of its tags."""
+_LOWER_HALF = (1 << PAIR_BITS) - 1
+
+
+class SeriesBook:
+    """Series by number, from 0 on. The numbers hold for this book alone, which grows as long as its decoder lives."""
+
+    def __init__(self, blacklist: Blacklist) -> None:
+        self._blacklist = blacklist
+        self._metrics: dict[str, int] = {}
+        self._metric_texts: list[str] = []
+        self._tag_sets: dict[str, int] = {}
+        self._tags_texts: list[str] = []
+        self._series: dict[int, int] = {}
+        """By pair; the numbers follow the order of the keys."""
+        self._unwanted: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self._series)
+
+    def metric(self, name: str) -> int:
+        """The number of a metric, to make series of."""
+        return _numbered(name, self._metrics, self._metric_texts)
+
+    def tag_set(self, tags: str) -> int:
+        """The number of tags in canonical JSON, to make series of."""
+        return _numbered(tags, self._tag_sets, self._tags_texts)
+
+    def number(self, metric: int, tag_set: int) -> int:
+        """The series of a metric and tags, or `BLACKLISTED`."""
+        return self.numbers([metric << PAIR_BITS | tag_set])[0]
+
+    def numbers(self, pairs: Sequence[int]) -> list[int]:
+        """The series of many pairs (`PAIR_BITS`) at once."""
+        known = self._series
+        if self._blacklist:
+            self._judge([pair for pair in pairs if pair not in known and pair not in self._unwanted])
+            pairs_wanted = ((pair, pair not in self._unwanted) for pair in pairs)
+            return [known.setdefault(pair, len(known)) if wanted else BLACKLISTED for pair, wanted in pairs_wanted]
+        return [known.setdefault(pair, len(known)) for pair in pairs]
+
+    def frame(self) -> pl.DataFrame:
+        """All series: `series` UInt32, `metric`, `tags`, and `bucket` Int16, a hash of both that never changes."""
+        pairs = np.fromiter(self._series, np.int64, len(self._series))
+        metrics, tag_sets = pairs >> PAIR_BITS, pairs & _LOWER_HALF
+        buckets = _hashes(self._metric_texts)[metrics] ^ _hashes(self._tags_texts)[tag_sets]
+        return pl.DataFrame(
+            {
+                "series": np.arange(len(pairs), dtype=np.uint32),
+                "metric": pl.Series(self._metric_texts, dtype=pl.String).gather(metrics),
+                "tags": pl.Series(self._tags_texts, dtype=pl.String).gather(tag_sets),
+                "bucket": (buckets % BUCKETS).astype(np.int16),
+            }
+        )
+
+    def _judge(self, pairs: Sequence[int]) -> None:
+        """Note which of these new pairs are not wanted."""
+        for pair in pairs:
+            tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])
+            if self._blacklist.matches(self._metric_texts[pair >> PAIR_BITS], tags):
+                self._unwanted.add(pair)
+
+
+def _numbered(text: str, numbers: dict[str, int], texts: list[str]) -> int:
+    number = numbers.setdefault(text, len(texts))
+    if number == len(texts):
+        texts.append(text)
+    return number
+
+
+def _hashes(texts: Sequence[str]) -> npt.NDArray[np.int64]:
+    return np.array([zlib.crc32(text.encode()) for text in texts], np.int64)

@@ -1,0 +1,1 @@
+"""What published rows look like in a record."""

@@ -1,0 +1,188 @@
+"""A Kafka topic as an output: one transactional producer per bucket (RULES U1)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from penstock.errors import PenstockError, TransientError, UserError
+from penstock.failpoints import Reach, noop
+from penstock.job.spec import KafkaLogSpec, LogSpec
+from penstock.logs.kafka.admin import QuietLog, logger
+from penstock.logs.kafka.faults import Fault, fault_of
+from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.kafka.topics import KafkaTopics
+from penstock.publish.faults import FENCED, Reports, publish_error, too_large
+from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
+from penstock.publish.position import decode_position, encode_position
+from penstock.publish.positions_topic import open_positions_topic, read_position
+from penstock.publish.spec import PRODUCER_NUMBERS, PRODUCER_WORDS, PublishSpec
+
+INIT_SECONDS_MAX = 30.0
+TRANSACTION_SECONDS_MAX = 60.0
+"""For one transaction as a whole; the broker aborts it then, if the process has died."""
+ABORT_SECONDS_MAX = 10.0
+LINGER_MS = 5
+QUEUED_RECORDS_MAX = 100_000
+QUEUED_KIB_MAX = 64 * 1024
+BATCH_BYTES_MAX = 1_000_000
+_POLL_SECONDS = 0.05
+PRODUCER_SETTINGS = PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
+READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
+
+
+class KafkaOutput:
+    """Publishes one bucket of a job to a topic; `log` is the cluster unless the spec states another."""
+
+    def __init__(self, spec: PublishSpec, log: LogSpec, bucket: PublishBucket, reach: Reach = noop) -> None:
+        self._spec = spec
+        self._cluster = spec.cluster(log)
+        self._bucket = bucket
+        self._reach = reach
+        self._producer: Producer | None = None
+        self._reports = Reports()
+
+    def open(self) -> PublishPosition | None:
+        self.close()
+        with closing(KafkaTopics(_without(self._cluster, READER_SETTINGS | PRODUCER_SETTINGS))) as topics:
+            open_positions_topic(topics, self._spec.positions_topic, self._bucket.count)
+            try:
+                self._producer = self._new_producer(topics.record_bytes_max(self._spec.topic))
+                self._producer.init_transactions(INIT_SECONDS_MAX)
+                # Only now: an older producer could have committed until it was fenced.
+                content = read_position(topics, self._spec.positions_topic, self._bucket)
+                return decode_position(self._bucket, content)
+            except KafkaException as error:
+                raise self._given_up(error) from None
+            except BaseException:
+                self.close()
+                raise
+
+    def publish(self, records: Sequence[OutputRecord], position: PublishPosition) -> None:
+        if self._producer is None:
+            raise ValueError("this output is not open")
+        deadline = time.monotonic() + TRANSACTION_SECONDS_MAX
+        try:
+            self._producer.begin_transaction()
+            self._send(self._producer, records, position, deadline)
+            self._reach("publish_sent")
+            self._producer.commit_transaction(_left(deadline))
+            self._reach("publish_committed")
+        except KafkaException as error:
+            raise self._given_up(error) from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._abort()
+
+    def _send(
+        self, producer: Producer, records: Sequence[OutputRecord], position: PublishPosition, deadline: float
+    ) -> None:
+        for record in records:
+            self._produce(producer, self._spec.topic, record, -1, deadline)
+        # Last: from here on the transaction holds back everybody who reads a position in this partition.
+        told = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
+        self._produce(producer, self._spec.positions_topic, told, self._bucket.number, deadline)
+        # Not `flush`: a fatal error has to end the call before the client hears of further records.
+        while len(producer) and time.monotonic() < deadline:
+            producer.poll(_POLL_SECONDS)
+        if self._reports.too_large is not None:
+            raise self._reports.too_large
+        if self._reports.undelivered is not None:
+            raise KafkaException(self._reports.undelivered)
+        if len(producer):
+            raise TransientError(f"{len(producer)} records of {self._bucket} wait for {self._cluster.bootstrap}")
+
+    def _produce(self, producer: Producer, topic: str, record: OutputRecord, partition: int, deadline: float) -> None:
+        while True:
+            try:
+                producer.produce(topic, record.value, record.key, partition)
+                return
+            except BufferError:
+                if time.monotonic() > deadline:
+                    raise TransientError(f"records of {self._bucket} wait for {self._cluster.bootstrap}") from None
+                producer.poll(_POLL_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
+                    raise too_large(topic, record.key, record.value, error.args[0]) from None
+                raise
+
+    def _given_up(self, error: KafkaException) -> PenstockError:
+        """The error to raise, after the transaction is aborted as far as that is possible."""
+        # What went wrong with a record says more than the state of its transaction.
+        undelivered = self._reports.undelivered
+        cause = fault_of(error if undelivered is None else undelivered)
+        return publish_error(self._abort() or cause, self._spec, self._cluster.bootstrap, self._bucket)
+
+    def _abort(self) -> Fault | None:
+        """Let go of the producer, which may learn only now that it was fenced: that is returned.
+
+        If the abort does not arrive, the next `open` makes up for it.
+        """
+        producer, self._producer = self._producer, None
+        if producer is None:
+            return None
+        try:
+            producer.abort_transaction(ABORT_SECONDS_MAX)
+        except (KafkaException, SystemError) as error:
+            # A fatal error between the reports on two records is the cause of a SystemError.
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            fault = fault_of(cause) if isinstance(cause, KafkaException) else None
+            # Anything else, such as that no transaction is open, changes nothing.
+            return fault if fault is not None and fault.code in FENCED else None
+        finally:
+            producer.purge()
+        return None
+
+    def _new_producer(self, record_bytes_max: int) -> Producer:
+        self._reports = Reports()
+        try:
+            return Producer(
+                {
+                    "linger.ms": LINGER_MS,
+                    "compression.type": "lz4",
+                    **librdkafka_settings(_without(self._cluster, READER_SETTINGS)),
+                    **_promises(self._bucket, record_bytes_max),
+                    "on_delivery": self._reports.on_delivery,
+                },
+                logger=QuietLog(logger),
+            )
+        except KafkaException as error:
+            raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
+
+
+def _promises(bucket: PublishBucket, record_bytes_max: int) -> dict[str, Any]:
+    """Settings that nobody may change: exactly once, in order, within bounds."""
+    return {
+        "transactional.id": bucket.transactional_id,
+        "transaction.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
+        "delivery.timeout.ms": int(TRANSACTION_SECONDS_MAX * 1000),
+        "enable.idempotence": True,
+        "acks": "all",
+        # As the Java client does it: whoever else produces a key finds the same partition.
+        "partitioner": "murmur2_random",
+        # A batch larger than a record may be would be refused although none of its records is too large.
+        "message.max.bytes": record_bytes_max,
+        "batch.size": min(BATCH_BYTES_MAX, record_bytes_max),
+        "queue.buffering.max.messages": QUEUED_RECORDS_MAX,
+        "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
+        "allow.auto.create.topics": False,
+        "delivery.report.only.error": True,
+    }
+
+
+def _without(cluster: KafkaLogSpec, names: Collection[str]) -> KafkaLogSpec:
+    """The cluster for clients that do not know some of its settings."""
+    known = {name: value for name, value in cluster.client_settings.items() if name not in names}
+    return replace(cluster, client_settings=known)
+
+
+def _left(deadline: float) -> float:
+    return max(0.1, deadline - time.monotonic())

@@ -1,0 +1,73 @@
+"""The port through which rows leave for a topic: one bucket of rows, in transactions that carry their position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+
+PUBLISH_STEPS = ("publish_sent", "publish_committed")
+"""The failpoints of `Output.publish`; a kind of table that publishes has them among its own."""
+RECORDS_PER_TRANSACTION = 10_000
+"""What a caller puts into one transaction: enough to make its cost small, and little to send again."""
+
+
+class OutputRecord(msgspec.Struct, frozen=True, gc=False):
+    """One record of the topic; records with equal keys keep their order. Made by the million, so a cheap struct."""
+
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PublishPosition:
+    """The next row to publish of a close: everything before it has been published."""
+
+    close: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishBucket:
+    """A share of a job's rows that one producer at a time publishes, in order."""
+
+    job: str
+    table: str
+    """Fingerprint of the table: a recreated one has another, and the positions of the old one do not count."""
+    number: int
+    count: int
+    """How many buckets the rows are divided into, for the whole life of the table."""
+
+    @property
+    def key(self) -> str:
+        """Names its position, in every life of the table."""
+        return f"{self.job}/{self.number}"
+
+    @property
+    def transactional_id(self) -> str:
+        return f"penstock/{self.key}"
+
+    def __str__(self) -> str:
+        return f"bucket {self.number} of job {self.job}"
+
+
+class Output(Protocol):
+    """Where the rows of one bucket go. Used by one thread.
+
+    After any error the output is closed: whether its last transaction counts is known once it is opened again.
+
+    - `FencedError`: a newer producer has this bucket; stop until the bucket is claimed again.
+    - `TransientError`: open again and go on from the position.
+    - `UserError`: a topic, a permission or a record's size has to be changed first.
+    """
+
+    def open(self) -> PublishPosition | None:
+        """Fence older producers of this bucket, then return the committed position; None: nothing was published."""
+
+    def publish(self, records: Sequence[OutputRecord], position: PublishPosition) -> None:
+        """Make the records visible and move the position in one transaction, or neither; waits for the outcome."""
+
+    def close(self) -> None:
+        """Let go of the topic; a transaction that is under way is aborted."""

@@ -1,0 +1,48 @@
+"""Where a job publishes the rows of its table, and in which format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from penstock.errors import UserError
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
+
+PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
+DEFAULT_POSITIONS_TOPIC = "__penstock_published"
+PRODUCER_NUMBERS = frozenset({"linger.ms"})
+PRODUCER_WORDS: dict[str, tuple[str, ...]] = {"compression.type": ("none", "gzip", "snappy", "lz4", "zstd")}
+"""Client settings that only a producer has, beside those of every client."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishSpec:
+    """The topic, its cluster, and the settings of the clients."""
+
+    topic: str
+    format: PublishFormat = "opentsdb"
+    bootstrap: str | None = None
+    """None: the cluster of the log."""
+    security: KafkaSecurity | None = None
+    """None: as the log's in the same cluster, nothing in another."""
+    positions_topic: str = DEFAULT_POSITIONS_TOPIC
+    buckets: int = 8
+    """How many producers share the rows; fixed for the life of the table."""
+    client_settings: Mapping[str, str] = field(default_factory=dict)
+
+    def cluster(self, log: LogSpec) -> KafkaLogSpec:
+        """How clients reach the topic. Credentials of the log's cluster never go to another one."""
+        topics = (self.topic, self.positions_topic)
+        if self.bootstrap is not None:
+            security = self.security or KafkaSecurity()
+            return KafkaLogSpec(self.bootstrap, topics, security=security, client_settings=self.client_settings)
+        if not isinstance(log, KafkaLogSpec):
+            raise UserError("the job does not read Kafka, and publish states no bootstrap")
+        return KafkaLogSpec(
+            log.bootstrap,
+            topics,
+            group=log.group,
+            security=self.security or log.security,
+            client_settings={**log.client_settings, **self.client_settings},
+        )

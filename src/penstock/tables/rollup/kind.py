@@ -1,0 +1,89 @@
+"""The kind `rollup`: points of metrics aggregated in windows of event time, published where the job asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.job.spec import JobSpec, job_of
+from penstock.lake.delta.compact import compact
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.logs.log import Log
+from penstock.logs.registry import OpenLog
+from penstock.proof.findings import Proof
+from penstock.proof.sources import Depth
+from penstock.status.metrics import Meter
+from penstock.status.model import DayAnswer, JobStatus
+from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
+from penstock.tables.quarantine.discard import Listings
+from penstock.tables.rollup.opening import existing_tables, open_tables
+from penstock.tables.rollup.proof.verification import prove_rollup
+from penstock.tables.rollup.section import RollupSection
+from penstock.tables.rollup.spec import RollupSpec, partials_job
+from penstock.tables.rollup.status.metrics import METRICS, meter
+from penstock.tables.rollup.status.status import rollup_status
+from penstock.tables.rollup.vacuum import vacuum
+from penstock.tables.rollup.writer import RollupWriter
+from penstock.tables.single.table import table_listings
+
+STEPS = (
+    "close_begun",
+    "close_staged",
+    "close_landed",
+    "publish_sent",
+    "publish_committed",
+    "cleaned",
+    "merged",
+)
+
+
+class RollupKind:
+    """Metrics in windows."""
+
+    name = RollupSpec.kind
+    section = RollupSection()
+    steps = STEPS
+    metrics = METRICS
+
+    def meter(self) -> Meter:
+        return meter()
+
+    def summary(self, job: JobSpec) -> str:
+        windows = ", ".join(each.name for each in job_of(job, RollupSpec).table.windows)
+        return f"{self.name} ({windows})"
+
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> RollupWriter:
+        rollup = job_of(job, RollupSpec)
+        return RollupWriter(rollup, open_tables(rollup, spark, log, environment), spark, log)
+
+    def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
+        return prove_rollup(job_of(job, RollupSpec), depth, open_log)
+
+    def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+        return rollup_status(job_of(job, RollupSpec), open_log, now)
+
+    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
+        raise UserError(f"the windows of {job.name} are not kept by type and day", hint="`penstock status` shows them")
+
+    def compact(
+        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+    ) -> CompactReport:
+        if wish.all_days:
+            raise UserError("--all-days is for exports", hint=f"{job.name} merges its partials by itself")
+        tables = existing_tables(job_of(job, RollupSpec), environment)
+        return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress)
+
+    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
+        if wish.drop_lost:
+            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+        return vacuum(job_of(job, RollupSpec), environment, dry_run=wish.dry_run)
+
+    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
+        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
+
+    def listings(self, job: JobSpec, environment: Environment) -> Listings:
+        return table_listings(partials_job(job_of(job, RollupSpec)), environment)

@@ -1,0 +1,90 @@
+"""The write step of a rollup: a batch of records becomes staged files of partials."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, time
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.flow.compile import RecordFrame
+from penstock.flow.stage import NamedSlice
+from penstock.flow.table_flow import write_options
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import REPORT_SCHEMA
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Batch, Log
+from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
+from penstock.staging.reports import Written, check_conserved
+from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.partials.task import PartialsFlow, partials_stage
+from penstock.tables.rollup.spec import RollupSpec
+from penstock.tables.rollup.table import RollupTable
+from penstock.tables.single.replay_target import TableTarget
+
+MEBIBYTE = 1024**2
+READ_BYTES_MIN = 32 * MEBIBYTE
+"""Of records that are read together: points are decoded fastest in large batches."""
+ROW_GROUP_BYTES_MAX = 8 * MEBIBYTE
+"""Of partials: a close reads only the row groups of its buckets."""
+
+
+class RollupWriter:
+    """Aggregates batches of one job to staged files of its partials."""
+
+    def __init__(self, job: JobSpec[RollupSpec], table: RollupTable, spark: SparkSession, log: Log) -> None:
+        self.job = job
+        self.table = table
+        self.spark = spark
+        self._environment = table.environment
+        self._batch_job = BatchJob(table.job, spark, log, table.environment, _partials_job)
+
+    def stage(self, batch: Batch) -> Written:
+        flow = self.flow(batch)
+        records = self._batch_job.log_records(max(READ_BYTES_MIN, self.job.limits.arrow_batch_bytes_max))
+        return self._written(batch, flow, records, from_log=True)
+
+    def replay_target(self) -> TableTarget:
+        return TableTarget(self.table, self.spark, self._replay)
+
+    def _replay(self, batch: Batch, run: int, records: Records) -> Written:
+        flow = self.flow(batch)
+        flow = replace(flow, replay_run=run, on=stopping_nothing(flow.on))
+        return self._written(batch, flow, records, from_log=False)
+
+    def _written(self, batch: Batch, flow: PartialsFlow, records: Records, *, from_log: bool) -> Written:
+        started_at = self._environment.now()
+        found = self._batch_job.run(batch, flow, records)
+        if from_log:
+            self._batch_job.check(batch, found)
+        check_conserved(flow, found)
+        return Written(found, started_at, flow.table.schema)
+
+    def flow(self, batch: Batch) -> PartialsFlow:
+        """What the tasks of a batch must know."""
+        spec, job = self.job.table, self.table.job
+        table = write_options(job, written_schema(spec.aggregates), ("day",))
+        return PartialsFlow(
+            job=job.name,
+            batch_id=batch.id,
+            decode=job.decode,
+            columns={},
+            on=job.on,
+            slices={
+                (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
+                for each in batch.slices
+            },
+            failpoint=self._environment.failpoint,
+            finest_ms=spec.finest.millis,
+            aggregates=spec.aggregates,
+            earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
+            latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
+            table=replace(table, row_group_bytes_max=min(ROW_GROUP_BYTES_MAX, table.row_group_bytes_max)),
+            quarantine=replace(
+                write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1
+            ),
+        )
+
+
+def _partials_job(records: RecordFrame, flow: PartialsFlow) -> DataFrame:
+    return records.map(partials_stage(flow), REPORT_SCHEMA)

@@ -1,0 +1,91 @@
+"""The record of a published position: every released byte stays readable, and a bad one stops whoever reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import InvariantError, UserError
+from penstock.publish.output import PublishBucket, PublishPosition
+from penstock.publish.position import decode_position, encode_position
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "published" / "v1" / "position.json"
+BUCKET = PublishBucket("rollups", "kQ2x", 3, 8)
+POSITION = PublishPosition(41, 20_000)
+NUMBERS = st.integers(0, 2**63 - 1)
+
+
+def changed(**content: Any) -> bytes:
+    return json.dumps({**json.loads(GOLDEN.read_bytes()), **content}).encode()
+
+
+def test_the_released_bytes_are_written_and_read() -> None:
+    assert encode_position(BUCKET, POSITION) == GOLDEN.read_bytes()
+    assert decode_position(BUCKET, GOLDEN.read_bytes()) == POSITION
+
+
+@given(st.text(), st.text(), NUMBERS, NUMBERS, NUMBERS)
+def test_what_is_written_is_read_again(job: str, table: str, number: int, close: int, row: int) -> None:
+    bucket, position = PublishBucket(job, table, number, number + 1), PublishPosition(close, row)
+    assert decode_position(bucket, encode_position(bucket, position)) == position
+
+
+def test_no_record_and_a_tombstone_are_no_position() -> None:
+    assert decode_position(BUCKET, None) is None
+
+
+def test_a_position_of_another_life_of_the_table_does_not_count() -> None:
+    assert decode_position(BUCKET, changed(table="older", buckets=4)) is None
+
+
+def test_another_number_of_buckets_is_the_users_to_mend() -> None:
+    with pytest.raises(UserError) as raised:
+        decode_position(BUCKET, changed(buckets=16))
+    assert "16" in raised.value.hint
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[]",
+        b"null",
+        changed(v=2),
+        changed(kind="other"),
+        changed(close="41"),
+        changed(close=None),
+        changed(more=1),
+        changed(job="others"),
+        changed(bucket=4),
+    ],
+)
+def test_a_record_that_cannot_be_ours_stops_the_reader(content: bytes) -> None:
+    with pytest.raises(InvariantError):
+        decode_position(BUCKET, content)
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_have_an_answer(content: bytes) -> None:
+    with pytest.raises(InvariantError):
+        decode_position(BUCKET, content)
+
+
+def test_positions_are_ordered_by_close_then_row() -> None:
+    assert sorted([PublishPosition(2, 0), PublishPosition(1, 9), PublishPosition(1, 2)]) == [
+        PublishPosition(1, 2),
+        PublishPosition(1, 9),
+        PublishPosition(2, 0),
+    ]
+
+
+def test_a_transactional_id_stays_the_same_in_every_life_of_a_table() -> None:
+    again = PublishBucket("rollups", "other", 3, 8)
+    assert (BUCKET.transactional_id, BUCKET.key) == ("penstock/rollups/3", "rollups/3")
+    assert again.transactional_id == BUCKET.transactional_id

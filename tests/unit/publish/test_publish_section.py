@@ -1,0 +1,150 @@
+"""Where a job publishes: what its section may state, what is refused, and which cluster its clients are sent to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from penstock.job.checks.single_table import read_single_table
+from penstock.job.faults import Finding, JobFileError, KeyPath
+from penstock.job.loader import load_job
+from penstock.job.sections.kind_section import KindSection, Parts, Reading
+from penstock.job.sections.models import JobFile, TableSection
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret, TableSpec
+from penstock.logs.registry import SECTIONS
+from penstock.publish.section import PublishSection, publish_findings, publish_spec
+from penstock.publish.spec import PublishSpec
+
+AT: KeyPath = ("table", "loud", "publish")
+JOB = """\
+job: loud
+log:
+  kafka: {bootstrap: "kafka-1:9092", topics: [points]}
+decode: json
+schema: {name: string}
+table:
+  loud: {path: s3://lake/loud, publish: PUBLISH}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoudSpec(TableSpec):
+    kind = "loud"
+    publish: PublishSpec
+
+
+class LoudTable(TableSection):
+    publish: PublishSection | None = None
+
+
+class LoudSection(KindSection[JobFile, LoudTable, Parts]):
+    """A kind of table that only this test knows, and that publishes."""
+
+    name = LoudSpec.kind
+    phrase = "for all to hear"
+    table = LoudTable
+    file = JobFile
+
+    def read(self, reading: Reading[JobFile, LoudTable]) -> tuple[Parts, list[Finding]]:
+        parts, _, findings = read_single_table(reading)
+        if reading.section is not None and reading.section.publish is not None:
+            findings += publish_findings(reading.section.publish, reading.document, AT)
+        return parts, findings
+
+    def build(self, reading: Reading[JobFile, LoudTable], parts: Parts, place: TableSpec) -> LoudSpec:
+        assert reading.section is not None and reading.section.publish is not None
+        return LoudSpec(
+            place.path, place.quarantine_path, publish=publish_spec(reading.section.publish, reading.folder)
+        )
+
+
+def loaded(folder: Path, publish: str) -> PublishSpec:
+    path = folder / "job.yaml"
+    path.write_text(JOB.replace("PUBLISH", publish))
+    spec = load_job(path, [LoudSection()], SECTIONS, {"PW": "hunter2"}).table
+    return cast("LoudSpec", spec).publish
+
+
+def test_a_topic_is_enough(tmp_path: Path) -> None:
+    assert loaded(tmp_path, "{topic: out}") == PublishSpec("out")
+
+
+def test_everything_can_be_stated(tmp_path: Path) -> None:
+    text = (
+        '{topic: out, format: avro, bootstrap: "b:9093", positions_topic: places, buckets: 4, '
+        "client: {linger.ms: 50, compression.type: zstd, client.id: us}, "
+        'security: {protocol: SASL_SSL, sasl_mechanism: PLAIN, sasl_username: ann, sasl_password: "${env:PW}", '
+        "ssl_ca_path: ca.pem}}"
+    )
+    security = KafkaSecurity("SASL_SSL", "PLAIN", "ann", Secret("hunter2"), ssl_ca_path=str(tmp_path / "ca.pem"))
+    client = {"linger.ms": "50", "compression.type": "zstd", "client.id": "us"}
+    assert loaded(tmp_path, text) == PublishSpec("out", "avro", "b:9093", security, "places", 4, client)
+
+
+@pytest.mark.parametrize(
+    ("publish", "key"),
+    [
+        ("{}", "topic"),
+        ("{topic: a b}", "topic"),
+        ("{topic: __penstock_published}", "topic"),
+        ("{topic: out, positions_topic: out}", "topic"),
+        ("{topic: out, positions_topic: ..}", "positions_topic"),
+        ("{topic: out, format: xml}", "format"),
+        ("{topic: out, bootstrap: nowhere}", "bootstrap"),
+        ("{topic: out, buckets: 0}", "buckets"),
+        ("{topic: out, buckets: 1000}", "buckets"),
+        ("{topic: out, security: {protocol: SSL, sasl_username: ann}}", "security.sasl_username"),
+        ("{topic: out, client: {transactional.id: mine}}", "client.transactional.id"),
+        ("{topic: out, client: {partitioner: random}}", "client.partitioner"),
+        ("{topic: out, client: {acks: 1}}", "client.acks"),
+        ("{topic: out, client: {sasl.password: x}}", "client.sasl.password"),
+        ("{topic: out, client: {linger.ms: soon}}", "client.linger.ms"),
+        ("{topic: out, client: {compression.type: best}}", "client.compression.type"),
+        ("{topic: out, clent: {}}", "clent"),
+    ],
+)
+def test_what_cannot_be_right_is_found_at_its_key(tmp_path: Path, publish: str, key: str) -> None:
+    with pytest.raises(JobFileError) as raised:
+        loaded(tmp_path, publish)
+    assert [fault.key for fault in raised.value.faults] == [f"table.loud.publish.{key}"]
+
+
+LOG = KafkaLogSpec(
+    "log:9092",
+    ("points",),
+    group="loud",
+    security=KafkaSecurity("SASL_SSL", "PLAIN", "ann", Secret("pw")),
+    client_settings={"client.id": "reader", "fetch.min.bytes": "1"},
+)
+
+
+def test_by_default_clients_reach_the_cluster_of_the_log_as_its_readers_do() -> None:
+    found = PublishSpec("out", client_settings={"client.id": "writer"}).cluster(LOG)
+    assert (found.bootstrap, found.security) == (LOG.bootstrap, LOG.security)
+    assert found.client_settings == {"client.id": "writer", "fetch.min.bytes": "1"}
+
+
+def test_another_user_may_write_to_the_cluster_of_the_log() -> None:
+    bob = KafkaSecurity("SASL_SSL", "PLAIN", "bob", Secret("other"))
+    assert PublishSpec("out", security=bob).cluster(LOG).security == bob
+
+
+def test_credentials_and_settings_of_the_log_never_go_to_another_cluster() -> None:
+    found = PublishSpec("out", bootstrap="elsewhere:9092").cluster(LOG)
+    assert (found.bootstrap, found.security, found.client_settings) == ("elsewhere:9092", KafkaSecurity(), {})
+
+
+def test_a_job_that_reads_no_kafka_has_to_name_the_cluster(tmp_path: Path) -> None:
+    wal = 'wal: {url: "http://127.0.0.1:7070", topics: [points]}'
+    text = JOB.replace('kafka: {bootstrap: "kafka-1:9092", topics: [points]}', wal)
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace("PUBLISH", '{topic: out, bootstrap: "elsewhere:9092"}'))
+    job = load_job(path, [LoudSection()], SECTIONS, {})
+    assert cast("LoudSpec", job.table).publish.cluster(job.log).bootstrap == "elsewhere:9092"
+    path.write_text(text.replace("PUBLISH", "{topic: out}"))
+    with pytest.raises(JobFileError) as raised:
+        load_job(path, [LoudSection()], SECTIONS, {})
+    assert [fault.key for fault in raised.value.faults] == ["table.loud.publish.bootstrap"]
