@@ -81,7 +81,7 @@ def test_threads_share_an_fsync_and_each_record_has_one_offset(tmp_path: Path, m
                 assert written.acquire(timeout=60)
         really(descriptor)
 
-    object.__setattr__(store._around, "reach", lambda step: written.release() if step == "wal_written" else None)
+    object.__setattr__(store._context, "reach", lambda step: written.release() if step == "wal_written" else None)
     monkeypatch.setattr(os, "fsync", counted)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda number: store.append(TOPIC, 0, records(b"%d" % number)), range(8)))
@@ -99,7 +99,7 @@ def test_readers_see_only_what_is_durable(tmp_path: Path) -> None:
     def look(step: str) -> None:
         seen.append((step, partition.bounds(), bool(partition.read(0, 10, 1_000))))
 
-    object.__setattr__(store._around, "reach", look)
+    object.__setattr__(store._context, "reach", look)
     store.append(TOPIC, 0, records(b"a"))
     assert seen == [
         ("wal_written", Bounds(0, 0), False),
@@ -282,3 +282,24 @@ def test_a_name_that_is_no_folder_of_its_own_is_refused(tmp_path: Path, name: st
         store.create_topic(name, 1)
     with pytest.raises(WalRefusedError):
         store.report(name, "", {})
+
+
+def test_files_of_version_1_are_written_as_ever_and_other_versions_stop_the_server(tmp_path: Path) -> None:
+    folder = Folder(tmp_path)
+    store = folder.with_topic(2)
+    topic_id = store.topic(TOPIC).id
+    store.append(TOPIC, 1, records(b"a"))
+    commit(store, "shop", {1: 1})
+    store.close()
+    topic, job = tmp_path / "topics" / TOPIC / "topic.json", tmp_path / "jobs" / "shop.json"
+    assert topic.read_text() == f'{{"version":1,"id":"{topic_id}","partitions":2}}'
+    positions = f'{{"topic":"{TOPIC}","topic_id":"{topic_id}","offsets":{{"1":1}}}}'
+    assert job.read_text() == f'{{"version":1,"owner":"table","topics":[{positions}]}}'
+    for path in (topic, job):
+        kept = path.read_text()
+        for other in (kept.replace('"version":1', '"version":2'), kept[:-1], ""):
+            path.write_text(other)
+            with pytest.raises(WalDamagedError):
+                folder.open()
+        path.write_text(kept)
+    assert folder.open().jobs.of("shop") == {(TOPIC, topic_id, 1): 1}

@@ -33,7 +33,7 @@ Fatal = Callable[[BaseException], NoReturn]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StoreContext:
     """What a partition is given by its process."""
 
     limits: WalLimits
@@ -56,12 +56,12 @@ class Appended:
 class WalPartition:
     """The records of a partition; any thread may call."""
 
-    def __init__(self, folder: Path, number: int, topic_id: bytes, around: Surroundings) -> None:
+    def __init__(self, folder: Path, number: int, topic_id: bytes, context: StoreContext) -> None:
         self.number = number
         self._folder = folder
         self._topic_id = topic_id
-        self._around = around
-        self._limits = around.limits
+        self._context = context
+        self._limits = context.limits
         self._changed = threading.Condition()
         self._syncing = False
         self._failed = False
@@ -92,7 +92,7 @@ class WalPartition:
     def _fail(self, error: OSError) -> NoReturn:
         """End the process; where a test goes on, nothing is acknowledged any more."""
         self._failed = True
-        self._around.fatal(error)
+        self._context.fatal(error)
 
     @property
     def _active(self) -> Segment:
@@ -121,7 +121,7 @@ class WalPartition:
         with self._changed:
             self._make_place(FRAME_HEADER_BYTES + len(body))
             self._refuse_if_ended()
-            now_ms = int(self._around.now() * 1000)
+            now_ms = int(self._context.now() * 1000)
             known = self._keys.find(client_key, now_ms) if client_key else None
             if known is not None:
                 refuse_other_content(known, len(body), checksum)
@@ -169,7 +169,7 @@ class WalPartition:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise WalFullError("the disk of the log is full", detail=str(error)) from error
             self._fail(error)
-        self._around.reach("wal_written")
+        self._context.reach("wal_written")
 
     def _wait_until_durable(self, end: int) -> None:
         while self._durable_end < end:
@@ -192,7 +192,7 @@ class WalPartition:
             self._changed.acquire()
             self._syncing = False
             self._changed.notify_all()
-        self._around.reach("wal_durable")
+        self._context.reach("wal_durable")
         self._publish(end)
 
     def _publish(self, end: int) -> None:
@@ -201,7 +201,7 @@ class WalPartition:
         except OSError as error:
             self._fail(error)
         self._durable_end = end
-        self._around.reach("wal_checkpointed")
+        self._context.reach("wal_checkpointed")
 
     def _roll(self) -> None:
         """Seal the segment and begin the next one."""
@@ -214,7 +214,7 @@ class WalPartition:
             self._fail(error)
         self._active.close()
         self._segments.append(following)
-        self._around.reach("wal_rolled")
+        self._context.reach("wal_rolled")
         self._changed.notify_all()
 
     # read
@@ -249,7 +249,7 @@ class WalPartition:
 
     def _trim(self, needed_bytes: int) -> None:
         """Delete what retention lets go of, and further committed segments until so many bytes are free."""
-        expired_ms = int((self._around.now() - self._limits.retention_seconds) * 1000)
+        expired_ms = int((self._context.now() - self._limits.retention_seconds) * 1000)
         if not self._active.is_empty and self._may_go(self._active, expired_ms, needed_bytes) and not self._syncing:
             self._roll()
         gone: list[Segment] = []
@@ -267,11 +267,11 @@ class WalPartition:
     def _delete(self, gone: Sequence[Segment]) -> None:
         try:
             self._keys.save(self._folder, self._durable_end)
-            self._around.reach("wal_keys_saved")
+            self._context.reach("wal_keys_saved")
             for each in gone:
                 each.delete()
                 self._segments.remove(each)
-                self._around.reach("wal_trimmed")
+                self._context.reach("wal_trimmed")
             sync_folder(self._folder)
         except OSError as error:
             self._fail(error)

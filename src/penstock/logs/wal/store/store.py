@@ -24,7 +24,7 @@ from penstock.logs.wal.errors import UnknownTopicError, WalDamagedError, WalRefu
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.store.files import sync_folder, write_whole
 from penstock.logs.wal.store.frames import CLIENT_KEY_BYTES_MAX, HEADER_NAME_BYTES_MAX, HEADERS_MAX, WalRecord
-from penstock.logs.wal.store.partition import Appended, Fatal, Surroundings, WalPartition
+from penstock.logs.wal.store.partition import Appended, Fatal, StoreContext, WalPartition
 from penstock.logs.wal.store.positions import JobPositions, Place, Reported, Way
 
 VERSION = 1
@@ -75,15 +75,20 @@ class WalStore:
         fatal: Fatal = end_process,
     ) -> None:
         self.limits = limits or WalLimits()
-        self._around = Surroundings(self.limits, now, reach, fatal)
+        self._context = StoreContext(self.limits, now, reach, fatal)
         self._lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self._owned = _own(folder)
         self._folder = folder / "topics"
-        self._folder.mkdir(exist_ok=True)
-        self.jobs = JobPositions(folder / "jobs", self.limits.jobs_max)
-        sync_folder(folder)
-        self._topics = {topic.name: topic for topic in self._open_all()}
+        self._topics: dict[str, WalTopic] = {}
+        try:
+            self._folder.mkdir(exist_ok=True)
+            self.jobs = JobPositions(folder / "jobs", self.limits.jobs_max)
+            sync_folder(folder)
+            self._topics |= {topic.name: topic for topic in self._open_all()}
+        except BaseException:
+            os.close(self._owned)
+            raise
         self.trim()
 
     def _open_all(self) -> Iterator[WalTopic]:
@@ -102,7 +107,7 @@ class WalStore:
             raise WalDamagedError(f"{path} is of version {file.version}, this program reads {VERSION}")
         topic_id = uuid.UUID(file.id).bytes
         opened = tuple(
-            WalPartition(path / str(number), number, topic_id, self._around) for number in range(file.partitions)
+            WalPartition(path / str(number), number, topic_id, self._context) for number in range(file.partitions)
         )
         for each in opened:
             if each.cut_bytes:
