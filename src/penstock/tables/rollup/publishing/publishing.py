@@ -17,7 +17,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.logs.log import Log, Partition
+from penstock.logs.log import Log
 from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
@@ -193,11 +193,11 @@ class Publishing:
                 self._lanes[number] = _Lane(bucket, token, self._open_output(bucket))
 
     def _owned(self, view: View) -> Iterator[tuple[int, int]]:
-        partitions: Sequence[Partition] = self._log.partitions()
+        partitions, claimed = self._log.partitions(), view.claimed
         for number in range(self._spec.buckets if partitions else 0):
             partition = partitions[number % len(partitions)]
-            if partition in view.tokens:
-                yield number, view.tokens[partition]
+            if partition in claimed:
+                yield number, claimed[partition]
 
     def _closed(self) -> int:
         return self._windows.transaction(closed_key(self._job.name)) or 0
