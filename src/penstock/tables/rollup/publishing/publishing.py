@@ -17,7 +17,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
-from penstock.logs.log import Log, Partition
+from penstock.logs.log import Log
 from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
@@ -29,6 +29,10 @@ from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_TURN_MAX = 100_000
 """What is published before new records get their turn."""
+LOOK_SECONDS = 1.0
+"""How often the table is asked for new closes, while nothing waits."""
+FENCED_SECONDS = 30.0
+"""How long a bucket is left to the producer that took it: one that has lost its claim will have learned so by then."""
 
 OpenOutput = Callable[[PublishBucket], Output]
 
@@ -50,8 +54,8 @@ class _Lane:
     output: Output
     position: PublishPosition | None = None
     """None: not open."""
-    fenced: bool = False
-    """Another producer has it: it comes back only with a new claim."""
+    fenced_at: float | None = None
+    """When another producer took it."""
     rows: pa.Table | None = None
     """Of the close of the position."""
 
@@ -76,15 +80,17 @@ class Publishing:
         self._open_output = open_output
         self._life = str(fingerprint(str(windows.handle.metadata().id)))
         self._lanes: dict[int, _Lane] = {}
+        self._look_at = 0.0
 
     def chores(self, view: View) -> Sequence[Publish]:
         self._follow_claims(view)
+        self._look(view)
         return [Publish()] if self.lags() else []
 
     def lags(self) -> bool:
         """Whether rows of our buckets wait."""
         closed = self._closed()
-        return any(not lane.fenced and self._published(lane.bucket.number) < closed for lane in self._lanes.values())
+        return any(self._published(lane.bucket.number) < closed for lane in self._usable())
 
     def published(self, close: int) -> bool:
         """Whether the rows of a close, and of all before it, are in the topic."""
@@ -95,8 +101,8 @@ class Publishing:
         left = ROWS_PER_TURN_MAX
         rows = 0
         try:
-            for lane in self._lanes.values():
-                if left > 0 and not lane.fenced:
+            for lane in self._usable():
+                if left > 0:
                     done = self._advance(lane, left)
                     left, rows = left - done, rows + done
         finally:
@@ -108,6 +114,23 @@ class Publishing:
         for lane in self._lanes.values():
             lane.output.close()
         self._lanes.clear()
+
+    def _look(self, view: View) -> None:
+        """See the closes of whichever process leads."""
+        if self._lanes and (view.flush_now or view.now >= self._look_at):
+            self._windows.refresh()
+            self._look_at = view.now + LOOK_SECONDS
+
+    def _usable(self) -> list[_Lane]:
+        """The lanes but those that were fenced just now.
+
+        A process that does not know yet that it lost its claim may open a bucket after its owner did. It gives it up
+        once it knows, and nobody else would have it if the owner did not come back.
+        """
+        now = self._environment.now()
+        return [
+            each for each in self._lanes.values() if each.fenced_at is None or now - each.fenced_at >= FENCED_SECONDS
+        ]
 
     def _advance(self, lane: _Lane, rows_max: int) -> int:
         """Publish rows of one bucket, at most so many but for the last transaction; returns how many."""
@@ -133,8 +156,10 @@ class Publishing:
         return done
 
     def _opened(self, lane: _Lane) -> PublishPosition:
+        """Where to go on: a bucket that had no rows has no position in the topic, only what the table says of it."""
         if lane.position is None:
-            lane.position = lane.output.open() or PublishPosition(1, 0)
+            known = PublishPosition(self._published(lane.bucket.number) + 1, 0)
+            lane.position, lane.fenced_at = max(lane.output.open() or known, known), None
         return lane.position
 
     def _rows(self, lane: _Lane, close: int) -> pa.Table:
@@ -150,7 +175,7 @@ class Publishing:
     def _fence(self, lane: _Lane, error: FencedError) -> None:
         """Where no other process is expected, a second one is the user's to stop."""
         lane.output.close()
-        lane.fenced, lane.position, lane.rows = True, None, None
+        lane.fenced_at, lane.position, lane.rows = self._environment.now(), None, None
         if self._job.claims is None:
             raise error
         self._environment.listener.event(PublisherFenced(bucket=lane.bucket.number, reason=error.primary))
@@ -168,11 +193,11 @@ class Publishing:
                 self._lanes[number] = _Lane(bucket, token, self._open_output(bucket))
 
     def _owned(self, view: View) -> Iterator[tuple[int, int]]:
-        partitions: Sequence[Partition] = self._log.partitions()
+        partitions, claimed = self._log.partitions(), view.claimed
         for number in range(self._spec.buckets if partitions else 0):
             partition = partitions[number % len(partitions)]
-            if partition in view.tokens:
-                yield number, view.tokens[partition]
+            if partition in claimed:
+                yield number, claimed[partition]
 
     def _closed(self) -> int:
         return self._windows.transaction(closed_key(self._job.name)) or 0
