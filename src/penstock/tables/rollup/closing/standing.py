@@ -60,10 +60,13 @@ class Standing:
     closed: int = 0
     closed_until_ms: int = LEAST_MS
     closed_portions: int = 0
+    joined: frozenset[str] | None = None
+    """The intervals that have taken part in a close; None: it is not known."""
 
 
 def standing_of(job: str, partials: Mapping[str, int], windows: Mapping[str, int]) -> Standing:
     """From the app transactions of both tables."""
+    since = since_key(job, "")
     return Standing(
         close=partials.get(close_key(job), 0),
         until_ms=partials.get(until_key(job), LEAST_MS),
@@ -73,6 +76,7 @@ def standing_of(job: str, partials: Mapping[str, int], windows: Mapping[str, int
         closed=windows.get(closed_key(job), 0),
         closed_until_ms=windows.get(closed_until_key(job), LEAST_MS),
         closed_portions=windows.get(closed_portions_key(job), 0),
+        joined=frozenset(key.removeprefix(since) for key in windows if key.startswith(since)),
     )
 
 
