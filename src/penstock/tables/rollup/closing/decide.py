@@ -209,9 +209,8 @@ def _portion(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec
 
 def _taking_part(standing: Standing, spec: RollupSpec) -> Sequence[Window]:
     """All intervals of the job; in the middle of a close none that its first portion did not have."""
-    if standing.closed_portions == 0 or standing.joined is None:
-        return spec.windows
-    return [each for each in spec.windows if each.name in standing.joined] or spec.windows
+    joined = [each for each in spec.windows if each.name in standing.joined]
+    return joined if joined and standing.closed_portions else spec.windows
 
 
 def _due_files(files: Iterable[PartialsFile], spans: Sequence[Span]) -> tuple[PartialsFile, ...]:
