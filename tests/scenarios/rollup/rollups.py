@@ -35,7 +35,7 @@ on: {{bad_share: 1}}
 table:
   rollup:
     path: '{path}'
-    windows: [1m, 10m]
+    windows: {intervals}
     lateness: 10s
     idle_after: 30s
 {more}"""
@@ -58,6 +58,7 @@ class Rollup:
 
     folder: Path
     more: str = ""
+    intervals: str = "[1m, 10m]"
     clock: float = START
     log: MemoryLog = field(default_factory=lambda: MemoryLog({partition(0): {}, partition(1): {}}))
 
@@ -65,7 +66,7 @@ class Rollup:
     def job(self) -> JobSpec:
         path = self.folder / "job.yaml"
         more = "".join(f"    {line}\n" for line in self.more.splitlines())
-        path.write_text(JOB.format(path=self.folder / "windows", more=more))
+        path.write_text(JOB.format(path=self.folder / "windows", intervals=self.intervals, more=more))
         return load_job(path)
 
     def send(self, number: int, *values: bytes | None) -> None:
