@@ -28,7 +28,7 @@ def test_records_that_a_commit_lists_for_quarantine_are_no_points_that_partials_
 def test_an_interval_that_was_left_out_for_a_while_is_no_interval_with_lost_points(tmp_path: Path) -> None:
     rollup = Rollup(tmp_path)
     for intervals in ("[1m, 10m]", "[1m]", "[1m, 10m]"):
-        rollup.intervals = intervals
+        rollup.windows_asked = intervals.strip("[]")
         for number in (0, 1):
             rollup.send(number, *(point(rollup.clock + each) for each in range(100)))
         rollup.clock += 100
