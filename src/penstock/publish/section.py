@@ -12,13 +12,14 @@ from penstock.job.checks.kafka import (
     CLIENT_WORDS,
     bootstrap_findings,
     client_findings,
+    reads_topic,
     security_findings,
     security_spec,
     topic_name_findings,
 )
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath
-from penstock.job.sections.models import SecuritySection
+from penstock.job.sections.models import JobFile, SecuritySection
 from penstock.job.sections.scalars import Positive, Settings, Text, one_of
 from penstock.job.sections.section import Section, stated
 from penstock.publish.spec import (
@@ -68,6 +69,15 @@ def publish_findings(section: PublishSection, document: Document, at: KeyPath) -
     yield from client_findings(section.client, at, numbers, words, _FORBIDDEN_CLIENT)
     if section.security is not None:
         yield from security_findings(section.security, document, (*at, "security"))
+
+
+def loop_findings(section: PublishSection, file: JobFile, at: KeyPath) -> Iterator[Finding]:
+    """Whether the job would read what it publishes."""
+    kafka = file.log.kafka if file.log is not None else None
+    if section.topic is None or kafka is None or section.bootstrap not in (None, kafka.bootstrap):
+        return
+    if reads_topic(kafka, section.topic):
+        yield Finding((*at, "topic"), "is a topic that the job reads: it would read what it publishes")
 
 
 def publish_spec(section: PublishSection, folder: Path) -> PublishSpec:

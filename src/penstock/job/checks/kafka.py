@@ -116,6 +116,12 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
         return None
 
 
+def reads_topic(kafka: KafkaSection, topic: str) -> bool:
+    """Whether a topic is among those of the section."""
+    pattern = _compiled(kafka.topic_pattern) if kafka.topic_pattern is not None else None
+    return topic in (kafka.topics or ()) or (pattern is not None and pattern.fullmatch(topic) is not None)
+
+
 def _start_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding]:
     at = (*AT, "start")
     if not isinstance(kafka.start, dict):

@@ -260,7 +260,7 @@ def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> 
             hint = _REMOVED.get(key) or nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
             return Finding(key, "unknown key", hint, on_key=True)
         case "model_type" | "dict_type":
-            return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")
+            return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}", _example(model, key))
         case "list_type":
             return Finding(key, f"expected a list, found {kind_of(detail['input'])}", "write [one, two]")
     refusal = detail.get("ctx", {}).get("error")
@@ -269,17 +269,28 @@ def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> 
     return Finding(key, f"cannot be {kind_of(detail['input'])}")
 
 
-def _known_keys(section: type[Section], at: KeyPath) -> list[str]:
+def _example(model: type[Section], at: KeyPath) -> str:
+    """How the shortest mapping under this path looks, if it has keys that it cannot be without."""
+    section = _section_at(model, at)
+    return f"write {{{', '.join(f'{name}: ...' for name in section.REQUIRED)}}}" if section and section.REQUIRED else ""
+
+
+def _known_keys(model: type[Section], at: KeyPath) -> list[str]:
     """The keys that the section under this path knows."""
+    section = _section_at(model, at)
+    return [] if section is None else [info.alias or name for name, info in section.model_fields.items()]
+
+
+def _section_at(section: type[Section], at: KeyPath) -> type[Section] | None:
     parts = iter(at)
     for part in parts:
         inner, by_name = _inner_section(section, str(part))
         if inner is None:
-            return []
+            return None
         if by_name:
             next(parts, None)
         section = inner
-    return [info.alias or name for name, info in section.model_fields.items()]
+    return section
 
 
 def _inner_section(section: type[Section], name: str) -> tuple[type[Section] | None, bool]:
