@@ -10,8 +10,6 @@ INSTANT = pa.timestamp("us", tz="UTC")
 SERIES_COLUMNS = ("metric", "tags")
 SORTED_BY = ("bucket", *SERIES_COLUMNS, "window_start")
 """The order of rows in a file, so that a range of buckets is a range of row groups."""
-BUCKETS = 256
-"""A series is in one of so many, whatever process writes it."""
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
 

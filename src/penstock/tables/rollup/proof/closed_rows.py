@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 
 from penstock.errors import InvariantError
+from penstock.flow.points.series import BUCKETS
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
@@ -20,7 +21,7 @@ from penstock.tables.rollup.closing.portion.numbering import series_text
 from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, scan
 from penstock.tables.rollup.closing.standing import Standing
 from penstock.tables.rollup.partials.aggregate import merge_partials
-from penstock.tables.rollup.partials.schema import BUCKETS, INSTANT, written_schema
+from penstock.tables.rollup.partials.schema import INSTANT, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 
 ROWS_PER_PASS_MAX = 8_000_000
