@@ -28,11 +28,11 @@ from penstock.lake.staged import check_staged
 from penstock.lake.storage import open_storage
 from penstock.tables.rollup.closing.clean import unchanged
 from penstock.tables.rollup.closing.decide import Merge
-from penstock.tables.rollup.closing.portion.closing_job import ROW_GROUP_ROWS_MAX, Stage, cores_of, run_stage, shares_of
+from penstock.tables.rollup.closing.portion.closing_job import Stage, cores_of, run_stage, shares_of
 from penstock.tables.rollup.closing.portion.scan import Wanted, scan
 from penstock.tables.rollup.closing.portion.task import Merging, report_batch
 from penstock.tables.rollup.closing.standing import LEAST_MS
-from penstock.tables.rollup.partials.schema import EPOCH, SORTED_BY, written_schema
+from penstock.tables.rollup.partials.schema import EPOCH, ROW_GROUP_ROWS_MAX, SORTED_BY, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 
 
