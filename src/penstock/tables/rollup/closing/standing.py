@@ -39,7 +39,7 @@ def late_key(job: str, interval: str) -> str:
 
 
 def since_key(job: str, interval: str) -> str:
-    """The first close that an interval took part in."""
+    """The first close that an interval took part in, without one that it did not since."""
     return f"{job}#since/{interval}"
 
 
@@ -74,6 +74,11 @@ def standing_of(job: str, partials: Mapping[str, int], windows: Mapping[str, int
         closed_until_ms=windows.get(closed_until_key(job), LEAST_MS),
         closed_portions=windows.get(closed_portions_key(job), 0),
     )
+
+
+def windows_key(job: str) -> str:
+    """In the table of partials: the fingerprint of the table that their windows are closed to."""
+    return f"{job}#windows"
 
 
 def refuse_apart(standing: Standing, partials_path: str, windows_path: str) -> None:

@@ -120,9 +120,12 @@ def _progress(job: str, portion: ClosePortion) -> dict[str, int]:
 
 
 def _since(windows: Table, portion: ClosePortion) -> dict[str, int]:
-    """Where an interval begins that the job did not have before."""
-    keys = [since_key(windows.job, each.window.name) for each in portion.spans]
-    return {key: portion.close for key in keys if windows.transaction(key) is None}
+    """Where an interval begins that the job did not have before; one that it has no more begins after this close."""
+    keys = {since_key(windows.job, each.window.name) for each in portion.spans}
+    prefix = since_key(windows.job, "")
+    gone = {key for key in windows.transactions() if key.startswith(prefix)} - keys
+    begun = {key: portion.close for key in keys if windows.transaction(key) is None}
+    return begun | dict.fromkeys(gone, portion.close + 1)
 
 
 def _sums(windows: Table, staged: StagedPortion) -> dict[str, int]:
