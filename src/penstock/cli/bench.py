@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,6 +17,7 @@ from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
 from penstock.bench.rollup import bench_rollup
 from penstock.bench.startup import bench_startup
+from penstock.bench.wal import bench_wal
 
 app = typer.Typer(help="Benchmarks: Penstock and its alternative, in one run.", no_args_is_help=True)
 
@@ -78,6 +81,26 @@ def fanout(
 ) -> None:
     """One topic of many event types into Parquet by type and day, against foreachBatch with a write per type."""
     _print(bench_fanout(records, types, rounds, _say), json)
+
+
+@app.command()
+def wal(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each case runs.")] = 3.0,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="On which disk (default: temporary files).", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Acknowledged appends of a WAL, beside the disk's own rate of fsyncs."""
+    rates = bench_wal(seconds, _say, folder)
+    if json:
+        print(json_text.dumps({"bench": "wal", "rates": [asdict(each) for each in rates]}))
+        return
+    for each in rates:
+        print(
+            f"{each.clients} clients, {each.batch:>5} records: {each.appends_per_second:>8,} appends/s,"
+            f" {each.records_per_second:>10,} records/s; the disk: {each.disk_fsyncs_per_second:,} fsyncs/s"
+        )
 
 
 @app.command()

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.failpoints import Reach, noop
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import KafkaLogSpec, LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import Fault, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
@@ -39,7 +39,7 @@ READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes",
 class KafkaOutput:
     """Publishes one bucket of a job to a topic; `log` is the cluster unless the spec states another."""
 
-    def __init__(self, spec: PublishSpec, log: KafkaLogSpec, bucket: PublishBucket, reach: Reach = noop) -> None:
+    def __init__(self, spec: PublishSpec, log: LogSpec, bucket: PublishBucket, reach: Reach = noop) -> None:
         self._spec = spec
         self._cluster = spec.cluster(log)
         self._bucket = bucket

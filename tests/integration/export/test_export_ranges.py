@@ -11,6 +11,7 @@ from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
+from penstock.job.spec import kafka_of
 from penstock.verify import verify
 from penstock.watch.status import status
 from tests.exports import ExportPipe, event
@@ -29,7 +30,7 @@ class Exporter:
         assert job.claims is not None
         self.heard = Recorder()
         self.stop = Stop()
-        claims = open_group(job.log, replace(job.claims, client_id=client), self.heard.event)
+        claims = open_group(kafka_of(job), replace(job.claims, client_id=client), self.heard.event)
         loop = Loop(
             lambda: open_rounds(job, export.spark, Environment(listener=self.heard), claims),
             False,

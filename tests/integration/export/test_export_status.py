@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import TransientError
-from penstock.job.spec import job_of
+from penstock.job.spec import job_of, kafka_of
 from penstock.logs.registry import open_log
 from penstock.status.model import AlertKind
 from penstock.tables.export.spec import ExportSpec
@@ -48,7 +48,7 @@ def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_ga
 @pytest.mark.usefixtures("impatient")
 def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
     with_fs_behind(fan)
-    away = replace(fan.job, log=replace(fan.job.log, bootstrap="127.0.0.1:1"))
+    away = replace(fan.job, log=replace(kafka_of(fan.job), bootstrap="127.0.0.1:1"))
     found = export_status(job_of(away, ExportSpec), open_log, time.time)
     assert [(each.position, each.end) for each in found.common.partitions] == [(10, None), (8, None)]
     assert found.measured.lag_records == {}

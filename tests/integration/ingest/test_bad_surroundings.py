@@ -16,7 +16,7 @@ from penstock.embedded.layout import new_brokers
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError
-from penstock.job.spec import KafkaSecurity
+from penstock.job.spec import KafkaSecurity, kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
@@ -64,7 +64,7 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
     job = load_job(numbered_job(tmp_path, nobody_listens, "any"))
 
     def impatient() -> Rounds[Any]:
-        return open_rounds(job, spark, open_log=lambda job: KafkaLog(job.log, call_seconds_max=0.5))
+        return open_rounds(job, spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
 
     heard = Recorder()
     with pytest.raises(TransientError) as raised:
@@ -79,7 +79,7 @@ def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPip
     export.describe("any")
     export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
     with pytest.raises(TransientError):
-        open_rounds(export.job, export.spark, open_log=lambda job: KafkaLog(job.log, call_seconds_max=0.5))
+        open_rounds(export.job, export.spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
     assert [each.name for each in export.folder.iterdir()] == [export.path.name]
 
 
@@ -189,7 +189,7 @@ def test_a_certificate_that_is_missing_on_an_executor_is_the_clusters_fault_too(
     pipe.describe(name)
     with pipe.opened() as pipeline:
         security = KafkaSecurity(protocol="SSL", ssl_ca_path="/nowhere/ca.pem")
-        pipeline.log.spec = replace(pipe.job.log, security=security)  # type: ignore[attr-defined]
+        pipeline.log.spec = replace(kafka_of(pipe.job), security=security)  # type: ignore[attr-defined]
         with pytest.raises(TransientError) as raised:
             pipeline.round(flush_now=True)
     assert raised.value.primary == "Kafka's client failed in a Spark task"

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.status import status as status_command
 from penstock.errors import TransientError
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.watch.status import AlertKind, status
 from tests.cases.status import HOUR_SECONDS, filled, hour_old_job, kinds, mirror_all
 from tests.kafka import Produce, Topics
@@ -56,7 +56,7 @@ def test_a_topic_that_is_gone_is_an_alert(job: JobSpec, topic: Topics) -> None:
 
 
 def away(job: JobSpec) -> JobSpec:
-    return replace(job, log=replace(job.log, bootstrap="127.0.0.1:1"))
+    return replace(job, log=replace(kafka_of(job), bootstrap="127.0.0.1:1"))
 
 
 @pytest.mark.usefixtures("impatient")

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.errors import TransientError
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.verify import Sample, ViolationKind, verify
 from tests.cases.verify import CHECKS, check_of, failed, filled, job_of_twenty, recreated, violation
 from tests.kafka import Produce, Topics
@@ -100,6 +100,6 @@ def test_an_altered_value_is_found_where_its_offset_was_kept(job: JobSpec) -> No
 @pytest.mark.usefixtures("impatient")
 def test_a_broker_that_is_away_is_an_error_to_retry(job: JobSpec) -> None:
     filled(job)
-    away = replace(job, log=replace(job.log, bootstrap="127.0.0.1:1"))
+    away = replace(job, log=replace(kafka_of(job), bootstrap="127.0.0.1:1"))
     with pytest.raises(TransientError):
         verify(away)

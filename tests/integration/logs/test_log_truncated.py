@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
 from penstock.embedded.broker import Cluster
+from penstock.job.spec import kafka_of
 from penstock.logs.kafka.epochs import lost_tails
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import EpochMark, LostTail, Partition
@@ -112,7 +113,7 @@ def test_p3_a_log_that_was_cut_and_grew_past_the_position_stops_the_job_and_a_re
 
 def check_log_alone(pipe: Pipe, topic: Topics, produce: Produce, whole: str) -> None:
     """What needs no table: marks before what retention left, and those of a topic that was made anew."""
-    with closing(KafkaLog(pipe.job.log)) as log:
+    with closing(KafkaLog(kafka_of(pipe.job))) as log:
         [partition] = log.partitions()
         [epoch] = log.leader_epochs([partition]).values()
         assert epoch is not None and epoch > 0
@@ -122,5 +123,5 @@ def check_log_alone(pipe: Pipe, topic: Topics, produce: Produce, whole: str) -> 
         assert lost_tails(log, {partition: [held, lost, later]}) == (LostTail(partition, lost, 5),)
     topic.recreate(partition.topic)
     produce(partition.topic, ids(range(20)))
-    with closing(KafkaLog(pipe.job.log)) as log:
+    with closing(KafkaLog(kafka_of(pipe.job))) as log:
         assert lost_tails(log, {partition: [later]}) == (LostTail(partition, later, None),)

@@ -12,6 +12,7 @@ from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.events import Event, RangeClaimed
+from penstock.job.spec import kafka_of
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, Recorder, ids, wait_until
 
@@ -29,7 +30,7 @@ class Helper(Recorder):
         self.stop = Stop()
         job = pipe.job
         assert job.claims is not None
-        claims = open_group(job.log, replace(job.claims, client_id=client), self.event)
+        claims = open_group(kafka_of(job), replace(job.claims, client_id=client), self.event)
         loop = Loop(
             lambda: open_rounds(job, pipe.spark, Environment(listener=self), claims),
             False,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
-from penstock.job.spec import JobSpec, Secret
+from penstock.job.spec import JobSpec, Secret, kafka_of
 from penstock.watch.status import AlertKind, status
 from tests.cases.status import filled, hour_old_job, kinds, mirror_all
 from tests.kafka import Produce, Topics
@@ -70,7 +70,7 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\n"
         f"table:\n  delta: {{path: {job.table.path}}}\n"
     )

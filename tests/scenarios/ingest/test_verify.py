@@ -16,7 +16,7 @@ from rich.console import Console
 from penstock.cli.verify import print_report
 from penstock.cli.verify import verify as verify_command
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.compact import compact
 from penstock.verify import Sample, Verdict, ViolationKind, verify
 from tests.cases.verify import CHECKS, check_of, failed, filled, job_of_twenty, recreated, violation
@@ -259,7 +259,7 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\n"
         f"columns: {{partition: kafka.partition, offset: kafka.offset}}\n"
         f"table:\n  delta: {{path: {job.table.path}}}\n"
@@ -285,7 +285,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\ntable:\n  delta: {{path: {job.table.path}}}\n"
     )
     with pytest.raises(typer.Exit) as exit_info:

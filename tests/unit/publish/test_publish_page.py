@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from penstock.job.checks.kafka import topic_name_findings
+from penstock.job.checks.topics import topic_name_findings
 from penstock.publish.formats.avro import avro_schema
 from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.table import find_table, open_table
+from penstock.logs.registry import SECTIONS
 from penstock.tables.rollup.closing.decide import Span, spans_of
 from penstock.tables.rollup.closing.standing import LEAST_MS, closed_until_key
 from penstock.tables.rollup.section import RollupSection
@@ -46,7 +47,7 @@ def open_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:
 def _spec(job: JobSpec | Path | str) -> JobSpec[RollupSpec]:
     if isinstance(job, JobSpec):
         return job_of(job, RollupSpec)
-    return job_of(load_job(Path(job), [RollupSection()]), RollupSpec)
+    return job_of(load_job(Path(job), [RollupSection()], SECTIONS), RollupSpec)
 
 
 def _closed_until_ms(job: JobSpec[RollupSpec]) -> int:
