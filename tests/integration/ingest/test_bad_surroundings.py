@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-import resource
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -25,8 +21,8 @@ from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.isolate import UnhealthyTasksError
 from penstock.tables.registry import load_job
 from penstock.verify import verify
-from tests import worker_daemon
 from tests.exports import ExportPipe
+from tests.full_disk import no_room_for, spark_workers
 from tests.jobs import assert_every_record_once, numbered, numbered_job
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe, Recorder, ids, once_at, run_here
@@ -209,33 +205,3 @@ def job_file(folder: Path, bootstrap: str, topic: str, retries: int = 10) -> Pat
     path = numbered_job(folder, bootstrap, topic, retries=retries)
     path.write_text(path.read_text().replace("job: numbered", f"job: {folder.name}"))
     return path
-
-
-def spark_workers() -> list[int]:
-    """The daemon that Spark forks its Python workers from, and those that there are."""
-    family = psutil.Process().children(recursive=True)
-    living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
-    found = [each.pid for each in living if worker_daemon.MODULE in each.cmdline()]
-    assert found, "no Python worker runs yet"
-    return found
-
-
-@contextmanager
-def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterator[Callable[[], None]]:
-    """No file of these processes grows beyond a size: what a full disk is to them, without one to fill."""
-    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
-
-    def fill() -> None:
-        for pid, (_, hard) in before.items():
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
-
-    if not later:
-        fill()
-    try:
-        yield fill
-    finally:
-        # A failed task takes its worker with it, and those that were forked meanwhile inherit the limit.
-        limits = before[pids[0]]
-        for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
-            with suppress(ProcessLookupError):
-                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, limits)

@@ -1,0 +1,170 @@
+"""A rollup for fault tests: points in stages of event time, and what must be in the table and in the topic at the end.
+
+All values are sums of halves: every sum of them is exact, in whichever order it is made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+from deltalake import DeltaTable
+
+from tests.kafka import Produce
+from tests.metric_windows import Aggregate, Window, expected_windows
+from tests.published import read_topic
+
+START = 1_700_006_400
+"""The start of a day."""
+STAGE_SECONDS = 120
+LATENESS_SECONDS = 10
+HOSTS = 20
+SECONDS = {"1m": 60, "10m": 600, "24h": 86_400}
+NAME = "rollups"
+
+JOB = """\
+job: rollups
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}], group: {topic}}}
+decode: telegraf
+table:
+  rollup:
+    path: '{folder}/windows'
+    windows: [1m, 10m, 24h]
+    lateness: {lateness}s
+    idle_after: 1h
+    update_grace: 1h
+    late: {late}
+    publish: {{topic: {output}, format: opentsdb, buckets: {buckets}, positions_topic: {output}_positions}}
+flush: {{allowed_latency: 100ms}}
+on: {{bad_record: quarantine, bad_share: 1}}
+limits: {{transient_retries: {retries}, shutdown: 30s}}
+spark: {{conf: {{spark.driver.memory: 512m}}}}
+{more}"""
+
+
+@dataclass(slots=True)
+class Rollup:
+    """A job over a topic, which is published to another one, and everything that was produced for it."""
+
+    folder: Path
+    bootstrap: str
+    topic: str
+    output: str
+    partitions: int
+    late: str = "drop"
+    retries: int = 10
+    stages: list[list[bytes]] = field(default_factory=list)
+    """The good records of each."""
+    bad: int = 0
+    until: int = START
+    """Windows that end at or before it can be closed, once everything is read."""
+
+    def job(self, name: str = "job", more: str = "") -> Path:
+        path = self.folder / f"{name}.yaml"
+        text = JOB.format(
+            bootstrap=self.bootstrap,
+            topic=self.topic,
+            folder=self.folder,
+            lateness=LATENESS_SECONDS,
+            late=self.late,
+            output=self.output,
+            buckets=self.partitions,
+            retries=self.retries,
+            more=more,
+        )
+        path.write_text(text)
+        return path
+
+    def shared_job(self, client_id: str) -> Path:
+        """The job file of one process among several."""
+        return self.job(client_id, f"claims: {{client_id: {client_id}, heartbeat: 2s, topic: {self.topic}_claims}}\n")
+
+    def feed(self, late: bool = False, skipped_seconds: int = 0) -> None:
+        """Two minutes of points of every series in every partition; event time then stands behind them everywhere.
+
+        With `late` some points belong to the two minutes before. `skipped_seconds` is a silence before the stage.
+        """
+        start = self.until + skipped_seconds
+        self.until = start + STAGE_SECONDS
+        number, records = len(self.stages), list[bytes]()
+        for partition in range(self.partitions):
+            sent = [_point(host, start + 60 * (host % 2) + host, number + host / 2) for host in range(HOSTS)]
+            sent += [_point(host, start + 60 * (1 - host % 2), partition + 0.5) for host in range(HOSTS)]
+            if late:
+                sent += [_point(host, start - STAGE_SECONDS + host, 100.0 + partition) for host in range(5)]
+            sent.append(_point("clock", self.until + LATENESS_SECONDS, 1.0))
+            Produce(self.bootstrap)(self.topic, [*sent[:-1], b"no metric", sent[-1]], partition)
+            records += sent
+            self.bad += 1
+        self.stages.append(records)
+
+    @property
+    def points(self) -> int:
+        return sum(map(len, self.stages))
+
+    def expected(self, stages: int | None = None) -> dict[Window, Aggregate]:
+        """The windows that can be closed, from the points of the first stages."""
+        records = [each for stage in self.stages[:stages] for each in stage]
+        windows = expected_windows(records, SECONDS)
+        return {each: values for each, values in windows.items() if each.start + SECONDS[each.interval] <= self.until}
+
+    def closed(self) -> dict[Window, tuple[Aggregate, int]]:
+        """The rows of the table with their revisions; each window is there once."""
+        found: dict[Window, tuple[Aggregate, int]] = {}
+        for row in pl.read_delta(str(self.folder / "windows")).to_dicts():
+            tags = tuple(sorted(row["tags"].items()))
+            window = Window(row["metric"], tags, row["interval"], int(row["window_start"].timestamp()))
+            assert window not in found, f"{window} is there twice"
+            values = Aggregate(row["count"], row["sum"], row["min"], row["max"])
+            found[window] = (values, row["revision"])
+        return found
+
+    def published(self) -> dict[Window, list[Aggregate]]:
+        """What a reader of committed records sees of each window, in its order."""
+        found = defaultdict[Window, list[Aggregate]](list)
+        for record in read_topic(self.bootstrap, self.output, committed=True):
+            parts = {each["aggregator"]: each for each in json.loads(record.value)}
+            one = parts["SUM"]
+            window = Window(one["metric"], tuple(sorted(one["tags"].items())), one["interval"], one["timestamp"])
+            count, *others = (parts[name]["value"] for name in ("COUNT", "SUM", "MIN", "MAX"))
+            found[window].append(Aggregate(count, *others))
+        return dict(found)
+
+    def done(self) -> bool:
+        """Whether everything that can be closed is closed and published."""
+        if not DeltaTable.is_deltatable(str(self.folder / "windows")):
+            return False
+        table = DeltaTable(str(self.folder / "windows"))
+        closed = table.transaction_version(f"{NAME}#closed")
+        published = [table.transaction_version(f"{NAME}#published/{each}") for each in range(self.partitions)]
+        until = (table.transaction_version(f"{NAME}#closed_until") or 0) / 1000
+        return until >= self.until and all(each == closed for each in published)
+
+    def assert_right_and_published(self) -> None:
+        """Windows are those of all points, and the topic has each of them once per revision, in order."""
+        closed = self.closed()
+        assert {window: values for window, (values, _) in closed.items()} == self.expected()
+        published = self.published()
+        assert {window: len(each) for window, each in published.items()} == {
+            window: revision + 1 for window, (_, revision) in closed.items()
+        }
+        assert {window: each[-1] for window, each in published.items()} == self.expected()
+        self._assert_revisions_follow_the_stages(published)
+
+    def _assert_revisions_follow_the_stages(self, published: dict[Window, list[Aggregate]]) -> None:
+        """Each revision has what some more stages came to: records of a stage are committed together."""
+        by_stage = [self.expected(count) for count in range(1, len(self.stages) + 1)]
+        for window, revisions in published.items():
+            seen = [each[window] for each in by_stage if window in each]
+            grown = [values for number, values in enumerate(seen) if number == 0 or values != seen[number - 1]]
+            at = [grown.index(each) for each in revisions]
+            assert at == sorted(set(at)), f"{window}: {revisions}"
+
+
+def _point(host: object, at: int, value: float) -> bytes:
+    content = {"fields": {"load": value}, "name": "cpu", "tags": {"host": f"h{host}"}, "timestamp": at}
+    return json.dumps(content).encode()

@@ -1,0 +1,147 @@
+"""Real processes of a rollup are killed, stopped and starved: each window is right, and published once per revision."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.embedded.broker import Cluster
+from penstock.errors import TransientError
+from tests.fault.rollups import Rollup
+from tests.full_disk import no_room_for, spark_workers
+from tests.jobs import KILLED
+from tests.kafka import Topics
+from tests.pipes import once_at, run_here, wait_until
+from tests.processes import PenstockProcess, command_json, penstock, run_once
+
+STEPS = (
+    "created:2",
+    "checked:2",
+    "committed",
+    "quarantined",
+    "close_begun",
+    "close_staged",
+    "close_landed",
+    "publish_sent:2",
+    "publish_committed",
+    "merged",
+)
+"""With the visit, where it is not the first. Steps of a batch after which nothing else is stored: `test_kill`."""
+DAYS_SECONDS = 2 * 86_400
+NO_SPACE = "no space left"
+
+
+def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_everything_once(
+    tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
+) -> None:
+    """Each step kills one process, and the next has to live with what it left; the day closes after all of them."""
+    rollup = Rollup(tmp_path, bootstrap, topic(3), topic(2), partitions=3, late="update")
+    job = rollup.job()
+    for step in STEPS:
+        rollup.feed(late=bool(rollup.stages))
+        die_at(job, step)
+    run_here(job, spark)
+    assert not [each for each in rollup.closed() if each.interval == "24h"]
+    rollup.assert_right_and_published()
+    assert_proven(rollup, job, "--values", "--all")
+
+    rollup.feed(skipped_seconds=DAYS_SECONDS)
+    die_at(job, "cleaned")
+    run_here(job, spark)
+    assert [each for each in rollup.closed() if each.interval == "24h"]
+    rollup.assert_right_and_published()
+    assert_proven(rollup, job)
+
+
+def test_processes_share_a_rollup_and_its_leader_dies_in_a_close_and_another_sleeps_in_a_publication(
+    tmp_path: Path, bootstrap: str, topic: Topics
+) -> None:
+    """The points of a series come in all partitions, and so from both processes."""
+    rollup = Rollup(tmp_path, bootstrap, topic(4), topic(2), partitions=4)
+    with penstock("run", str(rollup.shared_job("first")), "--json") as first:
+        rollup.feed()
+        wait_until(rollup.done, words=lambda: first.last_words)
+        with penstock("run", str(rollup.shared_job("second")), "--json", failpoint="close_staged:kill") as leader:
+            leads(leader)
+            rollup.feed()
+            assert leader.exit_code() == KILLED, leader.last_words
+        wait_until(rollup.done, words=lambda: first.last_words)
+        with penstock("run", str(rollup.shared_job("third")), "--json", failpoint="publish_sent:stop") as sleeper:
+            leads(sleeper)
+            rollup.feed()
+            sleeper.wait_stopped()
+            wait_until(rollup.done, words=lambda: first.last_words)
+            sleeper.send(signal.SIGCONT)
+            sleeper.wait_for("publisher fenced")
+            rollup.feed()
+            wait_until(rollup.done, words=lambda: f"{first.last_words}{sleeper.last_words}")
+            for process in (first, sleeper):
+                process.send(signal.SIGTERM)
+                assert process.exit_code() == 0, process.last_words
+    rollup.assert_right_and_published()
+    assert_proven(rollup, rollup.job(), "--values", "--all")
+
+
+def test_a_broker_killed_between_a_transactions_records_and_its_commit_costs_and_doubles_no_window(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    with Cluster.start(tmp_path / "kafka") as cluster:
+        topics = Topics(cluster.bootstrap)
+        rollup = Rollup(tmp_path, cluster.bootstrap, topics(2), topics(2), partitions=2)
+        job = rollup.job()
+        rollup.feed()
+
+        def restart() -> None:
+            cluster.kill()
+            cluster.restart()
+
+        run_here(job, spark, once_at("publish_sent", restart))
+        rollup.assert_right_and_published()
+        assert_proven(rollup, job)
+
+
+def test_a_full_disk_stops_batches_and_closes_with_a_clear_error_and_later_everything_is_there_once(
+    tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
+) -> None:
+    rollup = Rollup(tmp_path, bootstrap, topic(2), topic(2), partitions=2, retries=0)
+    job = rollup.job()
+    rollup.feed()
+    run_here(job, spark)
+    rollup.feed()
+    with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError, match=NO_SPACE):
+        run_here(job, spark)
+    with (
+        no_room_for(spark_workers(), size_bytes=100, later=True) as fill,
+        pytest.raises(TransientError, match=NO_SPACE),
+    ):
+        run_here(job, spark, once_at("close_begun", fill))
+    with no_room_for([os.getpid()], size_bytes=0, later=True) as fill, pytest.raises(TransientError, match=NO_SPACE):
+        run_here(job, spark, once_at("close_staged", fill))
+    run_here(job, spark)
+    rollup.assert_right_and_published()
+    assert_proven(rollup, job, "--values", "--all")
+
+
+def die_at(job: Path, step: str) -> None:
+    point, _, visit = step.partition(":")
+    assert run_once(job, failpoint=f"{point}:kill:{visit or 1}") == KILLED, step
+
+
+def leads(process: PenstockProcess) -> None:
+    """Wait until the process has its half of the partitions, with the lowest: its holder does the closes."""
+    won = {process.wait_for("claim won")["partition"].rpartition("/")[2] for _ in range(2)}
+    assert won == {"0", "1"}, "another process gives away other partitions than it did"
+
+
+def assert_proven(rollup: Rollup, job: Path, *options: str) -> None:
+    """`verify` leaves nothing open, and the totals are what was produced."""
+    assert command_json("verify", str(job), *options)["verdict"] == "proven"
+    (found,) = command_json("status", str(job))
+    assert sum(each["quarantined"] for each in found["partitions"]) == rollup.bad
+    assert sum(each["read"] for each in found["partitions"]) == rollup.points + rollup.bad
+    assert found["rollup"]["points"] == rollup.points
+    assert {each["late"] for each in found["rollup"]["windows"]} == {0}

@@ -1,0 +1,41 @@
+"""What a full disk is to a process, without a disk to fill."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from tests import worker_daemon
+
+
+def spark_workers() -> list[int]:
+    """The daemon that Spark forks its Python workers from, and those that there are."""
+    family = psutil.Process().children(recursive=True)
+    living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
+    found = [each.pid for each in living if worker_daemon.MODULE in each.cmdline()]
+    assert found, "no Python worker runs yet"
+    return found
+
+
+@contextmanager
+def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterator[Callable[[], None]]:
+    """No file of these processes grows beyond a size: what a full disk is to them, without one to fill."""
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
+
+    def fill() -> None:
+        for pid, (_, hard) in before.items():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
+
+    if not later:
+        fill()
+    try:
+        yield fill
+    finally:
+        # A failed task takes its worker with it, and those that were forked meanwhile inherit the limit.
+        limits = before[pids[0]]
+        for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            with suppress(ProcessLookupError):
+                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, limits)
