@@ -12,9 +12,10 @@ from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.kind import ExportKind
+from penstock.tables.keyed.kind import KeyedKind
 from penstock.tables.kind import Kind
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (DeltaKind(), ExportKind())}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (DeltaKind(), ExportKind(), KeyedKind())}
 """By their key under `table:` in a job file."""
 
 
