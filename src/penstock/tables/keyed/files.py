@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from penstock.errors import InvariantError
 from penstock.flow.write.names import content_of
 from penstock.lake.delta.active_files import raw_paths
 from penstock.lake.delta.library import library_errors
@@ -54,9 +55,12 @@ class ActiveFiles:
         return Base(frozenset(each.path for each in self.of(bucket)), self.commits.get(bucket, 0))
 
     def removed(self, bucket: int, paths: Iterable[str]) -> list[RemovedFile]:
-        """What a commit says of files that it takes out; only of those that are there (RULES K3)."""
+        """What a commit says of files that it takes out: they must be there (RULES K3)."""
         known = {each.path: each for each in self.of(bucket)}
-        return [RemovedFile(path, known[path].size_bytes, {BUCKET: str(bucket)}) for path in paths if path in known]
+        lost = [path for path in paths if path not in known]
+        if lost:
+            raise InvariantError(f"a merge of bucket {bucket} replaces {lost[0]}, which is not in the table any more")
+        return [RemovedFile(path, known[path].size_bytes, {BUCKET: str(bucket)}) for path in paths]
 
     @property
     def rows(self) -> int:
