@@ -15,8 +15,12 @@ SOURCE = Path(__file__).parents[2] / "src"
 REGISTRY = "penstock.tables.registry"
 ROOMS = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.items()}
 
-THE_FORMAT = {"penstock.spark.jars": "the jars of the Delta format"}
-"""Where `delta` is the format of that name, as in `spark.read.format("delta")`, and no kind of table."""
+NO_KIND = {
+    "penstock.spark.jars": "the jars of the Delta format",
+    "penstock.bench.keyed": "a benchmark of that name",
+    "penstock.cli.bench": "its command",
+}
+"""Where a word is no kind of table: a format as in `spark.read.format("delta")`, or the name of something else."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -67,7 +71,7 @@ def _words(node: ast.AST) -> list[str]:
 
 @pytest.mark.parametrize(("module", "path"), [pytest.param(*each, id=each[0]) for each in modules()])
 def test_no_module_outside_its_room_names_a_kind(module: str, path: Path) -> None:
-    found = [] if module in THE_FORMAT else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
+    found = [] if module in NO_KIND else list(namings(ast.parse(path.read_text(encoding="utf-8"))))
     assert found == []
 
 
