@@ -16,6 +16,7 @@ from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.flow.write.names import content_of
 from penstock.job.spec import KafkaLogSpec
+from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.keyed.files import commits_key
 from penstock.tables.keyed.layout import OFFSET_BITS
@@ -23,7 +24,7 @@ from penstock.tables.keyed.merger import Merger
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.kind import CompactWish
 from penstock.tables.registry import kind_of
-from tests.keyed_tables import ONE, ZERO, Keyed, Partition, finish, row
+from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
 from tests.scenarios.local_spark import local_session
 
 TWO = Partition("events", "id-1", 2)

@@ -89,10 +89,16 @@ def meeting(files: Sequence[OldFile], runs: Iterable[Mapping[str, Any]], columns
     return tuple(each for each in files if any(_meets(each, run, columns) for run in held))
 
 
-def small_alike(files: Sequence[OldFile], chunk_rows: int) -> frozenset[str]:
-    """Small files worth putting together: of a like size, and enough of them."""
+def by_key(files: Iterable[OldFile], column: str) -> list[OldFile]:
+    """In the order of the least value of a column; those of which nobody knows it come last."""
+    told = [(bounds[0], each.path, each) for each in files if (bounds := each.bounds.get(column)) is not None]
+    return [*(each for *_, each in sorted(told)), *(each for each in files if each.bounds.get(column) is None)]
+
+
+def small_alike(files: Sequence[OldFile], chunk_rows: int, column: str) -> frozenset[str]:
+    """Small files worth putting together: of a like size, enough of them, neighbours in the values of a column."""
     tiers: dict[int, list[OldFile]] = {}
-    for each in files:
+    for each in by_key(files, column):
         if each.rows * 2 <= chunk_rows:
             tiers.setdefault(each.rows.bit_length() // 3, []).append(each)
     for _, alike in sorted(tiers.items()):

@@ -136,7 +136,7 @@ class Merger:
             files = active.of(bucket)
             entries = [entry for entry, _ in touched[bucket]]
             met = () if spec.bulk else meeting(files, entries, spec.layout.bounded)
-            joined = frozenset[str]() if spec.bulk else small_alike(files, spec.chunk_rows)
+            joined = frozenset[str]() if spec.bulk else small_alike(files, spec.chunk_rows, spec.layout.row_keys[0])
             runs = tuple(part for _, part in touched[bucket])
             plans.append(BucketPlan(bucket, runs, met, joined, dead.get(bucket, ())))
         return tuple(plans)

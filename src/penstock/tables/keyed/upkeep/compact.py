@@ -20,7 +20,7 @@ from penstock.lake.delta.table import Change, Table
 from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, group, portions, swap
 from penstock.lake.maintenance.reports import CompactReport
 from penstock.lake.proposal import RemovedFile
-from penstock.tables.keyed.files import commits_key, read_active
+from penstock.tables.keyed.files import by_key, commits_key, read_active
 from penstock.tables.keyed.layout import BUCKET
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.plan import OldFile
@@ -67,8 +67,7 @@ def small_groups(job: JobSpec[KeyedSpec], table: Table, target_bytes: int) -> It
     rows: Limit[BucketFile] = Limit(lambda each: each.file.rows, spec.chunk_rows, firm=True)
     for bucket, files in sorted(read_active(table, spec.layout).by_bucket.items()):
         small = [each for each in files if each.rows < spec.chunk_rows and each.size_bytes < target_bytes]
-        last = spec.layout.row_keys[0]
-        small.sort(key=lambda each: (each.bounds[last] is not None, (each.bounds[last] or ("",))[0], each.path))
+        small = by_key(small, spec.layout.row_keys[0])
         yield from group([BucketFile(bucket, each) for each in small], target_bytes, rows)
 
 
