@@ -20,6 +20,7 @@ from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, is_key_type
+from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.proving.prove import prove_keyed
 from penstock.tables.keyed.section import KeyedSection
 from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec
@@ -28,7 +29,7 @@ from penstock.tables.keyed.table import KeyedTable
 from penstock.tables.keyed.upkeep.compact import compact
 from penstock.tables.keyed.upkeep.vacuum import vacuum_keyed
 from penstock.tables.keyed.writer import KeyedWriter
-from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
+from penstock.tables.kind import CompactWish, LoadWish, RebuildReport, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import refuse_earlier_table
 from penstock.tables.single.table import existing_table, table_listings
@@ -53,6 +54,10 @@ class KeyedKind:
         keyed = job_of(job, KeyedSpec)
         data = created(keyed, spark, environment)
         return KeyedWriter(keyed, KeyedTable(keyed, data, environment, log, spark), spark, log)
+
+    def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> LoadReport:
+        keyed = job_of(job, KeyedSpec)
+        return Loader(keyed, created(keyed, spark, environment), spark, environment).load(wish)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_keyed(job_of(job, KeyedSpec), depth, open_log)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, assert_never
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -20,7 +20,15 @@ from penstock.spark.failures import spark_errors
 from penstock.tables.keyed.files import ActiveFiles, Base, commits_key, meeting, read_active, rows_key, small_alike
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
 from penstock.tables.keyed.merging.merge import MergeStage
-from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, MergeFlow, Naming, decode_report
+from penstock.tables.keyed.merging.plan import (
+    BucketPlan,
+    BucketReport,
+    Meeting,
+    MergeFlow,
+    Naming,
+    OldFile,
+    decode_report,
+)
 from penstock.tables.keyed.merging.runs import RunPart, parts_of, superseded
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
@@ -85,11 +93,19 @@ class Merged:
 class Merger:
     """Merges batches of one job into its table."""
 
-    def __init__(self, job: JobSpec[KeyedSpec], data: Table, tombstones: Tombstones, spark: SparkSession) -> None:
+    def __init__(
+        self,
+        job: JobSpec[KeyedSpec],
+        data: Table,
+        tombstones: Tombstones,
+        spark: SparkSession,
+        meeting: Meeting | None = None,
+    ) -> None:
         self._job = job
         self._data = data
         self._tombstones = tombstones
         self._spark = spark
+        self._meeting = meeting or (Meeting.NONE if job.table.bulk else Meeting.NEWER)
 
     def merge(self, runs: Runs) -> Merged:
         """Merge every bucket that the runs touch into the loaded version."""
@@ -128,24 +144,37 @@ class Merger:
     def _plans(
         self, buckets: Iterable[int], touched: Mapping[int, list[tuple[RunEntry, RunPart]]], active: ActiveFiles
     ) -> tuple[BucketPlan, ...]:
-        spec = self._job.table
         # Read after the table: a delete that it has was remembered before.
         dead = self._tombstones.files()
         plans = []
         for bucket in buckets:
             files = active.of(bucket)
             entries = [entry for entry, _ in touched[bucket]]
-            met = () if spec.bulk else meeting(files, entries, spec.layout.bounded)
-            joined = frozenset[str]() if spec.bulk else small_alike(files, spec.chunk_rows, spec.layout.row_keys[0])
             runs = tuple(part for _, part in touched[bucket])
-            plans.append(BucketPlan(bucket, runs, met, joined, dead.get(bucket, ())))
+            plans.append(self._plan(BucketPlan(bucket, runs), entries, files, dead.get(bucket, ())))
         return tuple(plans)
+
+    def _plan(
+        self, plan: BucketPlan, entries: list[RunEntry], files: tuple[OldFile, ...], dead: tuple[str, ...]
+    ) -> BucketPlan:
+        spec = self._job.table
+        match self._meeting:
+            case Meeting.NONE:
+                return replace(plan, tombstones=dead if spec.bulk else ())
+            case Meeting.PARTITIONS:
+                return replace(plan, files=files)
+            case Meeting.NEWER | Meeting.NOT_OLDER:
+                met = meeting(files, entries, spec.layout.bounded)
+                joined = small_alike(files, spec.chunk_rows, spec.layout.row_keys[0])
+                return replace(plan, files=met, joined=joined, tombstones=dead)
+            case _:
+                assert_never(self._meeting)
 
     def _run(self, naming: Naming, plans: tuple[BucketPlan, ...], schema: pa.Schema) -> list[BucketReport]:
         spec = self._job.table
         options = dict(spec.storage_options)
         store = ChunkStore(spec.path, options, file_schema(schema), spec.layout, spec.chunk_rows)
-        stage = MergeStage(MergeFlow(store, naming, spec.tombstones_path, spec.bulk), plans)
+        stage = MergeStage(MergeFlow(store, naming, spec.tombstones_path, self._meeting), plans)
         count = len(plans)
         with spark_errors(self._spark):
             numbers = self._spark.range(0, count, 1, count)

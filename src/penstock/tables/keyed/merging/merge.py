@@ -7,7 +7,7 @@ New keys make chunks of their own. Everything is worked out on row numbers; the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -22,7 +22,7 @@ from penstock.tables.keyed.layout import Layout, key_frame, newer, order_columns
 from penstock.tables.keyed.merging.chunks import cut
 from penstock.tables.keyed.merging.digest import digest_of
 from penstock.tables.keyed.merging.fold import Folded, fold
-from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, MergeFlow, OldFile, report_batch
+from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, OldFile, report_batch
 from penstock.tables.keyed.merging.runs import DELETE, last_of_key, read_parts
 from penstock.tables.keyed.merging.tombstones import known_tombstones, write_tombstones
 
@@ -73,7 +73,7 @@ def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
     incoming, unread = _without_known(flow, plan, incoming)
     deletes = _newest_deletes(layout, incoming)
     incoming = _after_tombstones(flow, plan, incoming)
-    incoming, rewrites = (incoming, []) if flow.bulk else _met(flow, plan, incoming)
+    incoming, rewrites = _MEETINGS[flow.meeting](flow, plan, incoming)
     folded = fold(layout, incoming.frame)
     files, removed, added = _written(flow, plan, incoming, folded, rewrites)
     kept = np.bincount(incoming.frame["source"].filter(folded.counts), minlength=len(incoming.sources))
@@ -98,7 +98,7 @@ def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
         pl.Series("gone", pl.from_arrow(gone)),
         pl.Series("source", pl.from_arrow(pa.chunked_array(origin))).cast(pl.Int64),
     )
-    frame = frame.with_row_index("place").sort([*layout.key_names, *order_columns(layout), "source"])
+    frame = frame.with_row_index("place").sort([*layout.key_names, *order_columns(layout), "source", "place"])
     rows = rows.take(frame["place"].to_arrow())
     ends = last_of_key(layout, frame).to_numpy()
     numbers = np.cumsum(np.concatenate([[False], ends[:-1]])).astype(np.int64)
@@ -120,7 +120,8 @@ def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tup
     digests = {(each.rows, each.digest) for each in plan.files if each.digest}
     sizes = {rows for rows, _ in digests}
     frame = incoming.frame
-    if not digests or frame["gone"].any() or (len(frame) and frame["key"][-1] != len(frame) - 1):
+    looked_up = flow.meeting in (Meeting.NEWER, Meeting.NOT_OLDER)
+    if not looked_up or not digests or frame["gone"].any() or (len(frame) and frame["key"][-1] != len(frame) - 1):
         return incoming, 0
     known = np.zeros(len(frame), np.bool_)
     first = 0
@@ -168,12 +169,27 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
             continue
         beside = incoming.frame.select("key", *order_columns(layout)).join(old, on="key", how="left", suffix="_old",
                                                                           maintain_order="left")  # fmt: skip
-        older = beside.select((pl.col("old").is_not_null() & ~newer(layout, "_old")).alias("it"))["it"].to_numpy()
+        stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else newer_than_mine(layout, "_old")
+        older = beside.select((pl.col("old").is_not_null() & stays).alias("it"))["it"].to_numpy()
         wins = beside.filter(pl.col("old").is_not_null() & pl.Series(~older))["key"].unique()
         lost |= older
         if len(wins):
             rewrites.append(_Rewrite(file, old.filter(pl.col("key").is_in(wins.implode())).select("key", "old")))
     return incoming.filter(pl.Series(~lost)), rewrites
+
+
+def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
+    """All rows, and the files that hold rows of the same partition keys: those go."""
+    layout = flow.store.layout
+    names = layout.key_names[: len(layout.partition_keys)]
+    rewrites = []
+    for file in plan.files:
+        there = key_frame(layout, flow.store.read(file.path, layout.columns)).with_row_index("old")
+        gone = there.join(incoming.frame, on=names, how="semi") if names else there
+        if len(gone):
+            old = gone.select(pl.lit(-1, pl.Int64).alias("key"), pl.col("old").cast(pl.Int64))
+            rewrites.append(_Rewrite(file, old))
+    return incoming, rewrites
 
 
 def _old_keys(flow: MergeFlow, file: OldFile, keys: pl.DataFrame) -> pl.DataFrame | None:
@@ -242,3 +258,12 @@ def _tombstones(flow: MergeFlow, plan: BucketPlan, deletes: pl.DataFrame) -> tup
         return ()
     now = pa.scalar(datetime.now(UTC), pa.timestamp("us", "UTC"))
     return tuple(write_tombstones(flow, plan.bucket, deletes, now))
+
+
+_Meet = Callable[[MergeFlow, BucketPlan, Incoming], tuple[Incoming, list[_Rewrite]]]
+_MEETINGS: Mapping[Meeting, _Meet] = {
+    Meeting.NEWER: _met,
+    Meeting.NOT_OLDER: _met,
+    Meeting.PARTITIONS: _met_partitions,
+    Meeting.NONE: lambda flow, plan, incoming: (incoming, []),
+}

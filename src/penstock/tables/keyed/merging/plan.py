@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +14,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.stage import NamedSlice, TaskFlow
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.names import replayed_name, staged_name
+from penstock.flow.write.names import compacted_name, replayed_name, staged_name
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.merging.runs import RunPart
@@ -49,14 +50,15 @@ class BucketPlan:
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How the files of a batch are called: after its first slice, or after its replay.
+    """How the files of a batch are called: after its first slice, its replay, or the last version that a load can be.
 
     The batch lands whole or not at all, so once that slice is behind the position no commit can name them any more.
     """
 
-    number: int
-    slice: NamedSlice
+    number: int = 0
+    slice: NamedSlice | None = None
     replay_run: int | None = None
+    version_max: int | None = None
 
     @classmethod
     def of(cls, flow: TaskFlow) -> Naming:
@@ -64,10 +66,26 @@ class Naming:
         return cls(number, piece, flow.replay_run)
 
     def fresh(self) -> str:
+        if self.version_max is not None:
+            return compacted_name(self.version_max, uuid.uuid4().hex)
         if self.replay_run is not None:
             return replayed_name(str(self.replay_run), uuid.uuid4().hex)
         piece = self.slice
+        assert piece is not None
         return staged_name(piece.topic_id, self.number, piece.start, piece.end, uuid.uuid4().hex)
+
+
+class Meeting(StrEnum):
+    """What becomes of the rows that are there when others come."""
+
+    NEWER = "newer"
+    """A row is replaced by a newer one of its key."""
+    NOT_OLDER = "not older"
+    """Also by one that is as new: files that are loaded again replace what they brought before."""
+    PARTITIONS = "partitions"
+    """All rows with a partition key that comes are replaced."""
+    NONE = "none"
+    """Nobody looks: a bulk load, or one that replaces the whole table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +95,7 @@ class MergeFlow:
     store: ChunkStore
     naming: Naming
     tombstones_url: str
-    bulk: bool = False
+    meeting: Meeting = Meeting.NEWER
 
 
 class BucketReport(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,14 +63,23 @@ class KeyedFlow(Flow):
         return rows.append_column(SEQUENCE, order).append_column(DELETE, gone)
 
     def open_rows(self, key: PartitionKey, name: Callable[[], str]) -> RowWriter:
-        return RunWriter(self, key, name)
+        return RunWriter(RunTarget(self.layout, self.table.table_url, self.table.storage_options), key, name)
+
+
+@dataclass(frozen=True, slots=True)
+class RunTarget:
+    """The table whose folder runs are written to."""
+
+    layout: Layout
+    table_url: str
+    storage_options: Mapping[str, str]
 
 
 class RunWriter:
     """Sorts the rows of a partition of a task and writes them to runs, as many as memory makes needful."""
 
-    def __init__(self, flow: KeyedFlow, key: PartitionKey, name: Callable[[], str]) -> None:
-        self._flow = flow
+    def __init__(self, target: RunTarget, key: PartitionKey, name: Callable[[], str]) -> None:
+        self._target = target
         self._key = key
         self._name = name
         self._waiting: list[pa.RecordBatch] = []
@@ -96,11 +105,11 @@ class RunWriter:
             return
         rows = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_bytes = [], 0
-        layout = self._flow.layout
+        layout = self._target.layout
         # A replay counts every record that it takes out of quarantine, also one that another replaces at once.
         kept = sorted_rows(layout, rows, last_only=not layout.merge)
         directory = _directory(layout, kept.frame, rows.num_rows - len(kept.frame))
-        storage = open_storage(self._flow.table.table_url, self._flow.table.storage_options)
+        storage = open_storage(self._target.table_url, self._target.storage_options)
         path = self._name()
         size_bytes = _write(storage, path, rows.take(kept.places), directory)
         told = encode_directory(directory)
