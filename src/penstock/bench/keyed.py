@@ -1,8 +1,8 @@
 """`bench keyed`: updates by key into a Delta table, us against MERGE INTO by Spark, in turn, medians.
 
 Measurements of 1,000 devices in the order of time; some records correct one of the newest tenth. Both sides read the
-same topic in batches of the same size. Then, of us alone, the same records are read once more into the table that has
-them.
+same topic in batches of the same size. Then, of us alone, the rows are loaded from Parquet files into a new table, once
+more (`reload`), and a third time from files of other names (`same_rows`).
 
 python -m penstock.bench.keyed SIDE BOOTSTRAP TOPIC ROWS BATCH FOLDER: one side, measured after a warm-up.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -19,11 +20,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from penstock.bench.meters import Meter, Spent, resident_bytes
+from penstock.bench.meters import Meter, resident_bytes
 from penstock.bench.result import BenchResult, Say
 from penstock.bench.sides import Comparison, compare_sides, kafka_source, measure, run_job
+from penstock.environment import Environment
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
+from penstock.tables.kind import Loading, LoadWish, SaveMode
+from penstock.tables.registry import kind_of, load_job
 
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: newest of each key, Delta MERGE INTO with a range predicate"
 DEVICES = 1_000
@@ -39,6 +43,7 @@ table:
   keyed: {{path: {table}, partition_keys: [device], row_keys: [at], sequence: seq, buckets: {buckets}}}
 flush: {{max_messages_per_batch: {batch}, min_bytes_per_file: 1B, max_bytes_per_batch: 1B}}
 """
+LOADS = ("load_wall_s", "reload_wall_s", "same_rows_wall_s")
 BUCKETS = 4
 """Twice the cores of a small machine."""
 
@@ -81,19 +86,36 @@ def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, say: Sa
     arguments = dict.fromkeys(SIDES, (sample.rows, batch))
     compared = Comparison("keyed", "penstock.bench.keyed", BASELINE_NAME, rows, arguments)
     result = compare_sides(compared, sample.values(), rounds, say, update_share=update_share, batch=batch)
-    again = result.extra["reload_wall_s"]
-    told = {"wall_s": again, "ratio_wall": round(result.penstock.wall_s / again, 2)}
+    first, again, same = (result.extra[name] for name in LOADS)
+    told = {"wall_s": again, "ratio_wall": round(first / again, 2), "same_rows_ratio_wall": round(first / same, 2)}
     return replace(result, extra={**result.extra, "reload": told})
 
 
 def penstock(spark: SparkSession, bootstrap: str, topic: str, batch: int, folder: Path) -> None:
-    _run(spark, bootstrap, topic, batch, folder, "bench")
+    run_job(spark, folder, _job(bootstrap, topic, batch, folder / "table"))
 
 
-def _run(spark: SparkSession, bootstrap: str, topic: str, batch: int, folder: Path, name: str) -> None:
-    table = json.dumps(str(folder / "table"))
-    text = _JOB.format(name=name, bootstrap=bootstrap, topic=topic, table=table, batch=batch, buckets=BUCKETS)
-    run_job(spark, folder, text)
+def _job(bootstrap: str, topic: str, batch: int, table: Path) -> str:
+    path = json.dumps(str(table))
+    return _JOB.format(name="bench", bootstrap=bootstrap, topic=topic, table=path, batch=batch, buckets=BUCKETS)
+
+
+def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
+    """Load the rows of the measured table from files: for the first time, again, and from files of other names."""
+    table = spark.read.format("delta").load(str(folder / "table"))
+    table.drop(*(name for name in table.columns if name.startswith("_"))).write.parquet(str(folder / "files"))
+    job_path = folder / "load.yaml"
+    job_path.write_text(_job("nowhere:9092", "bench", 1, folder / "loaded"))
+    job = load_job(job_path)
+    kind = kind_of(job)
+    assert isinstance(kind, Loading)
+    shutil.copytree(folder / "files", folder / "copies")
+    found = {}
+    for name, source in zip(LOADS, ("files", "files", "copies"), strict=True):
+        meter = Meter()
+        kind.load(job, LoadWish((str(folder / source),), SaveMode.APPEND), spark, Environment())
+        found[name] = meter.spent().wall_s
+    return found
 
 
 def baseline(spark: SparkSession, bootstrap: str, topic: str, batch: int, folder: Path) -> None:
@@ -137,12 +159,7 @@ def main(arguments: list[str]) -> None:
     rows = spark.read.format("delta").load(str(measured / "table")).count()
     if rows != int(rows_expected):
         raise SystemExit(f"{side} has {rows} rows of {rows_expected}")
-    reload: Spent | None = None
-    if side == "penstock":
-        meter = Meter()
-        _run(spark, bootstrap, topic, int(batch), measured, "again")
-        reload = meter.spent()
-    more = {} if reload is None else {"further": {"reload_wall_s": reload.wall_s}}
+    more = {"further": loads(spark, measured)} if side == "penstock" else {}
     print(json.dumps({**asdict(spent), "memory_bytes": memory, **more}))
     spark.stop()
 

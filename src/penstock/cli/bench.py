@@ -88,11 +88,11 @@ def keyed(
     rounds: Rounds = 1,
     json: Json = False,
 ) -> None:
-    """A table with one row for each key, against MERGE INTO; and the same records once more."""
+    """A table with one row for each key, against MERGE INTO; and a load of files that is repeated."""
     result = bench_keyed(rows, update_share, batch, rounds, _say)
     _print(result, json)
     if not json:
-        print(f"  reading them again: {result.extra['reload']['ratio_wall']} times as fast")
+        print(f"  loading the same files again: {result.extra['reload']['ratio_wall']} times as fast")
 
 
 def _say(text: str) -> None:

@@ -19,7 +19,7 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, is_key_type
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, Layout, is_key_type
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.proving.prove import prove_keyed
 from penstock.tables.keyed.section import KeyedSection
@@ -98,6 +98,7 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     for part in layout.parts:
         if part.function in ("column", "hash", "coalesce") and not is_key_type(columns.field(part.column).type):
             raise UserError(f"{part} cannot be part of a key: it is {columns.field(part.column).type}")
+    _check_delete(layout, columns)
     first = [columns.field(name) for name in layout.columns if name in columns.names]
     others = [each for each in columns if each not in first]
     hidden = [pa.field(SEQUENCE, pa.int64()), pa.field(BUCKET, pa.int32())]
@@ -105,6 +106,17 @@ def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environme
     table = open_or_create(job.table, job.name, pa.schema([*first, *others, *hidden]), policy, environment)
     _refuse_other_keys(table, job.table)
     return table
+
+
+def _check_delete(layout: Layout, columns: pa.Schema) -> None:
+    rule = layout.delete
+    if rule is None:
+        return
+    kind = columns.field(rule.column).type
+    try:
+        pa.scalar(rule.value).cast(kind)
+    except pa.ArrowException:
+        raise UserError(f"delete: {rule.value!r} is no value of {rule.column}, which is {kind}") from None
 
 
 def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:

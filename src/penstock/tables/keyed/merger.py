@@ -14,6 +14,7 @@ from penstock.errors import TransientError
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import refuse_deletion_vectors
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors
@@ -114,6 +115,7 @@ class Merger:
     def brought_up(self, runs: Runs, merged: Merged) -> Merged:
         """The same for the version that is loaded now: only the buckets that others changed are merged again."""
         schema = self._data.schema
+        refuse_deletion_vectors(self._data.handle, self._data.spec.path)
         active = read_active(self._data, self._job.table.layout)
         touched = runs.by_bucket()
         known = merged.buckets if merged.schema == schema else {}

@@ -15,13 +15,14 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.environment import Environment
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.library import library_errors
+from penstock.lake.delta.provenance import Provenance, commits_of
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.lake.proposal import RemovedFile
@@ -41,6 +42,8 @@ from penstock.tables.kind import LoadWish, SaveMode
 BYTES_PER_COMMIT_MAX = 1024**3
 FILES_PER_COMMIT_MAX = 1000
 VERSIONS_TO_LAND_MAX = 1000
+COMMITS_SEARCHED = 200
+"""For an attempt whose answer was lost."""
 
 
 def mark_key(job: str, file: SourceFile) -> str:
@@ -92,6 +95,8 @@ class Loader:
 
     def load(self, wish: LoadWish) -> LoadReport:
         """Bring the files into the table as the mode says."""
+        if wish.by_partition and not self.job.table.layout.partition_keys:
+            raise UserError(f"the table of {self.job.name} has no partition keys", hint="leave out --by-partition")
         files = source_files(wish.paths, wish.format, self.job.table.storage_options)
         self.data.refresh()
         known = [each for each in files if self.data.transaction(mark_key(self.job.name, each)) is not None]
@@ -168,14 +173,14 @@ class Loader:
     def _commit(
         self, files: Sequence[SourceFile], merger: Merger, runs: Runs, meeting: Meeting, tombstones: Tombstones
     ) -> Merged:
-        merged = Merged()
-        landed = False
+        merged, batch, tried = Merged(), new_batch_id(), False
         marks = {mark_key(self.job.name, each): 1 for each in files}
 
         def decide() -> Change | None:
-            nonlocal merged, landed
-            if landed:
+            nonlocal merged, tried
+            if tried and self._is_there(batch):
                 return None
+            tried = True
             active = read_active(self.data, self.job.table.layout)
             merged = merger.brought_up(runs, merged)
             if self.data.version >= (runs.naming.version_max or 0):
@@ -187,11 +192,17 @@ class Loader:
             numbers = self._numbers(merger, merged, active, meeting)
             actions: list[AddAction | RemoveAction] = [self.data.remove_action(each) for each in removes]
             actions += [self.data.add_action(each) for each in merged.files]
-            return Change(actions, {**numbers, **marks}, _told(self.job.name, merged.files, len(removes)))
+            return Change(actions, {**numbers, **marks}, _told(self.job.name, batch, merged.files, len(removes)))
 
-        landed = self.data.swap(decide)
+        self.data.swap(decide)
         self.environment.reach("committed")
         return merged
+
+    def _is_there(self, batch: str) -> bool:
+        """Whether an attempt whose answer was lost has landed (RULES C2)."""
+        with library_errors(self.data.spec.path):
+            history = self.data.handle.history(COMMITS_SEARCHED)
+        return any(ours.batch == batch for _, ours in commits_of(history, self.job.name))
 
     def _numbers(self, merger: Merger, merged: Merged, active: ActiveFiles, meeting: Meeting) -> dict[str, int]:
         """What the commit counts; rows that an overwrite takes out of buckets are counted there."""
@@ -220,8 +231,14 @@ def _everything(active: ActiveFiles) -> tuple[RemovedFile, ...]:
     )
 
 
-def _told(job: str, files: Sequence[StagedFile], removed: int) -> dict[str, Any]:
+def _told(job: str, batch: str, files: Sequence[StagedFile], removed: int) -> dict[str, Any]:
     rows, size_bytes = sum(each.rows for each in files), sum(each.size_bytes for each in files)
     return Provenance(
-        kind="load", job=job, rows=rows, size_bytes=size_bytes, files_removed=removed, files_added=len(files)
+        kind="load",
+        job=job,
+        batch=batch,
+        rows=rows,
+        size_bytes=size_bytes,
+        files_removed=removed,
+        files_added=len(files),
     ).metadata
