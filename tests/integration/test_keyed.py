@@ -65,8 +65,8 @@ def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
     shown = spark.read.format("delta").load(str(table))
     shown.createOrReplaceTempView("keyed_rows")
     by_spark = [(int(row[0]), row[1]) for row in spark.sql(query.format("keyed_rows")).collect()]
-    frame = pl.read_delta(str(table))  # noqa: F841, DuckDB sees it by its name
-    by_duckdb = [(int(second), value) for second, value in duckdb.sql(query.format("frame")).fetchall()]
+    other = duckdb.connect().register("keyed_rows", pl.read_delta(str(table)).to_arrow())
+    by_duckdb = [(int(at), value) for at, value in other.execute(query.format("keyed_rows")).fetchall()]
     for found in (by_polars, by_spark, by_duckdb):
         assert len(found) == len(wanted)
         assert {second: round(value, 6) for second, value in found} == {at: round(it, 6) for at, it in wanted.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, get_args
 
 import pyarrow as pa
 
@@ -25,9 +25,7 @@ BUCKETS_MAX = 4096
 LOG_ORDER = "log"
 _CALL = re.compile(r"(?P<function>[a-z]+)\(\s*(?P<column>[^,()]+?)\s*,\s*(?P<argument>.+?)\s*\)")
 _DELETE = re.compile(r"(?P<column>[^=\s]+)\s*=\s*(?P<value>.+)")
-_FUNCTIONS: dict[str, KeyFunction] = {
-    "hash": "hash", "prefix": "prefix", "timeslice": "timeslice", "round": "round", "coalesce": "coalesce",
-}  # fmt: skip
+_FUNCTIONS: dict[str, KeyFunction] = {each: each for each in get_args(KeyFunction) if each != "column"}
 _WANTED = {"hash": "column, buckets", "prefix": "column, characters", "timeslice": "column, 30s", "round": "column, 10"}
 _INPUTS = {
     "prefix": (pa.types.is_string, "text"),

@@ -23,9 +23,12 @@ from penstock.lake.storage import Storage, open_storage
 LoadFormat: TypeAlias = Literal["parquet", "csv", "json", "delta"]
 FORMATS: tuple[LoadFormat, ...] = get_args(LoadFormat)
 BATCH_ROWS = 131_072
-_SUFFIXES: dict[str, LoadFormat] = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json",
-}  # fmt: skip
+_NAMES: dict[LoadFormat, tuple[str, ...]] = {
+    "parquet": (".parquet", ".pq"),
+    "csv": (".csv",),
+    "json": (".json", ".jsonl", ".ndjson"),
+}
+_SUFFIXES = {suffix: kind for kind, suffixes in _NAMES.items() for suffix in suffixes}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ def digest_of(rows: pa.Table) -> str:
         column = rows.column(name)
         if column.null_count == rows.num_rows:
             continue
-        whole.update(f"\x00{name}\x00{column.type}\x00".encode() if not pa.types.is_nested(column.type) else
-                     f"\x00{name}\x00nested\x00".encode())  # fmt: skip
+        # Readers name the parts of nested types in several ways.
+        kind = "nested" if pa.types.is_nested(column.type) else str(column.type)
+        whole.update(f"\x00{name}\x00{kind}\x00".encode())
         chunk = column.combine_chunks()
         _add(whole, chunk.chunk(0) if isinstance(chunk, pa.ChunkedArray) else chunk)
     return whole.hexdigest()

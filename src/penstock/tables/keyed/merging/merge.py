@@ -167,8 +167,8 @@ def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incomin
         old = _old_keys(flow, file, keys)
         if old is None:
             continue
-        beside = incoming.frame.select("key", *order_columns(layout)).join(old, on="key", how="left", suffix="_old",
-                                                                          maintain_order="left")  # fmt: skip
+        mine = incoming.frame.select("key", *order_columns(layout))
+        beside = mine.join(old, on="key", how="left", suffix="_old", maintain_order="left")
         stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else newer_than_mine(layout, "_old")
         older = beside.select((pl.col("old").is_not_null() & stays).alias("it"))["it"].to_numpy()
         wins = beside.filter(pl.col("old").is_not_null() & pl.Series(~older))["key"].unique()

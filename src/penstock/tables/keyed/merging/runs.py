@@ -177,8 +177,8 @@ def read_parts(storage: Storage, parts: tuple[RunPart, ...]) -> list[pa.RecordBa
 
 def _directory(layout: Layout, frame: pl.DataFrame, lost: int) -> pl.DataFrame:
     """A row for each bucket of a sorted run."""
-    of_column = {part.column: name for name, part in zip(layout.key_names, layout.parts, strict=True)
-                 if part.function == "column"}  # fmt: skip
+    parts = zip(layout.key_names, layout.parts, strict=True)
+    of_column = {part.column: name for name, part in parts if part.function == "column"}
     low = [pl.col(of_column[name]).min().alias(f"low.{name}") for name in layout.bounded]
     high = [pl.col(of_column[name]).max().alias(f"high.{name}") for name in layout.bounded]
     return (

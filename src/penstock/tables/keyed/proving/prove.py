@@ -62,9 +62,8 @@ def _check_rows(job: JobSpec[KeyedSpec], facts: TableFacts, quarantine: Quaranti
         rows = active.rows
         for bucket in range(job.table.layout.buckets):
             faults += bucket_faults(store, bucket, active.of(bucket), table.transactions())
-        faults += [f"{len(files)} files are in bucket {bucket}, which there is not"
-                   for bucket, files in active.by_bucket.items()
-                   if bucket not in range(job.table.layout.buckets)]  # fmt: skip
+        strange = [each for each in active.by_bucket if each not in range(job.table.layout.buckets)]
+        faults += [f"{len(active.of(each))} files are in bucket {each}, which there is not" for each in strange]
     bad = sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values())
     held = quarantine.taken.rows + quarantine.pending.rows
     if held != bad and not facts.replay_unfinished:
