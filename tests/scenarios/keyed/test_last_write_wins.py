@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -103,6 +104,21 @@ def test_nulls_of_a_merge_keep_the_values_that_are_there(tmp_path: Path) -> None
     table.run()
     found = {each["number"]: (each["value"], each["note"]) for each in table.rows()}
     assert found == {1: (10, "b"), 2: (None, "anew")}
+
+
+def test_nested_values_are_merged_as_a_whole(tmp_path: Path) -> None:
+    schema = 'number: long, place: {x: long, y: string}, tags: [string], counts: "map<string,long>"'
+    table = Keyed(tmp_path, "row_keys: [number], partial_updates: merge", schema=schema)
+    whole = {"number": 1, "place": {"x": 1, "y": "a"}, "tags": ["s", "t"], "counts": {"k": 1}}
+    table.put(whole, {"number": 2, "tags": []})
+    table.run()
+    table.put({"number": 1, "tags": ["u"]}, {"number": 1, "place": {"x": 2}}, {"number": 2, "counts": {"z": 2}})
+    table.run()
+    frame = pl.read_delta(table.path).sort("number")
+    assert frame["place"].to_list() == [{"x": 2, "y": None}, None]
+    assert frame["tags"].to_list() == [["u"], []]
+    assert [dict(each) for each in frame["counts"].to_list()] == [{"k": 1}, {"z": 2}]
+    assert table.verified(values=False).ok
 
 
 def test_an_older_sequence_changes_nothing(tmp_path: Path) -> None:

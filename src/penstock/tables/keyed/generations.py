@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from penstock.lake.delta.keys import position_key, topic_key
-from penstock.lake.proposal import Proposal, StartPart
+from penstock.lake.proposal import Part, Proposal, StartPart
 from penstock.logs.log import Bounds, Partition
 
 Transactions = Mapping[str, int]
@@ -38,9 +38,11 @@ def generations_of(known: Transactions, job: str, partition: Partition) -> tuple
     return tuple(sorted((int(match[1]), number) for match, number in found if match is not None))
 
 
-def with_generations(proposal: Proposal, known: Transactions, bounds_of: BoundsOf) -> Proposal:
-    """The proposal with the generations that its starts begin, as of a version with these numbers."""
-    starts = [part for part in proposal.parts if isinstance(part, StartPart)]
+def with_generations(
+    proposal: Proposal, accepted: Iterable[Part], known: Transactions, bounds_of: BoundsOf
+) -> Proposal:
+    """The proposal with the generations that its accepted starts begin, as of a version with these numbers."""
+    starts = [part for part in accepted if isinstance(part, StartPart)]
     extra: dict[str, int] = {}
     for topic in sorted({part.partition.topic for part in starts}):
         mine = [part for part in starts if part.partition.topic == topic]

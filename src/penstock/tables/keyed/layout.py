@@ -17,6 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import InvariantError
+
 BUCKET = "_bucket"
 SEQUENCE = "_sequence"
 HIDDEN = (SEQUENCE, BUCKET)
@@ -173,6 +175,8 @@ def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.A
     `generations` says, ascending, from which offset on the log is in which generation.
     """
     numbers = offsets.to_numpy(zero_copy_only=False)
+    if len(numbers) and int(numbers.max()) >= 1 << OFFSET_BITS:
+        raise InvariantError(f"offset {numbers.max()} does not fit into {OFFSET_BITS} bits of a sequence")
     starts = np.array([start for start, _ in generations] or [0], np.int64)
     values = np.array([number for _, number in generations] or [0], np.int64)
     at = np.maximum(np.searchsorted(starts, numbers, side="right") - 1, 0)

@@ -35,6 +35,8 @@ from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
 
 RunEntry = Mapping[str, Any]
+TASKS_PER_CORE = 2
+"""Of a merge: small buckets share a task, which costs more than they do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ class Merger:
         self._data = data
         self._tombstones = tombstones
         self._spark = spark
+        self._seen: tuple[int, ActiveFiles] | None = None
         self._meeting = meeting or (Meeting.NONE if job.table.bulk else Meeting.NEWER)
 
     def merge(self, runs: Runs) -> Merged:
@@ -116,7 +119,7 @@ class Merger:
         """The same for the version that is loaded now: only the buckets that others changed are merged again."""
         schema = self._data.schema
         refuse_deletion_vectors(self._data.handle, self._data.spec.path)
-        active = read_active(self._data, self._job.table.layout)
+        active = self._active()
         touched = runs.by_bucket()
         known = merged.buckets if merged.schema == schema else {}
         current = {bucket: each for bucket, each in known.items() if each.base == active.base(bucket)}
@@ -129,7 +132,7 @@ class Merger:
 
     def removed(self, merged: Merged) -> tuple[RemovedFile, ...]:
         """The files that the merged ones stand for, as of the loaded version."""
-        active = read_active(self._data, self._job.table.layout)
+        active = self._active()
         return tuple(
             file for bucket, each in merged.buckets.items() for file in active.removed(bucket, each.report.removed)
         )
@@ -142,6 +145,12 @@ class Merger:
             found[commits_key(job, bucket)] = (lookup(commits_key(job, bucket)) or 0) + 1
             found[rows_key(job, bucket)] = (lookup(rows_key(job, bucket)) or 0) + each.report.rows_added
         return found
+
+    def _active(self) -> ActiveFiles:
+        """The files of the loaded version, read once."""
+        if self._seen is None or self._seen[0] != self._data.version:
+            self._seen = (self._data.version, read_active(self._data, self._job.table.layout))
+        return self._seen[1]
 
     def _plans(
         self, buckets: Iterable[int], touched: Mapping[int, list[tuple[RunEntry, RunPart]]], active: ActiveFiles
@@ -179,7 +188,8 @@ class Merger:
         stage = MergeStage(MergeFlow(store, naming, spec.tombstones_path, self._meeting), plans)
         count = len(plans)
         with spark_errors(self._spark):
-            numbers = self._spark.range(0, count, 1, count)
+            tasks = min(count, TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
+            numbers = self._spark.range(0, count, 1, tasks)
             rows = numbers.mapInArrow(stage, from_arrow_schema(REPORT_SCHEMA)).collect()
         if len(rows) < count:
             raise TransientError(f"Spark handed over the reports of {len(rows)} of {count} buckets")

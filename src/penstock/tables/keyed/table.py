@@ -54,7 +54,13 @@ class KeyedTable(SingleTable):
 
     def commit(self, proposal: Proposal) -> Outcome:
         """As of any table; partitions that start begin a generation of the log."""
-        return self.data.commit_revised(lambda: with_generations(proposal, self.data.transactions(), self._log.bounds))
+
+        def revise() -> Proposal:
+            state = self.data.known_state([part.partition for part in proposal.parts])
+            accepted = check(proposal, state).accepted
+            return with_generations(proposal, accepted, self.data.transactions(), self._log.bounds)
+
+        return self.data.commit_revised(revise)
 
     def generations(self, partition: Partition) -> tuple[tuple[int, int], ...]:
         return generations_of(self.data.transactions(), self.job.name, partition)

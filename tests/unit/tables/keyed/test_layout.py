@@ -8,6 +8,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from penstock.errors import InvariantError
 from penstock.tables.keyed.layout import (
     KEY_BYTES_MAX,
     OFFSET_BITS,
@@ -99,3 +100,5 @@ def test_a_sequence_is_the_generation_above_the_offset() -> None:
     found = sequences(offsets, ((0, 0), (5, 1), (9, 3))).to_pylist()
     assert found == [0, 4, (1 << OFFSET_BITS) + 5, (3 << OFFSET_BITS) + 9, (3 << OFFSET_BITS) + 2**40]
     assert sequences(offsets, ()).to_pylist() == offsets.to_pylist()
+    with pytest.raises(InvariantError):
+        sequences(pa.array([1 << OFFSET_BITS], pa.int64()), ())
