@@ -13,16 +13,17 @@ from deltalake import DeltaTable
 
 from penstock.engine.replay import ReplayReport, replay
 from penstock.environment import Environment
-from penstock.errors import UserError
+from penstock.errors import TransientError, UserError
 from penstock.flow.write.names import content_of
 from penstock.job.spec import KafkaLogSpec
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.logs.registry import LOGS
 from penstock.tables.keyed.files import commits_key
 from penstock.tables.keyed.layout import OFFSET_BITS
 from penstock.tables.keyed.merger import Merger
 from penstock.tables.keyed.merging.chunks import ChunkStore
-from penstock.tables.kind import CompactWish
+from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of
 from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
 from tests.scenarios.local_spark import local_session
@@ -263,3 +264,45 @@ def test_positions_of_all_partitions_move_together_or_not_at_all(tmp_path: Path)
     table.run()
     state = table.table().state([ZERO, ONE])
     assert (state.of(ZERO).position, state.of(ONE).position) == (1, 1)
+
+
+# C2
+
+
+def test_c2_a_commit_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone")
+    table.put(row(1, 1), row(2, 2))
+    table.run()
+    lose_answers(monkeypatch)
+    table.put(row(1, 11), row(2, None, gone=True), row(3, 3))
+    table.run()
+    assert table.values() == {("a", 1): 11, ("a", 3): 3}
+    assert table.totals() == (5, 5, 0, 0)
+    assert table.verified().ok
+
+
+def test_c2_a_load_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    pl.DataFrame({"number": [1, 2], "value": [1, 2]}).write_parquet(tmp_path / "rows.parquet")
+    kind = kind_of(table.job)
+    assert isinstance(kind, Loading)
+    wish = LoadWish((str(tmp_path / "rows.parquet"),), SaveMode.OVERWRITE)
+    kind.load(table.job, wish, local_session(), Environment())
+    before = table.table().version
+    lose_answers(monkeypatch)
+    kind.load(table.job, wish, local_session(), Environment())
+    assert table.table().version == before + 1
+    assert sorted(each["value"] for each in table.rows()) == [1, 2]
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first commit with files lands, and its process hears of an error."""
+    commit, lost = Table.commit_actions, []
+
+    def losing(self: Table, actions: Any, transactions: Any, metadata: Any) -> None:
+        commit(self, actions, transactions, metadata)
+        if actions and not lost and not self.spec.path.endswith("_tombstones"):
+            lost.append(self.version)
+            raise TransientError("the connection was closed")
+
+    monkeypatch.setattr(Table, "commit_actions", losing)
