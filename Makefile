@@ -51,10 +51,11 @@ bench: setup ## side by side with Spark Structured Streaming (RECORDS=1000000)
 	$(BIN)/penstock bench ingest --records $(RECORDS) --json
 	$(BIN)/penstock bench startup --commits 10000 --json
 	$(BIN)/penstock bench fanout --records $(RECORDS) --json
+	$(BIN)/penstock bench rollup --records $(RECORDS) --json
 
 hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS (92 MB of jars, once)
 	$(BIN)/python -m penstock.spark.jars hdfs
-	$(BIN)/pytest -m hdfs tests/contract tests/integration/test_export_hdfs.py
+	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
 
 soak: setup ## exporters at length: 2 million events, and a random walk of kills, breaks and losses (PENSTOCK_SEED=11)
 	$(BIN)/pytest tests/soak -q --timeout 3000

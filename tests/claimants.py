@@ -6,7 +6,6 @@ python -m tests.claimants BOOTSTRAP TOPIC GROUP CLIENT_ID PARTITIONS: a member t
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity
 from penstock.logs.kafka.admin import BoundedAdmin
 from penstock.logs.log import Partition
+from tests.forked import Forked
 
 HEARTBEAT_SECONDS = 1.0
 LATE_SECONDS = 30.0
@@ -151,17 +151,15 @@ class Crew:
 
 
 @contextmanager
-def other_process(crew: Crew, client_id: str) -> Iterator[subprocess.Popen[str]]:
+def other_process(crew: Crew, client_id: str) -> Iterator[Forked]:
     """A member in a process of its own, that holds something already; it can be killed like any process."""
-    command = [sys.executable, "-m", "tests.claimants", crew.bootstrap, crew.topic, crew.group, client_id]
-    process = subprocess.Popen([*command, str(len(crew.wanted))], stdout=subprocess.PIPE, text=True)
+    process = Forked("tests.claimants", [crew.bootstrap, crew.topic, crew.group, client_id, str(len(crew.wanted))])
     try:
-        assert process.stdout is not None
         assert json.loads(process.stdout.readline())["held"] > 0
         yield process
     finally:
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def main(bootstrap: str, topic: str, group: str, client_id: str, partitions: str) -> None:

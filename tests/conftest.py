@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 from penstock.spark.jars import JarSet
 from penstock.spark.session import open_spark
-from tests import class_archive
+from tests import class_archive, worker_daemon
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
@@ -25,10 +26,16 @@ from tests.pipes import Pipe
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
 """Compaction runs as soon as there is something to compact, and quotas hold back for a second, not for ten."""
 
+TESTS = Path(__file__).parent
+BUSY = {TESTS / "fault", TESTS / "integration"}
+WAITING = TESTS / "integration" / "claims"
+
 # Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
 os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 {class_archive.options(class_archive.BROKER)}")
 # Spark's JVM reads both, and takes the archive of the second.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", class_archive.options(class_archive.SPARK))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{class_archive.options(class_archive.SPARK)} {worker_daemon.OPTION}")
+# Processes of tests find the tests, wherever they run.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")]))
 # How long an example takes says more of the machine than of the code.
 settings.register_profile("penstock", deadline=None)
 settings.load_profile("penstock")
@@ -41,6 +48,16 @@ def pytest_configure() -> None:
 
 def _end(number: int, frame: FrameType | None) -> None:
     pytest.exit("terminated", returncode=128 + number)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that mostly wait for heartbeats stand among those that keep every core busy, and run beside them."""
+    files = list(dict.fromkeys(item.path for item in items))
+    busy = [path for path in files if BUSY.intersection(path.parents) and WAITING not in path.parents]
+    waiting = [path for path in files if WAITING in path.parents]
+    places = {path: float(number) for number, path in enumerate(busy)}
+    places |= {path: number * len(busy) / len(waiting) - 0.5 for number, path in enumerate(waiting)}
+    items.sort(key=lambda item: places.get(item.path, math.inf))
 
 
 @pytest.fixture(scope="session")

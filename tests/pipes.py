@@ -21,7 +21,7 @@ from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.events import Event
 from penstock.failpoints import Reach
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
 from penstock.verify import verify
@@ -180,7 +180,7 @@ class Pipe:
 def run_here(job: Path, spark: SparkSession, reach: Reach | None = None) -> Recorder:
     """`run --once` of a job file of any kind, on the shared Spark; what a killed process left, it does not know."""
     spec, heard = load_job(job), Recorder()
-    claims = StaticClaims() if spec.claims is None else open_group(spec.log, spec.claims, heard.event)
+    claims = StaticClaims() if spec.claims is None else open_group(kafka_of(spec), spec.claims, heard.event)
     retries = Retries(spec.limits.transient_retries_max, random.Random(7))
     try:
         environment = _environment(reach, None, heard)

@@ -18,6 +18,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
+from penstock.failpoints import ENVIRONMENT_NAME
+from tests.forked import Forked, Process, has_stopped
 
 EVENT_SECONDS_MAX = 300.0
 EXIT_SECONDS_MAX = 300.0
@@ -38,13 +40,7 @@ class PenstockProcess:
         self._errors: list[str] = []
         self.heard: list[Event] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
-        self._process = subprocess.Popen(
-            [*through, sys.executable, "-m", "penstock.cli", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PENSTOCK_FAILPOINT": failpoint, **(environment or {})},
-        )
+        self._process = _started(arguments, through, {ENVIRONMENT_NAME: failpoint, **(environment or {})})
         for target in (self._read_events, self._read_errors):
             threading.Thread(target=target, daemon=True).start()
 
@@ -85,9 +81,7 @@ class PenstockProcess:
     def wait_stopped(self) -> None:
         """Wait until the process has stopped itself (SIGSTOP)."""
         deadline = time.monotonic() + EVENT_SECONDS_MAX
-        stat = Path(f"/proc/{self.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            assert self._process.poll() is None, f"ended instead of stopping: {self.errors[-2000:]}"
+        while not has_stopped(self._process, self.last_words):
             assert time.monotonic() < deadline, "never stopped"
             threading.Event().wait(0.05)
 
@@ -109,7 +103,6 @@ class PenstockProcess:
             self._process.wait()
 
     def _read_events(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith("{"):
                 self.heard.append(json.loads(line))
@@ -117,8 +110,19 @@ class PenstockProcess:
         self._events.put(None)
 
     def _read_errors(self) -> None:
-        assert self._process.stderr is not None
         self._errors.extend(self._process.stderr)
+
+
+def _started(arguments: Sequence[str], through: Sequence[str], environment: Mapping[str, str]) -> Process:
+    if not through:
+        return Forked("penstock.cli", arguments, environment)
+    return subprocess.Popen(
+        [*through, sys.executable, "-m", "penstock.cli", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.expressions import parse
-from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies
+from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
 from penstock.tables.delta.spec import DeltaSpec
@@ -45,7 +45,7 @@ def job_text(job: JobSpec, *more: str, new_column: str = "quarantine") -> str:
     return f"""
 job: {job.name}
 log:
-  kafka: {{bootstrap: "{job.log.bootstrap}", topics: [{job.log.topics[0]}], start: earliest, group: {job.log.group}}}
+  kafka: {{bootstrap: "{kafka_of(job).bootstrap}", topics: [{job.log.topics[0]}], group: {job.log.group}}}
 decode: json
 schema: {{{", ".join(["id: long", *more])}}}
 columns: {{partition: kafka.partition, offset: kafka.offset}}

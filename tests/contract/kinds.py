@@ -46,11 +46,24 @@ EXPORT = (
     + "  B: {{schema: {{type: string, id: long}}, event_time: kafka.timestamp}}\n"
     + "table: {{export: {{path: '{path}', format: {format}}}}}\n"
 )
+ROLLUP = """\
+job: contract
+log: {{kafka: {{bootstrap: "nowhere:9092", topics: [events]}}}}
+decode: telegraf
+table: {{rollup: {{path: '{path}'}}}}
+"""
+MADE_AT = 1_770_000_000.0
 
 
-def record(number: int) -> MemoryRecord:
+def record(partition: Partition, number: int) -> MemoryRecord:
     """One of two types in turn."""
-    return MemoryRecord(json.dumps({"type": "AB"[number % 2], "id": number}).encode(), at=1_770_000_000.0)
+    return MemoryRecord(json.dumps({"type": "AB"[number % 2], "id": number}).encode(), at=MADE_AT)
+
+
+def point(partition: Partition, number: int) -> MemoryRecord:
+    """Alone in its series and window: the metric tells the partition, the value the offset."""
+    content = {"name": "p", "fields": {str(partition.number): number}, "timestamp": int(MADE_AT) + 60 * number}
+    return MemoryRecord(json.dumps(content).encode(), at=MADE_AT)
 
 
 @dataclass(slots=True)
@@ -60,11 +73,12 @@ class Subject:
     job: JobSpec
     read: Callable[[], list[Place]]
     log: MemoryLog = field(default_factory=lambda: MemoryLog({ZERO: {}, ONE: {}}))
+    content: Callable[[Partition, int], MemoryRecord] = record
 
     def fill(self, count: int = 6) -> None:
         for each in (ZERO, ONE):
             start = self.log.bounds([each])[each].end
-            self.log.append(each, *(record(number) for number in range(start, start + count)))
+            self.log.append(each, *(self.content(each, number) for number in range(start, start + count)))
 
     def open(self, environment: Environment | None = None, claims: Claims | None = None) -> Rounds[Any]:
         return open_rounds(self.job, local_session(), environment, claims, lambda job: self.log.view(job.log))
@@ -113,12 +127,24 @@ def export_as_delta(folder: Path) -> Subject:
     return Subject(_loaded(folder, EXPORT, format="delta"), read)
 
 
+def rollup(folder: Path) -> Subject:
+    """Its rows tell no offsets: a point carries them, so that a row with one point tells its record."""
+
+    def read() -> list[Place]:
+        partials = pl.read_delta(str(folder / "table_partials"))
+        assert (partials["count"] == 1).all(), "a record is there twice"
+        return sorted((int(row["metric"].removeprefix("p.")), int(row["sum"])) for row in partials.to_dicts())
+
+    return Subject(_loaded(folder, ROLLUP), read, content=point)
+
+
 KINDS_TRIED: dict[str, Callable[[Path], Subject]] = {
     "toy": toy,
     "delta": delta,
     "keyed": keyed,
     "export": export,
     "export as Delta": export_as_delta,
+    "rollup": rollup,
 }
 
 

@@ -1,4 +1,4 @@
-"""What every log promises: the twin in memory and a real Kafka broker answer alike."""
+"""What every log promises: the twin in memory, a real Kafka broker and a WAL answer alike."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,8 +18,11 @@ from penstock.logs.batches import mark_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.logs.memory import MemoryLog
+from penstock.logs.wal.log import WalLog
+from penstock.logs.wal.spec import WalLogSpec
 from tests.kafka import Produce, Topics
 from tests.scenarios.memory_kafka import MemoryProduce, MemoryTopics
+from tests.wal import EAGER, WalProduce, WalTopics, served
 
 SECONDS_MAX = 20.0
 
@@ -26,8 +31,8 @@ SECONDS_MAX = 20.0
 class World:
     """A log and what can be done to it."""
 
-    topics: Topics | MemoryTopics
-    produce: Produce | MemoryProduce
+    topics: Topics | MemoryTopics | WalTopics
+    produce: Produce | MemoryProduce | WalProduce
     open: Callable[[KafkaLogSpec], Log]
     bootstrap: str = "nowhere:9092"
 
@@ -35,13 +40,31 @@ class World:
         return self.open(KafkaLogSpec(self.bootstrap, topics=(topic,), start=start, group=f"group-{topic}"))
 
 
+@pytest.fixture(params=["memory", "kafka", "wal"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    if request.param == "wal":
+        with served(tmp_path, EAGER) as server:
+            yield World(WalTopics(server.url), WalProduce(server.url), partial(_open_wal, server.url))
+    else:
+        yield _kafka_world(request)
+
+
 @pytest.fixture(params=["memory", "kafka"])
-def world(request: pytest.FixtureRequest) -> World:
+def kafka_world(request: pytest.FixtureRequest) -> World:
+    """Where topics have settings, and producers transactions."""
+    return _kafka_world(request)
+
+
+def _kafka_world(request: pytest.FixtureRequest) -> World:
     if request.param == "memory":
         memory = MemoryLog()
         return World(MemoryTopics(memory), MemoryProduce(memory), memory.view)
     bootstrap = request.getfixturevalue("bootstrap")
     return World(request.getfixturevalue("topic"), request.getfixturevalue("produce"), KafkaLog, bootstrap)
+
+
+def _open_wal(url: str, spec: KafkaLogSpec) -> Log:
+    return WalLog(WalLogSpec(url, spec.topics, spec.topic_pattern, spec.start, spec.group))
 
 
 @pytest.fixture
@@ -97,11 +120,11 @@ def test_records_and_offsets_are_those_of_the_range(filled: tuple[World, str, Lo
     assert sum(told) == 3
 
 
-def test_a_marker_of_a_transaction_takes_an_offset_and_is_no_record(world: World) -> None:
-    name = world.topics()
-    world.produce(name, [b"a", b"b"], partition=0, transactional=True)
-    world.produce(name, [b"c"], partition=0)
-    with closing(world.log(name)) as log:
+def test_a_marker_of_a_transaction_takes_an_offset_and_is_no_record(kafka_world: World) -> None:
+    name = kafka_world.topics()
+    kafka_world.produce(name, [b"a", b"b"], partition=0, transactional=True)
+    kafka_world.produce(name, [b"c"], partition=0)
+    with closing(kafka_world.log(name)) as log:
         [partition] = log.partitions()
         assert log.bounds([partition]) == {partition: Bounds(0, 4)}
         assert log.offsets(partition, 0, 4, lambda _: None).tolist() == [0, 1, 3]
@@ -132,13 +155,16 @@ def test_a_position_of_zero_is_shown_and_every_group_has_its_own(filled: tuple[W
         assert (log.shown([partition]), other.shown([partition])) == ({partition: 0}, {})
 
 
-def test_a_topic_says_how_large_its_records_may_be_and_which_of_them_expire_soon(world: World) -> None:
+def test_a_topic_says_how_large_its_records_may_be_and_which_of_them_expire_soon(kafka_world: World) -> None:
     now = time.time()
-    small, kept = world.topics(), world.topics(config={"retention.ms": "-1", "max.message.bytes": "5000000"})
+    small, kept = (
+        kafka_world.topics(),
+        kafka_world.topics(config={"retention.ms": "-1", "max.message.bytes": "5000000"}),
+    )
     for name, bytes_max, expiring in ((small, 1_048_588, [1]), (kept, 5_000_000, [])):
         for age_seconds in (5 * 86_400, 60):
-            world.produce(name, [b"0"], partition=0, timestamp_ms=int((now - age_seconds) * 1000))
-        with closing(world.log(name)) as log:
+            kafka_world.produce(name, [b"0"], partition=0, timestamp_ms=int((now - age_seconds) * 1000))
+        with closing(kafka_world.log(name)) as log:
             assert log.record_bytes_max(name) == bytes_max
             assert list(log.expiring(log.bounds(log.partitions()), 50.0, now).values()) == expiring
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, IsolationLevel, KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from penstock.errors import FencedError, TransientError, UserError
 from penstock.failpoints import Failpoint, Reach, noop
@@ -20,8 +17,8 @@ from penstock.publish.kafka import KafkaOutput
 from penstock.publish.memory import MemoryCluster, MemoryOutput
 from penstock.publish.output import PUBLISH_STEPS, Output, OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
+from tests.published import read_topic, some
 
-SECONDS_MAX = 60.0
 PARTITIONS = 3
 BUCKETS = 2
 LIFE = "table-1"
@@ -62,43 +59,6 @@ def kafka_world(bootstrap: str, name: str, positions: str) -> World:
         lambda bucket, reach: KafkaOutput(spec, log, bucket, reach),
         lambda committed: read_topic(bootstrap, name, committed),
     )
-
-
-def read_topic(bootstrap: str, topic: str, committed: bool) -> list[OutputRecord]:
-    """Everything up to the present ends of the topic's partitions; transactions that are under way are waited for."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    request = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}  # type: ignore[no-untyped-call]
-    found = admin.list_offsets(request, isolation_level=IsolationLevel.READ_UNCOMMITTED)
-    ends = {place.partition: future.result(SECONDS_MAX).offset for place, future in found.items()}
-    settings = {
-        "bootstrap.servers": bootstrap,
-        "group.id": "readers",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed" if committed else "read_uncommitted",
-    }
-    records: list[OutputRecord] = []
-    deadline = time.monotonic() + SECONDS_MAX
-    with closing(Consumer(settings)) as consumer:
-        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in ends])
-        while ends:
-            assert time.monotonic() < deadline, "a transaction stays open"
-            for message in consumer.consume(10_000, 0.2):
-                error, partition = message.error(), message.partition() or 0
-                if error is None:
-                    records.append(OutputRecord(_bytes(message.key()), _bytes(message.value())))
-                elif error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= ends.get(partition, 0):
-                    ends.pop(partition, None)
-    return records
-
-
-def _bytes(content: str | bytes | None) -> bytes:
-    assert isinstance(content, bytes)
-    return content
-
-
-def some(names: Iterable[str], key: str = "k") -> list[OutputRecord]:
-    return [OutputRecord(key.encode(), name.encode()) for name in names]
 
 
 def failing(step: str) -> Reach:

@@ -158,6 +158,9 @@ class ToyTable:
     def record_bytes(self) -> float | None:
         return None
 
+    def close(self) -> None:
+        pass
+
 
 class ToyWriter:
     """Reads the slices in the driver."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +13,12 @@ from penstock.errors import FencedError
 from penstock.failpoints import ENVIRONMENT_NAME
 from penstock.lake.storage import open_storage
 from penstock.tables.export.ledger.state import LedgerState
+from tests.forked import Forked, has_stopped
 from tests.jobs import KILLED
 from tests.ledger_process import KINDS, made_up_log
+from tests.pipes import wait_until
 from tests.routed_parts import EVENTS, expected, open_table, visible
 
-REPOSITORY = Path(__file__).parents[2]
 SECONDS_MAX = 180.0
 SLICE = 12
 """Offsets: four of each type, two of each day, so six files."""
@@ -28,37 +26,22 @@ RENAMES_PER_SLICE = 6
 
 
 @contextmanager
-def exporter(root: Path, token: int, end: int, failpoint: str = "") -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.ledger_process", str(root), str(token), str(end), str(SLICE)]
-    process = subprocess.Popen(
-        command,
-        cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, ENVIRONMENT_NAME: failpoint},
-    )
+def exporter(root: Path, token: int, end: int, failpoint: str = "") -> Iterator[Forked]:
+    arguments = [str(root), str(token), str(end), str(SLICE)]
+    process = Forked("tests.ledger_process", arguments, {ENVIRONMENT_NAME: failpoint})
     try:
         yield process
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGCONT)
             process.kill()
-        process.communicate()
+        process.wait()
 
 
 def export(root: Path, end: int, failpoint: str = "", token: int = 1) -> int:
     """One process to its end; its exit code."""
     with exporter(root, token, end, failpoint) as process:
-        process.communicate(timeout=SECONDS_MAX)
-        return process.returncode
-
-
-def stopped(process: subprocess.Popen[str]) -> None:
-    """Wait until the process has stopped itself; the wait leaves it to be reaped."""
-    told = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-    assert told is not None
-    assert told.si_code == os.CLD_STOPPED, process.communicate()
+        return process.wait(SECONDS_MAX)
 
 
 def state_of(root: Path) -> LedgerState:
@@ -116,8 +99,8 @@ def test_two_on_one_partition_with_growing_tokens(tmp_path: Path) -> None:
         exporter(tmp_path, 5, end) as four,
     ):
         processes = (one, two, three, four)
-        told = [process.communicate(timeout=SECONDS_MAX) for process in processes]
-        codes = [process.returncode for process in processes]
+        codes = [process.wait(SECONDS_MAX) for process in processes]
+        told = [process.stderr.read() for process in processes]
     assert codes[-1] == 0, told
     assert set(codes) <= {0, FencedError.exit_code}, told
     assert_every_record_once(tmp_path, end)
@@ -128,12 +111,11 @@ def test_two_on_one_partition_with_growing_tokens(tmp_path: Path) -> None:
 def test_stopped_in_the_middle_and_woken_after_another_took_over(tmp_path: Path, step: str) -> None:
     end = 6 * SLICE
     with exporter(tmp_path, 1, end, step) as sleeper:
-        stopped(sleeper)
+        wait_until(lambda: has_stopped(sleeper))
         assert export(tmp_path, end - SLICE, token=2) == 0
         before = visible(open_storage(str(tmp_path), {}))
         sleeper.send_signal(signal.SIGCONT)
-        told = sleeper.communicate(timeout=SECONDS_MAX)
-        assert sleeper.returncode == FencedError.exit_code, told
+        assert sleeper.wait(SECONDS_MAX) == FencedError.exit_code, sleeper.stderr.read()
     assert visible(open_storage(str(tmp_path), {})) == before == expected(made_up_log(end - SLICE))
     assert export(tmp_path, end, token=2) == 0
     assert_every_record_once(tmp_path, end)

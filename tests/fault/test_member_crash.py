@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ import pytest
 
 from penstock.claims import LostClaimError, Member
 from penstock.embedded.broker import Cluster
+from tests.forked import Forked, has_stopped
 from tests.kafka import Produce, Topics
 from tests.members import SECONDS_MAX, Members, Place, places, until
 
@@ -22,12 +21,10 @@ RECORDS = 400
 
 
 @contextmanager
-def consumer(
-    members: Members, client_id: str, delivery: str, path: Path, name: str = ""
-) -> Iterator[subprocess.Popen[bytes]]:
+def consumer(members: Members, client_id: str, delivery: str, path: Path, name: str = "") -> Iterator[Forked]:
     """A process that consumes until it is killed; with `name` it sends that signal to itself."""
     arguments = [members.bootstrap, members.group, members.topics[0], client_id, delivery, str(path), name]
-    process = subprocess.Popen([sys.executable, "-m", "tests.fault.consumer", *arguments])
+    process = Forked("tests.fault.consumer", arguments)
     try:
         yield process
     finally:
@@ -41,10 +38,6 @@ def lines(path: Path, word: str) -> list[Place]:
     """What a consumer wrote."""
     written = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [(int(number), int(offset)) for found, number, offset in written if found == word]
-
-
-def stopped(process: subprocess.Popen[bytes]) -> bool:
-    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def finished(member: Member, ends: dict[int, int]) -> list[Place]:
@@ -118,7 +111,7 @@ def test_at_least_once_a_frozen_consumer_that_wakes_behind_its_lease_cannot_repo
         Members(bootstrap, name) as members,
         consumer(members, "anna", "at_least_once", tmp_path / "seen", "STOP") as process,
     ):
-        until(lambda: stopped(process), "the stop", 60)
+        until(lambda: has_stopped(process), "the stop", 60)
         before = lines(tmp_path / "seen", "saw")
         successor = members.join("bert")
         after = finished(successor, ends_of(wanted))

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.engine.replay import replay
-from penstock.failpoints import ENVIRONMENT_NAME, REPLAY_STEPS
+from penstock.failpoints import REPLAY_STEPS
 from penstock.job.spec import JobSpec
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from tests.exports import ExportPipe, event, type_of
+from tests.jobs import KILLED
 from tests.kafka import Produce, Topics
+from tests.processes import penstock
 from tests.quarantined import BROKEN, EXTRA, GOOD, job_text, orders, quarantined, run_once, totals, written
-
-COMMAND_SECONDS_MAX = 240
 
 
 @pytest.fixture
@@ -29,15 +25,10 @@ def job(bootstrap: str, topic: Topics, tmp_path: Path) -> JobSpec:
     return orders(bootstrap, topic(), tmp_path)
 
 
-def penstock(*arguments: str, failpoint: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "penstock.cli", *arguments],
-        env={**os.environ, ENVIRONMENT_NAME: failpoint},
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_SECONDS_MAX,
-        check=False,
-    )
+def killed_replay(job: Path, step: str) -> None:
+    """A replay in a process of its own, which dies at the step."""
+    with penstock("quarantine", "replay", str(job), failpoint=f"{step}:kill") as process:
+        assert process.exit_code() == KILLED, process.last_words
 
 
 @pytest.mark.parametrize("step", REPLAY_STEPS)
@@ -50,8 +41,7 @@ def test_a_killed_replay_leaves_every_record_in_one_place_once_it_is_repeated(
 
     path = tmp_path / "orders.yaml"
     path.write_text(job_text(job, "extra: string", new_column="add"))
-    killed = penstock("quarantine", "replay", str(path), failpoint=f"{step}:kill")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed_replay(path, step)
 
     assert replay(load_job(path), spark=spark).remaining == 1
     assert written(job) == [(0, 0), (0, 2), (0, 3)]
@@ -79,8 +69,7 @@ def test_a_replay_of_an_export_that_is_killed_loses_and_doubles_nothing(
 
     types = [type_of("A", schema="{type: string, at: string, id: long, extra: string}"), type_of("B", start="now")]
     export.describe(name, types=types, export=f"format: {form}", more=more)
-    killed = penstock("quarantine", "replay", str(export.path), failpoint=f"{step}:kill")
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed_replay(export.path, step)
     assert export.offsets("A") == seen
     report = replay(export.job, spark=spark)
     assert (report.replayed, report.still_bad, report.remaining) == (0, 1, 1)

@@ -76,11 +76,17 @@ def test_a_jvm_that_is_killed_ends_the_process_in_clear_words_and_a_process_that
 def test_a_signal_to_the_whole_group_ends_a_process_as_one_to_the_process_does(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """As `timeout` sends it to a group, and a service manager to every process of a service."""
+    """As `timeout` sends it to a group, and a service manager to every process of a service.
+
+    This process starts as in production: nothing of it is forked, and Spark has its own daemon for its workers.
+    """
     name = topic()
     job = numbered_job(tmp_path, bootstrap, name)
     places = produce(name, numbered(range(500)))
-    with penstock("run", str(job), "--json", failpoint="writing:stop", through=("setsid",)) as process:
+    plain = {"SPARK_SUBMIT_OPTS": ""}
+    with penstock(
+        "run", str(job), "--json", failpoint="writing:stop", environment=plain, through=("setsid",)
+    ) as process:
         process.wait_stopped()
         os.killpg(process.pid, signal.SIGTERM)
         for each in family_of(process.pid):

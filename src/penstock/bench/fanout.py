@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from penstock.bench.meters import PeakMemory
 from penstock.bench.result import BenchResult, Say
-from penstock.bench.sides import Comparison, compare_sides, kafka_source, measure, run_job
+from penstock.bench.sides import Comparison, compare_sides, in_turn, kafka_source, measure, run_job
 from penstock.embedded.sample_events import EventSample, events, export_job, type_names, type_schema
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import open_delta_spark
@@ -36,7 +36,7 @@ def bench_fanout(records: int, types: int, rounds: int, say: Say) -> BenchResult
     say(f"producing {records:,} events of {types} types")
     told = dict.fromkeys(SIDES, (records, types))
     compared = Comparison("fanout", "penstock.bench.fanout", BASELINE_NAME, records, told)
-    return compare_sides(compared, events(EventSample(records, types)), rounds, say, types=types)
+    return compare_sides(compared, in_turn(events(EventSample(records, types))), rounds, say, types=types)
 
 
 def penstock(spark: SparkSession, bootstrap: str, topic: str, types: int, folder: Path) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from penstock.bench.meters import resident_bytes
 from penstock.bench.result import BenchResult, Say
-from penstock.bench.sides import Comparison, compare_sides, kafka_source, measure, run_job
+from penstock.bench.sides import Comparison, compare_sides, in_turn, kafka_source, measure, run_job
 from penstock.embedded.sample import Sample, job_file, web_requests
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
@@ -39,7 +39,7 @@ def bench_ingest(records: int, rounds: int, say: Say, bad_share: float = 0.0) ->
     rows = {"penstock": [records - sample.bad_records], "baseline": [records]}
     say(f"producing {records:,} records")
     compared = Comparison("ingest", "penstock.bench.ingest", BASELINE_NAME, records, rows)
-    return compare_sides(compared, web_requests(sample), rounds, say, bad_records=sample.bad_records)
+    return compare_sides(compared, in_turn(web_requests(sample)), rounds, say, bad_records=sample.bad_records)
 
 
 def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:

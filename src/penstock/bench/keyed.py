@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from penstock.bench.meters import Meter, resident_bytes
 from penstock.bench.result import BenchResult, Say
-from penstock.bench.sides import Comparison, compare_sides, kafka_source, measure, run_job
+from penstock.bench.sides import Comparison, compare_sides, in_turn, kafka_source, measure, run_job
 from penstock.environment import Environment
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
@@ -85,7 +85,7 @@ def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, say: Sa
     say(f"producing {rows:,} records, {update_share:.0%} of them updates")
     arguments = dict.fromkeys(SIDES, (sample.rows, batch))
     compared = Comparison("keyed", "penstock.bench.keyed", BASELINE_NAME, rows, arguments)
-    result = compare_sides(compared, sample.values(), rounds, say, update_share=update_share, batch=batch)
+    result = compare_sides(compared, in_turn(sample.values()), rounds, say, update_share=update_share, batch=batch)
     first, again, same = (result.extra[name] for name in LOADS)
     told = {"wall_s": again, "ratio_wall": round(first / again, 2), "same_rows_ratio_wall": round(first / same, 2)}
     return replace(result, extra={**result.extra, "reload": told})

@@ -53,9 +53,22 @@ class Comparison:
     """By side."""
 
 
-def compare_sides(of: Comparison, values: Iterable[bytes], rounds: int, say: Say, **extra: object) -> BenchResult:
-    """Produce the values once, then let both sides read them `rounds` times, in turn."""
+Fill = Callable[[str, str], None]
+"""Sends all records to a bootstrap and a topic, which has `PARTITIONS` partitions."""
+
+
+def in_turn(values: Iterable[bytes]) -> Fill:
+    """Values without keys, spread over the partitions."""
+    return lambda bootstrap, topic: produce_values(bootstrap, topic, values, PARTITIONS)
+
+
+def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: object) -> BenchResult:
+    """Fill a topic once, then let both sides read it `rounds` times, in turn.
+
+    Sides that print an `outcome` must all print the same one; it is part of the result.
+    """
     arguments = of.arguments
+    outcomes: list[dict[str, Any]] = []
     spent: dict[str, list[Spent]] = {side: [] for side in arguments}
     memory = dict.fromkeys(arguments, 0)
     further: dict[str, list[float]] = {}
@@ -64,20 +77,31 @@ def compare_sides(of: Comparison, values: Iterable[bytes], rounds: int, say: Say
         Cluster.start(Path(folder) / "kafka") as cluster,
     ):
         create_topic(cluster.bootstrap, _TOPIC, PARTITIONS)
-        produce_values(cluster.bootstrap, _TOPIC, values, PARTITIONS)
+        fill(cluster.bootstrap, _TOPIC)
         for number in range(1, rounds + 1):
             for side, more in arguments.items():
                 told = [cluster.bootstrap, _TOPIC, *map(str, more), f"{folder}/{side}-{number}"]
                 measured = _run_side(of.module, side, told)
                 spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
                 memory[side] = max(memory[side], round(measured["memory_bytes"] / MIB))
+                outcomes.append(measured.get("outcome", {}))
                 for name, content in measured.get("further", {}).items():
                     further.setdefault(name, []).append(content)
                 say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
+                check_same(side, outcomes)
     medians_further = {name: round(statistics.median(found), 3) for name, found in further.items()}
-    shown = {"memory_mib": memory, "rounds": rounds, **medians_further, **extra}
+    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians_further, **extra}
     medians = (median(spent["penstock"]), of.baseline_name, median(spent["baseline"]))
     return BenchResult(of.bench, of.records, *medians, shown)
+
+
+def check_same(side: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if the latest outcome, that of `side`, is not the first."""
+    if outcomes[-1] != outcomes[0]:
+        raise TransientError(
+            f"the {side} side of the benchmark has another outcome than the first side",
+            detail=f"{dict(outcomes[-1])} instead of {dict(outcomes[0])}",
+        )
 
 
 def _run_side(module: str, side: str, arguments: Sequence[str]) -> dict[str, Any]:

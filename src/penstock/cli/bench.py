@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +16,9 @@ from penstock.bench.ingest import bench_ingest
 from penstock.bench.keyed import bench_keyed
 from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
+from penstock.bench.rollup import bench_rollup
 from penstock.bench.startup import bench_startup
+from penstock.bench.wal import bench_wal
 
 app = typer.Typer(help="Benchmarks: Penstock and its alternative, in one run.", no_args_is_help=True)
 
@@ -93,6 +97,40 @@ def keyed(
     _print(result, json)
     if not json:
         print(f"  loading the same files again: {result.extra['reload']['ratio_wall']} times as fast")
+
+
+@app.command()
+def wal(
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long each case runs.")] = 3.0,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="On which disk (default: temporary files).", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Acknowledged appends of a WAL, beside the disk's own rate of fsyncs."""
+    rates = bench_wal(seconds, _say, folder)
+    if json:
+        print(json_text.dumps({"bench": "wal", "rates": [asdict(each) for each in rates]}))
+        return
+    for each in rates:
+        print(
+            f"{each.clients} clients, {each.batch:>5} records: {each.appends_per_second:>8,} appends/s,"
+            f" {each.records_per_second:>10,} records/s; the disk: {each.disk_fsyncs_per_second:,} fsyncs/s"
+        )
+
+
+@app.command()
+def rollup(
+    records: Annotated[int, typer.Option(min=1, help="Records in the topic, each with three fields.")] = 2_000_000,
+    series: Annotated[int, typer.Option(min=1, help="Series in the topic: fields of hosts.")] = 16_000,
+    rounds: Rounds = 3,
+    json: Json = False,
+) -> None:
+    """Telegraf metrics into windows of 1m, 10m, 1h and 24h, against Spark Structured Streaming."""
+    result = bench_rollup(records, series, rounds, _say)
+    _print(result, json)
+    if not json:
+        print(f"  {result.extra['records_per_s']:,} records/s, {result.extra['records_per_cpu_s']:,} per CPU second")
 
 
 def _say(text: str) -> None:

@@ -18,6 +18,8 @@ _PATHS = ("home", "cart", "search", "account/orders", "products/1842", "api/v2/s
 _FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _FLUSH_SECONDS_MAX = 120.0
 _REQUEST_SECONDS_MAX = 30.0
+_BY_KEY = -1
+"""In the place of a partition: librdkafka chooses it by the hash of the key."""
 
 BAD_VALUES: tuple[tuple[str, bytes], ...] = (
     ("truncated JSON", b'{"method": "GET", "status": 200, "url": "https://shop.exa'),
@@ -78,6 +80,15 @@ def produce_lines(bootstrap: str, topic: str, lines: Iterable[bytes], partitions
 
 def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], partitions: int) -> None:
     """Spread values over the partitions in turn and wait until the broker has all of them."""
+    _produce(bootstrap, topic, ((None, value, number % partitions) for number, value in enumerate(values)))
+
+
+def produce_keyed(bootstrap: str, topic: str, records: Iterable[tuple[bytes, bytes]]) -> None:
+    """Send keys and values, equal keys to one partition, and wait until the broker has all of them."""
+    _produce(bootstrap, topic, ((key, value, _BY_KEY) for key, value in records))
+
+
+def _produce(bootstrap: str, topic: str, records: Iterable[tuple[bytes | None, bytes, int]]) -> None:
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -88,10 +99,10 @@ def produce_values(bootstrap: str, topic: str, values: Iterable[bytes], partitio
             "compression.type": "lz4",
         }
     )
-    for number, value in enumerate(values):
+    for number, (key, value, partition) in enumerate(records):
         while True:
             try:
-                producer.produce(topic, value, partition=number % partitions)
+                producer.produce(topic, value, key, partition)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -17,7 +17,7 @@ from penstock.errors import PenstockError
 from penstock.events import JobCrashed, JobFailed, JobStarted, JobStopped, Listener
 from penstock.failpoints import Failpoint, noop
 from penstock.job.checks.spark import merged_spark
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.spark.failures import SparkGoneError
 from penstock.spark.gateway import jvm_exit_code
 from penstock.spark.session import SharedSession, open_spark
@@ -71,7 +71,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
 def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else noop
-    claims = StaticClaims() if job.claims is None else open_group(job.log, job.claims, listener.event)
+    claims = StaticClaims() if job.claims is None else open_group(kafka_of(job), job.claims, listener.event)
 
     def rounds() -> Turns:
         environment = Environment(

@@ -108,6 +108,7 @@ class Rounds(Generic[S]):
         """Give back what others can do; the claims themselves belong to the process."""
         if self.ranges is not None:
             self.ranges.close()
+        self.table.close()
         self.log.close()
 
     def round(self, flush_now: bool = False, ends: Ends = None) -> RoundResult:
@@ -124,7 +125,15 @@ class Rounds(Generic[S]):
         alone = {each: token for each, token in tokens.items() if each not in shared}
         planned_at = self.environment.now()
         planned = self.plan(alone, state, bounds, flush_now, ends)
-        view = View(alone, bounds, planned_at, self.seen.record_bytes, flush_now, idle=isinstance(planned, Wait))
+        view = View(
+            alone,
+            bounds,
+            planned_at,
+            self.seen.record_bytes,
+            flush_now,
+            idle=isinstance(planned, Wait),
+            shared={each: tokens[each] for each in shared},
+        )
         due = self._in_turn(planned, self.table.chores(view))
         if isinstance(due, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
             due = self.announce(due, tokens)
@@ -132,10 +141,11 @@ class Rounds(Generic[S]):
         ranged = self.ranges.work(idle=bool(shared) or not isinstance(batch, Batch)) if self.ranges else None
         if isinstance(batch, Batch):
             return self._carried_through(batch, tokens, bounds, planned_at, ends)
-        if ranged is not None:
+        if isinstance(due, Wait) and ranged is not None:
             return ChoreDone("range")
         if isinstance(due, Wait):
             return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
+        # However much there is to do in ranges: a chore waits for nobody.
         assert not isinstance(due, Batch)
         self.table.perform(due)
         return ChoreDone(due.name)

@@ -10,6 +10,7 @@ from penstock.job.checks.spark import UNSHARED, UNSHARED_HINT, contradiction, co
 from penstock.job.faults import Fault, JobFileError, key_text
 from penstock.job.loader import load_job
 from penstock.job.sections.kind_section import Kinds
+from penstock.job.sections.log_section import Logs
 from penstock.job.spec import JobSpec
 
 
@@ -22,12 +23,14 @@ class CheckedFile:
     faults: tuple[Fault, ...] = ()
 
 
-def check_jobs(paths: Sequence[Path], kinds: Kinds, env: Mapping[str, str] | None = None) -> list[CheckedFile]:
+def check_jobs(
+    paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None
+) -> list[CheckedFile]:
     """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
     results: list[CheckedFile] = []
     for path in dict.fromkeys(paths):
         try:
-            spec = load_job(path, kinds, env)
+            spec = load_job(path, kinds, logs, env)
         except JobFileError as error:
             results.append(CheckedFile(path, None, error.faults))
             continue
@@ -37,9 +40,9 @@ def check_jobs(paths: Sequence[Path], kinds: Kinds, env: Mapping[str, str] | Non
     return results
 
 
-def load_jobs(paths: Sequence[Path], kinds: Kinds, env: Mapping[str, str] | None = None) -> list[JobSpec]:
+def load_jobs(paths: Sequence[Path], kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    results = check_jobs(paths, kinds, env)
+    results = check_jobs(paths, kinds, logs, env)
     faults = [fault for result in results for fault in result.faults]
     if faults:
         raise JobFileError(faults)

@@ -11,7 +11,6 @@ from typing import Any
 
 from penstock.job.checks.claims import claims_findings, with_claims
 from penstock.job.checks.decode import read_decode
-from penstock.job.checks.kafka import kafka_findings, security_spec, start_offsets
 from penstock.job.checks.spark import spark_findings, unshared_findings
 from penstock.job.checks.table import (
     kind_findings,
@@ -21,16 +20,17 @@ from penstock.job.checks.table import (
     stray_findings,
     table_path,
 )
+from penstock.job.checks.topics import log_findings
 from penstock.job.document import Document, DocumentError, read_document
 from penstock.job.faults import Fault, Finding, JobFileError, Place, key_text, shown
 from penstock.job.sections.kind_section import AnyKindSection, Kinds, Parts, Reading, file_model
-from penstock.job.sections.models import FlushSection, JobFile, KafkaSection, TableSection, read_border
+from penstock.job.sections.log_section import AnyLogSection, Logs, Reader
+from penstock.job.sections.models import FlushSection, JobFile, TableSection, read_border
 from penstock.job.sections.section import filled, stated
 from penstock.job.spec import (
     ClaimsSpec,
     FlushPolicy,
     JobSpec,
-    KafkaLogSpec,
     Limits,
     NewColumnPolicy,
     Policies,
@@ -48,8 +48,8 @@ _JOB_NAME = re.compile(r"[a-z0-9._-]{1,64}")
 _SECRET_NAME = re.compile(r"password|secret|token|credential|(?:^|[._-])key(?:$|[._-])|sas", re.IGNORECASE)
 
 
-def load_job(path: Path, kinds: Kinds, env: Mapping[str, str] | None = None) -> JobSpec:
-    """Read a job file whose table is of one of these kinds; raises `JobFileError` with every fault that it has.
+def load_job(path: Path, kinds: Kinds, logs: Logs, env: Mapping[str, str] | None = None) -> JobSpec:
+    """Read a job file with a table of one of these kinds and one of these logs; raises `JobFileError` with all faults.
 
     `env` answers `${env:NAME}`; the process environment by default. A file that names no kind is read as the first.
     """
@@ -59,11 +59,12 @@ def load_job(path: Path, kinds: Kinds, env: Mapping[str, str] | None = None) -> 
         document = read_document(text, os.environ if env is None else env, folder)
     except DocumentError as fault:
         raise JobFileError([_file_fault(path, fault.message, place=fault.place)]) from None
-    reading, kind, parts, findings = _read(document, folder, kinds)
+    reading, kind, parts, findings = _read(document, folder, kinds, logs)
     faults = [_fault(path, document, finding) for finding in findings]
     if faults:
         raise JobFileError(sorted(dict.fromkeys(faults), key=lambda fault: (fault.line or 0, fault.column or 0)))
-    return _build(reading, kind, parts, path)
+    [log] = (each for each in logs if each.name in reading.file.logs)
+    return _build(reading, kind, log, parts, path)
 
 
 def _read_text(path: Path) -> str:
@@ -95,10 +96,10 @@ def _fault(path: Path, document: Document, finding: Finding) -> Fault:
 
 
 def _read(
-    document: Document, folder: Path, kinds: Kinds
+    document: Document, folder: Path, kinds: Kinds, logs: Logs
 ) -> tuple[Reading[Any, Any], AnyKindSection, Parts, list[Finding]]:
     """Everything that the file states, and everything that is wrong with it."""
-    file, findings = read_border(document, file_model(kinds))
+    file, findings = read_border(document, file_model(kinds, logs))
     kind = meant_kind(document, kinds)
     decode, of_decode = read_decode(file, document, folder, kind, kinds)
     reading = Reading(file, file.tables.get(kind.name), document, folder, decode)
@@ -111,8 +112,8 @@ def _read(
     findings += claims_findings(file, document)
     if file.table is not None:
         findings += kind_findings(document, kind, kinds)
-    if file.log is not None and file.log.kafka is not None:
-        findings += kafka_findings(file.log.kafka, document)
+    if file.log is not None:
+        findings += log_findings(file.logs, document, logs)
     return reading, kind, parts, findings
 
 
@@ -136,10 +137,12 @@ def _job_findings(file: JobFile, document: Document) -> Iterator[Finding]:
         yield from unshared_findings(file.spark, section, ("table", kind))
 
 
-def _build(reading: Reading[JobFile, TableSection], kind: AnyKindSection, parts: Parts, path: Path) -> JobSpec:
+def _build(
+    reading: Reading[JobFile, TableSection], kind: AnyKindSection, log: AnyLogSection, parts: Parts, path: Path
+) -> JobSpec:
     file, section, decode = reading.file, reading.section, reading.decode
     # The checks have refused files without these; the type checker has not seen it.
-    assert file.log and file.log.kafka and decode and section and section.path and file.job
+    assert decode and section and section.path and file.job
     place = TableSpec(
         path=table_path(section.path, reading.folder),
         quarantine_path=quarantine_path(section, reading.folder),
@@ -148,7 +151,7 @@ def _build(reading: Reading[JobFile, TableSection], kind: AnyKindSection, parts:
     )
     return JobSpec(
         name=file.job,
-        log=_kafka_log(file.log.kafka, file.job, reading.folder),
+        log=log.build(file.logs[log.name], Reader(file.job, reading.folder, place.path)),
         decode=decode,
         schema=parts.schema,
         columns=parts.columns,
@@ -169,18 +172,6 @@ def _build(reading: Reading[JobFile, TableSection], kind: AnyKindSection, parts:
 def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:
     """Settings whose names speak of secrets, hidden from print also where they stand in plain text."""
     return {name: Secret(value) if _SECRET_NAME.search(name) else value for name, value in (settings or {}).items()}
-
-
-def _kafka_log(kafka: KafkaSection, job: str, folder: Path) -> KafkaLogSpec:
-    return replace(
-        KafkaLogSpec(kafka.bootstrap or "", tuple(kafka.topics or ()), kafka.topic_pattern, group=kafka.group or job),
-        **stated(
-            start=start_offsets(kafka),
-            transactional=kafka.transactional,
-            security=security_spec(kafka.security, folder) if kafka.security is not None else None,
-            client_settings=kafka.client,
-        ),
-    )
 
 
 def _policies(file: JobFile) -> Policies:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Generic, Literal, TypeAlias, cast
+from typing import ClassVar, Generic, Literal, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 from typing_extensions import TypeVar
 
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, UserError
 from penstock.job.expressions import Expression
 
 DAY_FOLDER = "day"
@@ -23,6 +23,8 @@ HEARTBEAT_SECONDS_MIN = 0.5
 SecurityProtocol: TypeAlias = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism: TypeAlias = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 DecodeFormat: TypeAlias = Literal["json", "raw", "protobuf", "garmadon", "telegraf", "influx"]
+POINT_FORMATS: tuple[DecodeFormat, ...] = ("telegraf", "influx")
+"""Those whose records are points of series; records of the others are rows."""
 PointTimes: TypeAlias = Literal["auto", "s", "ms", "us", "ns"]
 MetricNames: TypeAlias = Literal["opentsdb", "raw"]
 NonNumeric: TypeAlias = Literal["skip", "parse", "quarantine"]
@@ -110,6 +112,27 @@ class KafkaSecurity:
     ssl_certificate_path: str | None = None
     ssl_key_path: str | None = None
     ssl_key_password: Secret | None = None
+
+
+class LogSpec(Protocol):
+    """What the spec of every log says; each log adds what it states in a class of its own."""
+
+    @property
+    def topics(self) -> tuple[str, ...]: ...
+
+    @property
+    def topic_pattern(self) -> str | None: ...
+
+    @property
+    def start(self) -> StartAt | Mapping[str, Mapping[int, int]]: ...
+
+    @property
+    def group(self) -> str:
+        """Under which name the log keeps the positions of the job for others to see."""
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the job expects offsets without a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +342,7 @@ class JobSpec(Generic[TableT_co]):
     """One log to one destination; `JobSpec[SomeSpec]` is a job whose table is known to be of that kind."""
 
     name: str
-    log: KafkaLogSpec
+    log: LogSpec
     decode: DecodeSpec
     schema: pa.Schema
     """The decoded fields. For `raw` it is one binary field, `value`; of an export it is empty."""
@@ -342,3 +365,10 @@ def job_of(job: JobSpec, table: type[TableT]) -> JobSpec[TableT]:
     if not isinstance(job.table, table):
         raise InvariantError(f"the table of {job.name} is of another kind than {table.__name__}")
     return cast("JobSpec[TableT]", job)
+
+
+def kafka_of(job: JobSpec) -> KafkaLogSpec:
+    """The Kafka that the job reads; claims need one, because the processes of a group meet in a topic."""
+    if not isinstance(job.log, KafkaLogSpec):
+        raise UserError(f"job {job.name} does not read Kafka, so it has no claims")
+    return job.log

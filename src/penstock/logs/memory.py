@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from penstock.errors import TransientError, UserError
 from penstock.job.kafka_types import RECORD_SCHEMA
-from penstock.job.spec import KafkaLogSpec, StartAt
+from penstock.job.spec import LogSpec, StartAt
 from penstock.logs.batches import mark_batch
 from penstock.logs.log import (
     Bounds,
@@ -73,7 +73,7 @@ class MemoryLog:
 
     # what a test does to it
 
-    def view(self, spec: KafkaLogSpec) -> MemoryLog:
+    def view(self, spec: LogSpec) -> MemoryLog:
         """The same log as a job sees it: its topics, where it begins, and the positions of its group."""
         shown = self.groups.setdefault(spec.group, {})
         return replace(

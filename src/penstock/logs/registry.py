@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.job.sections.log_section import AnyLogSection
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.section.section import KafkaLogSection
 from penstock.logs.log import Log
+from penstock.logs.wal.log import WalLog
+from penstock.logs.wal.section import WalLogSection
+from penstock.logs.wal.spec import WalLogSpec
 
 OpenLog = Callable[[JobSpec], Log]
 
-LOGS: dict[type, Callable[[Any], Log]] = {KafkaLogSpec: KafkaLog}
+SECTIONS: tuple[AnyLogSection, ...] = (KafkaLogSection(), WalLogSection())
+"""What a job file may state under `log:`."""
+LOGS: dict[type, Callable[[Any], Log]] = {KafkaLogSpec: KafkaLog, WalLogSpec: WalLog}
 """How the log of a job file's `log:` section is opened, by the class of its spec."""
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, Message
 
 from penstock.errors import FencedError, PenstockError, UserError
-from penstock.logs.kafka.faults import Fault, error_of, fault_of
+from penstock.logs.kafka.faults import Fault, error_of
 from penstock.publish.output import PublishBucket
 from penstock.publish.spec import PublishSpec
 
 KEY_CHARACTERS_SHOWN_MAX = 200
-_FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
+FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED)
+_PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
+"""Of records whose transaction had failed before they were sent; its commit says why."""
 _DENIED = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -24,26 +25,17 @@ _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaEr
 
 @dataclass(slots=True)
 class Reports:
-    """What librdkafka tells of a producer outside of its calls; the first of each kind is the cause of the others."""
+    """What librdkafka tells of records that were not delivered: the first failure is the cause of the others."""
 
-    fatal: KafkaError | None = None
     undelivered: KafkaError | None = None
     too_large: UserError | None = None
 
-    def on_error(self, error: KafkaError) -> None:
-        if error.fatal() and self.fatal is None:
-            self.fatal = error
-
     def on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is None or self.undelivered is not None:
+        if error is None or self.undelivered is not None or error.code() in _PURGED:
             return
         self.undelivered = error
         if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             self.too_large = too_large(message.topic() or "", message.key() or b"", message.value() or b"", error)
-
-    @property
-    def faults(self) -> list[Fault]:
-        return [fault_of(error) for error in (self.fatal, self.undelivered) if error is not None]
 
 
 def too_large(topic: str, key: str | bytes, value: str | bytes, error: KafkaError) -> UserError:
@@ -55,18 +47,14 @@ def too_large(topic: str, key: str | bytes, value: str | bytes, error: KafkaErro
     )
 
 
-def publish_error(faults: Iterable[Fault], spec: PublishSpec, bootstrap: str, bucket: PublishBucket) -> PenstockError:
-    """The error to raise for a failed transaction; of its faults, the last is the cause of the others."""
-    cause = None
-    for fault in faults:
-        cause = fault
-        if fault.code in _FENCED:
-            return FencedError(
-                f"another producer publishes {bucket}",
-                detail=fault.text,
-                hint="it took over; two jobs of one name cannot publish to the same cluster",
-            )
-    assert cause is not None
+def publish_error(cause: Fault, spec: PublishSpec, bootstrap: str, bucket: PublishBucket) -> PenstockError:
+    """The error to raise for a transaction that failed for this cause."""
+    if cause.code in FENCED:
+        return FencedError(
+            f"another producer publishes {bucket}",
+            detail=cause.text,
+            hint="it took over; two jobs of one name cannot publish to the same cluster",
+        )
     if cause.code in _DENIED:
         return UserError(
             f"not allowed: publishing {bucket} to topic {spec.topic}",

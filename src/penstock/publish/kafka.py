@@ -12,12 +12,12 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.failpoints import Reach, noop
-from penstock.job.spec import KafkaLogSpec
+from penstock.job.spec import KafkaLogSpec, LogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import Fault, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.topics import KafkaTopics
-from penstock.publish.faults import Reports, publish_error, too_large
+from penstock.publish.faults import FENCED, Reports, publish_error, too_large
 from penstock.publish.output import OutputRecord, PublishBucket, PublishPosition
 from penstock.publish.position import decode_position, encode_position
 from penstock.publish.positions_topic import open_positions_topic, read_position
@@ -31,7 +31,7 @@ LINGER_MS = 5
 QUEUED_RECORDS_MAX = 100_000
 QUEUED_KIB_MAX = 64 * 1024
 BATCH_BYTES_MAX = 1_000_000
-_FULL_POLL_SECONDS = 0.05
+_POLL_SECONDS = 0.05
 PRODUCER_SETTINGS = PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
 READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes", "max.partition.fetch.bytes"})
 
@@ -39,7 +39,7 @@ READER_SETTINGS = frozenset({"check.crcs", "fetch.max.bytes", "fetch.min.bytes",
 class KafkaOutput:
     """Publishes one bucket of a job to a topic; `log` is the cluster unless the spec states another."""
 
-    def __init__(self, spec: PublishSpec, log: KafkaLogSpec, bucket: PublishBucket, reach: Reach = noop) -> None:
+    def __init__(self, spec: PublishSpec, log: LogSpec, bucket: PublishBucket, reach: Reach = noop) -> None:
         self._spec = spec
         self._cluster = spec.cluster(log)
         self._bucket = bucket
@@ -49,7 +49,7 @@ class KafkaOutput:
 
     def open(self) -> PublishPosition | None:
         self.close()
-        with closing(KafkaTopics(_without(self._cluster, PRODUCER_SETTINGS))) as topics:
+        with closing(KafkaTopics(_without(self._cluster, READER_SETTINGS | PRODUCER_SETTINGS))) as topics:
             open_positions_topic(topics, self._spec.positions_topic, self._bucket.count)
             try:
                 self._producer = self._new_producer(topics.record_bytes_max(self._spec.topic))
@@ -90,13 +90,15 @@ class KafkaOutput:
         # Last: from here on the transaction holds back everybody who reads a position in this partition.
         told = OutputRecord(self._bucket.key.encode(), encode_position(self._bucket, position))
         self._produce(producer, self._spec.positions_topic, told, self._bucket.number, deadline)
-        undelivered = producer.flush(_left(deadline))
+        # Not `flush`: a fatal error has to end the call before the client hears of further records.
+        while len(producer) and time.monotonic() < deadline:
+            producer.poll(_POLL_SECONDS)
         if self._reports.too_large is not None:
             raise self._reports.too_large
         if self._reports.undelivered is not None:
             raise KafkaException(self._reports.undelivered)
-        if undelivered:
-            raise TransientError(f"{undelivered} records of {self._bucket} wait for {self._cluster.bootstrap}")
+        if len(producer):
+            raise TransientError(f"{len(producer)} records of {self._bucket} wait for {self._cluster.bootstrap}")
 
     def _produce(self, producer: Producer, topic: str, record: OutputRecord, partition: int, deadline: float) -> None:
         while True:
@@ -106,7 +108,7 @@ class KafkaOutput:
             except BufferError:
                 if time.monotonic() > deadline:
                     raise TransientError(f"records of {self._bucket} wait for {self._cluster.bootstrap}") from None
-                producer.poll(_FULL_POLL_SECONDS)
+                producer.poll(_POLL_SECONDS)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError.MSG_SIZE_TOO_LARGE:
                     raise too_large(topic, record.key, record.value, error.args[0]) from None
@@ -114,31 +116,30 @@ class KafkaOutput:
 
     def _given_up(self, error: KafkaException) -> PenstockError:
         """The error to raise, after the transaction is aborted as far as that is possible."""
-        # A producer that was fenced may learn it only from its abort.
-        aborting = self._abort()
-        faults = [fault_of(error), *([aborting] if aborting is not None else []), *self._reports.faults]
-        return publish_error(faults, self._spec, self._cluster.bootstrap, self._bucket)
+        # What went wrong with a record says more than the state of its transaction.
+        undelivered = self._reports.undelivered
+        cause = fault_of(error if undelivered is None else undelivered)
+        return publish_error(self._abort() or cause, self._spec, self._cluster.bootstrap, self._bucket)
 
     def _abort(self) -> Fault | None:
-        """Let go of the producer. If it dies before its abort arrives, the next `open` aborts the transaction."""
+        """Let go of the producer, which may learn only now that it was fenced: that is returned.
+
+        If the abort does not arrive, the next `open` makes up for it.
+        """
         producer, self._producer = self._producer, None
         if producer is None:
             return None
         try:
             producer.abort_transaction(ABORT_SECONDS_MAX)
-        except KafkaException as error:
-            # Also where no transaction is open.
-            return fault_of(error) if error.args[0].fatal() else None
+        except (KafkaException, SystemError) as error:
+            # A fatal error between the reports on two records is the cause of a SystemError.
+            cause = error if isinstance(error, KafkaException) else error.__cause__
+            fault = fault_of(cause) if isinstance(cause, KafkaException) else None
+            # Anything else, such as that no transaction is open, changes nothing.
+            return fault if fault is not None and fault.code in FENCED else None
         finally:
             producer.purge()
         return None
-
-    def _reading_cluster(self) -> KafkaLogSpec:
-        settings = self._cluster.client_settings
-        stated = {
-            name: value for name, value in settings.items() if name not in PRODUCER_NUMBERS | PRODUCER_WORDS.keys()
-        }
-        return replace(self._cluster, client_settings=stated)
 
     def _new_producer(self, record_bytes_max: int) -> Producer:
         self._reports = Reports()
@@ -150,7 +151,6 @@ class KafkaOutput:
                     **librdkafka_settings(_without(self._cluster, READER_SETTINGS)),
                     **_promises(self._bucket, record_bytes_max),
                     "on_delivery": self._reports.on_delivery,
-                    "error_cb": self._reports.on_error,
                 },
                 logger=QuietLog(logger),
             )

@@ -34,6 +34,13 @@ _READ_AT_ONCE_MAX = 1_000
 _READ_SECONDS = 0.2
 _FETCH_WAIT_MS = 20
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_LEADER_SECONDS_MAX = 5.0
+_LEADER_PAUSE_SECONDS = 0.1
+_LEADERLESS = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+)
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, UNUSED_GROUP_DENIED)
 
 
@@ -74,14 +81,19 @@ def read_position(
 def _end(admin: BoundedAdmin, name: str, partition: int) -> int:
     """Where the partition ends, whether or not what is there is committed."""
     request = {TopicPartition(name, partition): _LATEST}
-    [result] = admin.try_each(
-        lambda client, seconds: client.list_offsets(
-            request, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=seconds
-        )
-    ).values()
-    if isinstance(result, Fault):
-        raise admin.error(result, f"{KIND} {name}")
-    return int(result.offset)
+    deadline = time.monotonic() + _LEADER_SECONDS_MAX
+    while True:
+        [result] = admin.try_each(
+            lambda client, seconds: client.list_offsets(
+                request, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=seconds
+            )
+        ).values()
+        if not isinstance(result, Fault):
+            return int(result.offset)
+        if result.code not in _LEADERLESS or time.monotonic() > deadline:
+            raise admin.error(result, f"{KIND} {name}")
+        # A topic that was just created has its leaders a moment later.
+        time.sleep(_LEADER_PAUSE_SECONDS)
 
 
 def _reader(cluster: KafkaLogSpec) -> Consumer:

@@ -7,20 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
 
-from penstock.job.checks.kafka import (
+from penstock.job.checks.topics import topic_name_findings
+from penstock.job.document import Document
+from penstock.job.faults import Finding, KeyPath
+from penstock.job.sections.scalars import Positive, Settings, Text, one_of
+from penstock.job.sections.section import Section, stated
+from penstock.logs.kafka.section.checks import (
     CLIENT_NUMBERS,
     CLIENT_WORDS,
     bootstrap_findings,
     client_findings,
     security_findings,
-    security_spec,
-    topic_name_findings,
 )
-from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath
-from penstock.job.sections.models import SecuritySection
-from penstock.job.sections.scalars import Positive, Settings, Text, one_of
-from penstock.job.sections.section import Section, stated
+from penstock.logs.kafka.section.models import SecuritySection
+from penstock.logs.kafka.section.section import KafkaLogSection, security_spec
 from penstock.publish.spec import (
     DEFAULT_POSITIONS_TOPIC,
     PRODUCER_NUMBERS,
@@ -63,6 +63,8 @@ def publish_findings(section: PublishSection, document: Document, at: KeyPath) -
         yield Finding((*at, "topic"), "is the topic of the positions: readers would see them among the records")
     if (section.buckets or 0) > BUCKETS_MAX:
         yield Finding((*at, "buckets"), f"more than {BUCKETS_MAX}: each has a producer of its own")
+    if document.has("log") and not document.has("log", KafkaLogSection.name) and not document.has(*at, "bootstrap"):
+        yield Finding((*at, "bootstrap"), "required key is missing: the job does not read Kafka", "as in kafka-1:9092")
     yield from bootstrap_findings(section.bootstrap, at)
     numbers, words = CLIENT_NUMBERS | PRODUCER_NUMBERS, {**CLIENT_WORDS, **PRODUCER_WORDS}
     yield from client_findings(section.client, at, numbers, words, _FORBIDDEN_CLIENT)

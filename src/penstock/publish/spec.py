@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from penstock.job.spec import KafkaLogSpec, KafkaSecurity
+from penstock.errors import UserError
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity, LogSpec
 
 PublishFormat: TypeAlias = Literal["opentsdb", "json", "avro"]
 DEFAULT_POSITIONS_TOPIC = "__penstock_published"
@@ -30,13 +31,18 @@ class PublishSpec:
     """How many producers share the rows; fixed for the life of the table."""
     client_settings: Mapping[str, str] = field(default_factory=dict)
 
-    def cluster(self, log: KafkaLogSpec) -> KafkaLogSpec:
+    def cluster(self, log: LogSpec) -> KafkaLogSpec:
         """How clients reach the topic. Credentials of the log's cluster never go to another one."""
-        same = self.bootstrap is None
+        topics = (self.topic, self.positions_topic)
+        if self.bootstrap is not None:
+            security = self.security or KafkaSecurity()
+            return KafkaLogSpec(self.bootstrap, topics, security=security, client_settings=self.client_settings)
+        if not isinstance(log, KafkaLogSpec):
+            raise UserError("the job does not read Kafka, and publish states no bootstrap")
         return KafkaLogSpec(
-            bootstrap=self.bootstrap or log.bootstrap,
-            topics=(self.topic, self.positions_topic),
-            group=log.group if same else "",
-            security=self.security or (log.security if same else KafkaSecurity()),
-            client_settings={**(log.client_settings if same else {}), **self.client_settings},
+            log.bootstrap,
+            topics,
+            group=log.group,
+            security=self.security or log.security,
+            client_settings={**log.client_settings, **self.client_settings},
         )

@@ -75,6 +75,11 @@ def spark_errors(spark: SparkSession) -> Iterator[None]:
         yield
     except SPARK_ERRORS as error:
         raise spark_failure(error, spark) from error
+    except AttributeError as error:
+        # A context that another thread stops loses its parts while PySpark uses them.
+        if not is_stopped(spark):
+            raise
+        raise spark_failure(error, spark) from error
 
 
 def is_stopped(spark: SparkSession) -> bool:

@@ -8,7 +8,7 @@ from contextlib import closing
 from penstock.claims.admin.commands import owners
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.errors import PenstockError
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
@@ -49,7 +49,7 @@ def _owners(job: JobSpec) -> Mapping[Partition, str]:
     if job.claims is None:
         return {}
     try:
-        return owners(CoordinatedGroup(job.log, job.log.group, job.claims.topic, job.claims.heartbeat_seconds))
+        return owners(CoordinatedGroup(kafka_of(job), job.log.group, job.claims.topic, job.claims.heartbeat_seconds))
     except PenstockError:
         return {}
 

@@ -44,6 +44,13 @@ class View:
     """A bounded run, or a shutdown: whatever is there is due."""
     idle: bool = False
     """Nothing new is due."""
+    shared: Mapping[Partition, int] = field(default_factory=dict)
+    """Partitions of this process that others read too, range by range: no batch of them may be planned."""
+
+    @property
+    def claimed(self) -> dict[Partition, int]:
+        """All partitions of this process, for chores that read nothing of them."""
+        return {**self.tokens, **self.shared}
 
 
 class Chore(Protocol):
@@ -122,6 +129,9 @@ class Table(Protocol[S_contra]):
 
     def record_bytes(self) -> float | None:
         """The size of a row in its file, from the newest commits; None if they do not tell."""
+
+    def close(self) -> None:
+        """Let go of connections."""
 
 
 class SchemaChanged:

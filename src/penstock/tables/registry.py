@@ -10,12 +10,15 @@ from penstock.failpoints import ENVIRONMENT_NAME, STEPS, Failpoint, armed
 from penstock.job import job_set, loader
 from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
+from penstock.logs.registry import SECTIONS
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.kind import ExportKind
 from penstock.tables.keyed.kind import KeyedKind
 from penstock.tables.kind import Kind
+from penstock.tables.rollup.kind import RollupKind
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (DeltaKind(), ExportKind(), KeyedKind())}
+_KINDS: tuple[Kind, ...] = (DeltaKind(), ExportKind(), KeyedKind(), RollupKind())
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By their key under `table:` in a job file."""
 
 
@@ -35,17 +38,17 @@ def load_job(path: Path, env: Mapping[str, str] | None = None) -> JobSpec:
 
     `env` answers `${env:NAME}`; the process environment by default.
     """
-    return loader.load_job(path, _sections(), env)
+    return loader.load_job(path, _sections(), SECTIONS, env)
 
 
 def load_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[JobSpec]:
     """Read the job files; raises one `JobFileError` with every fault of all of them."""
-    return job_set.load_jobs(paths, _sections(), env)
+    return job_set.load_jobs(paths, _sections(), SECTIONS, env)
 
 
 def check_jobs(paths: Sequence[Path], env: Mapping[str, str] | None = None) -> list[job_set.CheckedFile]:
     """Check each file, and that no two of them get in each other's way; a path given twice counts once."""
-    return job_set.check_jobs(paths, _sections(), env)
+    return job_set.check_jobs(paths, _sections(), SECTIONS, env)
 
 
 def _sections() -> list[AnyKindSection]:

@@ -4,140 +4,40 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
 from penstock.job.faults import JobFileError
-from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
 from penstock.verify import verify
-from tests.exports import FIRST_DAY, ExportPipe, event, export_job, type_of
+from tests.cases.export_bad_input import (
+    CLOCK,
+    DAYS,
+    KAFKA_MS,
+    NO_ROW,
+    NOT_AN_OBJECT,
+    OUTSIDE,
+    TOPIC,
+    TYPES,
+    UNKNOWN_TYPE,
+    WITHOUT_TYPE,
+    between,
+    deep_export,
+    nothing_escaped,
+    of_type,
+    reasons,
+    totals,
+)
+from tests.exports import ExportPipe, event, export_job, type_of
 from tests.kafka import Produce, Topics
-from tests.pipes import Clock
-
-TWO_MEGABYTES = 2_000_000
-AT = FIRST_DAY.isoformat()
-CLOCK = Clock((FIRST_DAY + timedelta(hours=6)).timestamp())
-KAFKA_MS = int(FIRST_DAY.timestamp() * 1000)
-TOPIC = {"retention.ms": "-1", "max.message.bytes": "8000000"}
-"""The records are of a day long ago: retention by time would take them."""
-ROW = "{type: string, at: string, id: long, text: string}"
-TYPES = [type_of("A", schema=ROW), type_of("B", schema=ROW)]
-NO_TYPE = "has no type: no text or whole number at type"
-
-
-def of_type(value: Any) -> bytes:
-    return json.dumps({"type": value, "at": AT, "id": 1}).encode()
-
-
-def at_time(value: Any) -> bytes:
-    return json.dumps({"type": "A", "at": value, "id": 1}).encode()
-
-
-def not_known(shown: str) -> str:
-    return f"its type {shown} is not known"
-
-
-NOT_AN_OBJECT: list[tuple[bytes, str]] = [
-    (b"", "value is empty"),
-    (b"not JSON", "not JSON at character 0"),
-    (b'{"type": "A", "id": 1', "not JSON at character 21"),
-    (b'{"type": "A", "at": "\xff"}', "value is not UTF-8 at byte 21"),
-    (b'["A"]', "expected an object, found array"),
-    (b'"A"', "expected an object, found string"),
-    (b"null", "expected an object, found null"),
-    (of_type("A") + of_type("A"), "more than one value in the record"),
-    (b'{"type": "A", "deep": ' + b"[" * 600 + b"]" * 600 + b"}", "nested deeper than 500"),
-    (b'{"type": "A", "type": "B", "at": "2026-03-01"}', "type: given twice"),
-    (b'{"type": "\\ud800", "at": "2026-03-01"}', "type: "),
-]
-UNKNOWN_TYPE: list[tuple[bytes, str]] = [
-    (of_type("Z"), not_known('"Z"')),
-    (of_type("a"), not_known('"a"')),
-    (of_type("A "), not_known('"A "')),
-    (of_type("A/B"), not_known('"A/B"')),
-    (of_type("/etc"), not_known('"/etc"')),
-    (of_type(".."), not_known('".."')),
-    (of_type("../../../outside"), not_known('"../../../outside"')),
-    (of_type("A/../../B"), not_known('"A/../../B"')),
-    (of_type("_penstock"), not_known('"_penstock"')),
-    (of_type(""), not_known('""')),
-    (of_type("A\0"), not_known('"A\\u0000"')),
-    (of_type("A\n"), not_known('"A\\n"')),
-    (of_type("x" * 5_000), not_known(f'"{"x" * 58}…')),
-    (of_type(7), not_known('"7"')),
-]
-WITHOUT_TYPE: list[tuple[bytes, str]] = [
-    (b"{}", NO_TYPE),
-    (b'{"at": "2026-03-01", "id": 1, "text": "{\\"type\\": \\"A\\"}"}', NO_TYPE),
-    (of_type(None), NO_TYPE),
-    (of_type(7.5), NO_TYPE),
-    (of_type(True), NO_TYPE),
-    (of_type({"type": "A"}), NO_TYPE),
-    (of_type(["A"]), NO_TYPE),
-]
-NO_ROW: list[tuple[bytes, str]] = [
-    (b'{"type": "A", "at": "2026-03-01", "id": "seven"}', 'id: expected long, found string "seven"'),
-    (b'{"type": "A", "at": "2026-03-01", "id": 1.5}', "id: expected long, found number 1.5"),
-    (b'{"type": "B", "at": "2026-03-01", "id": {}}', "id: expected long, found object"),
-    (b'{"type": "A", "at": "2026-03-01", "id": 1, "id": 2}', "id: given twice"),
-    (b'{"type": "A", "id": 1}', "has no event time"),
-    (at_time(None), "has no event time"),
-    (at_time("yesterday"), 'event time "yesterday" is not a time'),
-    (at_time(""), 'event time "" is not a time'),
-    (at_time("2026-02-30"), 'event time "2026-02-30" is not a time'),
-    (at_time("99999-01-01"), 'event time "99999-01-01" is not a time'),
-    (at_time(KAFKA_MS), f"at: expected string, found number {KAFKA_MS}"),
-    (b'{"type": "A", "at": "2026-03-01", "id": "' + b"9" * TWO_MEGABYTES + b'"}', "id: expected long, found string"),
-]
-OUTSIDE: list[tuple[bytes, str]] = [
-    (at_time("0001-01-01"), "event time 0001-01-01T00:00:00Z is before 2000-01-01"),
-    (at_time("1970-01-01T00:00:00Z"), "event time 1970-01-01T00:00:00Z is before 2000-01-01"),
-    (at_time("2026-02-18T11:59:59Z"), "is more than 864000 s before its Kafka time"),
-    (at_time("2026-03-03T18:00:01Z"), "is more than 172800 s ahead of the clock"),
-    (at_time("2100-01-01T00:00:00Z"), "event time 2100-01-01T00:00:00Z is more than 172800 s ahead of the clock"),
-    (at_time("9999-12-31T23:59:59Z"), "ahead of the clock"),
-]
-DAYS = "late: 10d, early: 2d"
 
 
 @pytest.fixture
 def deep(tmp_path: Path, bootstrap: str, spark: SparkSession) -> ExportPipe:
-    """An export some folders below the test's own, so that what climbs out is still seen."""
-    folder = tmp_path / "some" / "folders" / "below"
-    folder.mkdir(parents=True)
-    return ExportPipe(folder, bootstrap, spark)
-
-
-def nothing_escaped(export: ExportPipe, top: Path, *types: str) -> bool:
-    """Whether the folders of the types are all that stands below the root, and the job all that stands below `top`."""
-    outside = [each for each in top.rglob("*") if not each.is_relative_to(export.folder)]
-    beside = {each.name for each in export.folder.iterdir()} - {"root_quarantine"}
-    inside = {each.name for each in export.root.iterdir()}
-    below = [each for each in export.folder.parents if each.is_relative_to(top) and each != top]
-    return sorted(outside) == sorted(below) and beside == {"job.yaml", "root"} and inside == {"_penstock", *types}
-
-
-def totals(export: ExportPipe) -> Totals:
-    return sum((each.totals for each in export.state.partitions.values()), Totals())
-
-
-def reasons(export: ExportPipe) -> dict[tuple[int, int], str]:
-    return {
-        (partition, offset): error for partition, offset, error in export.quarantined("partition", "offset", "error")
-    }
-
-
-def between(bad: Sequence[bytes | None]) -> list[bytes | str | None]:
-    """Good records of two types before and behind every bad one."""
-    good = [event("A", 1), event("B", 2)]
-    return [*(each for number, one in enumerate(bad) for each in (good[number % 2], one)), event("A", 3)]
+    return deep_export(tmp_path, bootstrap, spark)
 
 
 def test_records_that_are_dropped_by_policy_are_counted(

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,6 +11,7 @@ from penstock.job.faults import JobFileError
 from penstock.lake.state import Totals
 from penstock.tables.registry import load_job
 from penstock.verify import verify
+from tests.cases.export_garmadon import DESCRIPTORS, GOOD, NOON_MS, SETTINGS, TYPES, VECTORS, heap, vector_bytes
 from tests.exports import ExportPipe, export_job, type_of
 from tests.garmadon_descriptors import (
     BODIES,
@@ -22,7 +20,6 @@ from tests.garmadon_descriptors import (
     add_message,
     descriptor_set,
     event,
-    garmadon_descriptors,
     garmadon_files,
     named,
     serialised,
@@ -30,28 +27,7 @@ from tests.garmadon_descriptors import (
 )
 from tests.kafka import Produce, Topics
 
-VECTORS: list[dict[str, Any]] = json.loads(
-    (Path(__file__).parents[2] / "golden" / "garmadon-vectors.json").read_text(encoding="utf-8")
-)
-GOOD = [vector for vector in VECTORS if "row" in vector]
 OTHERS = {vector["name"]: vector["value_hex"] and bytes.fromhex(vector["value_hex"]) for vector in VECTORS[len(GOOD) :]}
-FOLDERS = {1001: "jvmstats", **{vector["type_marker"]: vector["hdfs_dir"] for vector in GOOD}}
-SETTINGS = {
-    "decode": f"{{format: garmadon, descriptors: garmadon.desc, header: {HEADER.name}}}",
-    "by": "envelope",
-    "event_time": "timestamp_millis(timestamp)",
-}
-DESCRIPTORS = garmadon_descriptors()
-NOON_MS = 1_772_366_400_000
-"""2026-03-01T12:00:00Z."""
-
-
-def message_type(folder: str, marker: int) -> str:
-    body = BODIES[marker]
-    return f"{folder}: {{values: [{marker}], message: '{f'{body.file}:' if body.file else ''}{body.name}'}}"
-
-
-TYPES = [message_type(folder, marker) for marker, folder in FOLDERS.items()]
 
 
 @pytest.fixture
@@ -61,20 +37,8 @@ def garmadon(export: ExportPipe) -> ExportPipe:
     return export
 
 
-def heap(**values: int) -> bytes:
-    properties = [{"name": name, "value": str(value)} for name, value in values.items()]
-    body = serialised(
-        DESCRIPTORS, BODIES[1001], section=[{"name": "heap", "property": properties}, {"name": "threads"}]
-    )
-    return event(1001, NOON_MS, serialised(DESCRIPTORS, HEADER, hostname="host"), body)
-
-
 def access(timestamp_ms: int) -> bytes:
     return event(1, timestamp_ms, b"", serialised(DESCRIPTORS, BODIES[1], action="READ"))
-
-
-def vector_bytes(vectors: Sequence[dict[str, Any]]) -> list[bytes]:
-    return [bytes.fromhex(vector["value_hex"]) for vector in vectors]
 
 
 def totals(export: ExportPipe) -> Totals:

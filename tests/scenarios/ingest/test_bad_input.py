@@ -6,45 +6,15 @@ import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.errors import UserError
-from penstock.job.spec import JobSpec
-from penstock.tables.registry import load_job
 from penstock.verify import verify
+from tests.cases.bad_input import GOOD, job_of, rows
 from tests.kafka import Produce, Topics
 from tests.quarantined import run_once
-
-JOB = """
-job: bad-input
-log:
-  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
-decode: json
-schema: {{{schema}}}
-columns: {{partition: kafka.partition, offset: kafka.offset}}
-table:
-  delta: {{path: {table}}}
-on: {{{on}}}
-"""
-SCHEMA = "id: long, text: string, share: double, user: {age: int}, tags: [int]"
-GOOD = b'{"id": 7, "text": "seven"}'
-
-
-def job_of(
-    folder: Path, bootstrap: str, topic: str, schema: str = SCHEMA, on: str = "bad_record: quarantine"
-) -> JobSpec:
-    path = folder / "job.yaml"
-    table = json.dumps(str(folder / "table"))
-    path.write_text(JOB.format(bootstrap=bootstrap, topic=topic, schema=schema, table=table, on=on))
-    return load_job(path)
-
-
-def rows(path: str) -> list[dict[str, Any]]:
-    return pl.read_delta(path).sort("partition", "offset").to_dicts()
 
 
 def test_nan_and_infinities_are_numbers_of_a_double_column_and_of_no_other(

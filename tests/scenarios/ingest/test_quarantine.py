@@ -16,7 +16,7 @@ from penstock.cli.quarantine import app
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.state import Totals
 from penstock.staging.bad_share import BadShareError
 from penstock.tables.quarantine.rows import list_rows
@@ -130,7 +130,7 @@ def test_a_replay_takes_no_records_of_another_job_that_shares_the_quarantine(
     job: JobSpec, spark: SparkSession, produce: Produce, tmp_path: Path
 ) -> None:
     table = replace(job.table, path=str(tmp_path / "others"))
-    other = replace(job, name="others", table=table, log=replace(job.log, group="others"))
+    other = replace(job, name="others", table=table, log=replace(kafka_of(job), group="others"))
     produce(job.log.topics[0], [EXTRA, GOOD, EXTRA])
     run_once(job, spark)
     run_once(other, spark)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import time
-from contextlib import closing
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
 
 import pytest
@@ -15,41 +12,16 @@ from rich.console import Console
 
 from penstock.cli.status import print_status
 from penstock.cli.status import status as status_command
-from penstock.job.spec import JobSpec, Secret
-from penstock.logs.registry import open_log
-from penstock.watch.status import AlertKind, JobStatus, status
+from penstock.job.spec import JobSpec, Secret, kafka_of
+from penstock.watch.status import AlertKind, status
+from tests.cases.status import filled, hour_old_job, kinds, mirror_all
 from tests.kafka import Produce, Topics
-from tests.small_table import Load, SmallTable, partitions_of, small_job, started
-
-HOUR_SECONDS = 3600
+from tests.small_table import Load, SmallTable, partitions_of
 
 
 @pytest.fixture
 def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobSpec:
-    """Two partitions of ten records that are an hour old, and a job that has not started."""
-    name = topic(2)
-    an_hour_ago_ms = int((time.time() - HOUR_SECONDS) * 1000)
-    for number in range(2):
-        produce(name, ["{}"] * 10, partition=number, timestamp_ms=an_hour_ago_ms)
-    return small_job(bootstrap, name, tmp_path)
-
-
-def filled(job: JobSpec) -> SmallTable:
-    """Partition 0 is read to its end, partition 1 up to offset 4."""
-    zero, one = partitions_of(job)
-    table = started(job)
-    table.commit(zero, Load(0, 10, range(9), bad=[9]))
-    table.commit(one, Load(0, 4, range(4)))
-    return table
-
-
-def mirror_all(job: JobSpec, offsets: dict[int, int]) -> None:
-    with closing(open_log(job)) as log:
-        log.show({each: offsets[each.number] for each in log.partitions()})
-
-
-def kinds(found: JobStatus) -> list[StrEnum]:
-    return [each.kind for each in found.alerts]
+    return hour_old_job(bootstrap, topic, produce, tmp_path)
 
 
 def test_a_job_without_a_table_has_not_started(job: JobSpec) -> None:
@@ -98,7 +70,7 @@ def test_the_command_prints_text_and_json(job: JobSpec, tmp_path: Path, capsys: 
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\n"
         f"table:\n  delta: {{path: {job.table.path}}}\n"
     )

@@ -16,32 +16,17 @@ from rich.console import Console
 from penstock.cli.verify import print_report
 from penstock.cli.verify import verify as verify_command
 from penstock.flow.write.manifest import Counts
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.compact import compact
-from penstock.verify import Check, Sample, Verdict, VerifyReport, Violation, ViolationKind, verify
+from penstock.verify import Sample, Verdict, ViolationKind, verify
+from tests.cases.verify import CHECKS, check_of, failed, filled, job_of_twenty, recreated, violation
 from tests.kafka import Produce, Topics
 from tests.small_table import SCHEMA, Load, SmallTable, partitions_of, small_job, started, without_offsets
-
-CHECKS = ["totals", "slices", "rows", "offsets", "log", "records"]
 
 
 @pytest.fixture
 def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobSpec:
-    """A topic of two partitions with ten records each, and a job that has not started."""
-    name = topic(2)
-    for number in range(2):
-        produce(name, [f'{{"id": {each}}}' for each in range(10)], partition=number)
-    return small_job(bootstrap, name, tmp_path)
-
-
-def filled(job: JobSpec) -> SmallTable:
-    """Partition 0 has two slices and a bad record at offset 6, partition 1 one slice that ends before the log does."""
-    zero, one = partitions_of(job)
-    table = started(job)
-    table.commit(zero, Load(0, 4, range(4)))
-    table.commit(zero, Load(4, 10, [4, 5, 7, 8, 9], bad=[6]))
-    table.commit(one, Load(0, 8, range(8)))
-    return table
+    return job_of_twenty(bootstrap, topic, produce, tmp_path)
 
 
 def append(job: JobSpec, partition: int, offsets: list[int]) -> None:
@@ -49,18 +34,6 @@ def append(job: JobSpec, partition: int, offsets: list[int]) -> None:
     columns = [offsets, [partition] * len(offsets), offsets]
     rows = pa.table([pa.array(each, kind.type) for each, kind in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
     write_deltalake(job.table.path, rows, mode="append")
-
-
-def check_of(report: VerifyReport, name: str) -> Check:
-    return next(each for each in report.checks if each.name == name)
-
-
-def failed(report: VerifyReport) -> list[str]:
-    return [each.name for each in report.checks if each.verdict is Verdict.VIOLATED]
-
-
-def violation(job: JobSpec, partition: int, offset: int, kind: ViolationKind, end: int | None = None) -> Violation:
-    return Violation(job.log.topics[0], partition, offset, kind, end)
 
 
 def test_the_proof_is_the_same_in_many_small_passes(job: JobSpec) -> None:
@@ -191,12 +164,6 @@ def test_history_that_has_expired_leaves_totals_and_offsets_proved(job: JobSpec)
     assert check_of(report, "offsets").facts == {"offsets": 20}
 
 
-def recreated(job: JobSpec, topic: Topics, produce: Produce) -> None:
-    name = job.log.topics[0]
-    topic.recreate(name, 2)
-    produce(name, [f'{{"id": {each}}}' for each in range(10)], partition=0)
-
-
 def test_both_lives_of_a_recreated_topic_may_have_the_same_offsets(
     job: JobSpec, topic: Topics, produce: Produce
 ) -> None:
@@ -292,7 +259,7 @@ def test_the_command_prints_the_proof_and_exits_with_1_when_it_fails(
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\n"
         f"columns: {{partition: kafka.partition, offset: kafka.offset}}\n"
         f"table:\n  delta: {{path: {job.table.path}}}\n"
@@ -318,7 +285,7 @@ def test_the_command_exits_with_3_when_something_is_not_proven_and_says_what_wou
     file = tmp_path / "orders.yaml"
     file.write_text(
         f"job: orders\n"
-        f"log:\n  kafka: {{bootstrap: '{job.log.bootstrap}', topics: [{job.log.topics[0]}]}}\n"
+        f"log:\n  kafka: {{bootstrap: '{kafka_of(job).bootstrap}', topics: [{job.log.topics[0]}]}}\n"
         f"decode: json\nschema: {{id: long}}\ntable:\n  delta: {{path: {job.table.path}}}\n"
     )
     with pytest.raises(typer.Exit) as exit_info:

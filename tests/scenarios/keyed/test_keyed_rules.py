@@ -297,7 +297,8 @@ def test_c2_a_load_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch
 
 def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit with files lands, and its process hears of an error."""
-    commit, lost = Table.commit_actions, []
+    commit = Table.commit_actions
+    lost: list[int] = []
 
     def losing(self: Table, actions: Any, transactions: Any, metadata: Any) -> None:
         commit(self, actions, transactions, metadata)

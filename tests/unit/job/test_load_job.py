@@ -23,6 +23,7 @@ from penstock.job.spec import (
     StartAt,
     TombstonePolicy,
     job_of,
+    kafka_of,
 )
 from penstock.tables.delta.spec import DeltaSpec
 from penstock.tables.registry import load_job
@@ -81,7 +82,7 @@ spark: {master: "local[2,4]", conf: {spark.ui.enabled: false, spark.hadoop.fs.s3
 def test_the_example_of_the_design_loads_as_it_is(load: Load) -> None:
     spec = load(DESIGN_EXAMPLE)
     assert spec.name == "web-requests"
-    assert spec.log.bootstrap == "kafka-1:9092"
+    assert kafka_of(spec).bootstrap == "kafka-1:9092"
     assert spec.log.topics == ("web_requests",)
     assert spec.log.start is StartAt.EARLIEST
     assert spec.log.group == "web-requests"
@@ -110,11 +111,11 @@ def test_every_key_arrives_in_the_spec(load: Load, tmp_path: Path) -> None:
     spec = load(EVERYTHING)
     assert spec.log.start == {"a": {0: 5, 1: 0}}
     assert (spec.log.group, spec.log.transactional) == ("mine", True)
-    assert spec.log.security.protocol == "SASL_SSL"
-    assert spec.log.security.sasl_mechanism == "SCRAM-SHA-512"
-    assert spec.log.security.sasl_password == "hunter2"
-    assert spec.log.security.ssl_ca_path == str(tmp_path / "ca.pem")
-    assert spec.log.client_settings == {
+    assert kafka_of(spec).security.protocol == "SASL_SSL"
+    assert kafka_of(spec).security.sasl_mechanism == "SCRAM-SHA-512"
+    assert kafka_of(spec).security.sasl_password == "hunter2"
+    assert kafka_of(spec).security.ssl_ca_path == str(tmp_path / "ca.pem")
+    assert kafka_of(spec).client_settings == {
         "fetch.max.bytes": "52428800",
         "check.crcs": "true",
         "ssl.endpoint.identification.algorithm": "none",

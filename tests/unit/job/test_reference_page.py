@@ -5,10 +5,11 @@ from typing import get_args
 
 import pytest
 
-from penstock.job.checks.kafka import CLIENT_NUMBERS, CLIENT_WORDS
 from penstock.job.expressions import KAFKA_NAMES
 from penstock.job.sections.kind_section import file_model
 from penstock.job.sections.section import Section
+from penstock.logs.kafka.section.checks import CLIENT_NUMBERS, CLIENT_WORDS
+from penstock.logs.registry import SECTIONS
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import Load
 from tests.unit.job.descriptors import TEXT, descriptor_set
@@ -37,14 +38,15 @@ DESCRIPTORS = descriptor_set(
     },
     package="com.criteo.hadoop.garmadon",
 )
-FILE = file_model([kind.section for kind in KINDS.values()])
+FILE = file_model([kind.section for kind in KINDS.values()], SECTIONS)
 KEYS = sorted({*keys(FILE), *CLIENT_NUMBERS, *CLIENT_WORDS, *(f"kafka.{name}" for name in KAFKA_NAMES)})
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_key_is_on_the_reference_page(key: str) -> None:
-    if key in ("kafka", *KINDS):
-        assert f"\n## {'log' if key == 'kafka' else 'table'}.{key}\n" in PAGE
+    logs = [each.name for each in SECTIONS]
+    if key in (*logs, *KINDS):
+        assert f"\n## {'log' if key in logs else 'table'}.{key}\n" in PAGE
     else:
         assert f"`{key}`" in PAGE
 

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from penstock.flow.write.report import TaskReport, decode_report, encode_report
 from penstock.job.kafka_types import RECORD_SCHEMA as SCHEMA
 from penstock.logs.batches import ROWS_MAX, gathered, mark_batch, mark_of
-from penstock.logs.kafka.reader import CHUNK_RECORDS, arrow_batches, pieces_of
+from penstock.logs.kafka.reader import CHUNK_RECORDS, arrow_batches
 from penstock.logs.log import EpochMark, Partition, Piece, Slice
+from penstock.logs.pieces import pieces_of
 
 MIB = 1024 * 1024
 BATCH_BYTES = 16 * MIB

@@ -14,6 +14,7 @@ from penstock.job.loader import load_job
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret, TableSpec
+from penstock.logs.registry import SECTIONS
 from penstock.publish.section import PublishSection, publish_findings, publish_spec
 from penstock.publish.spec import PublishSpec
 
@@ -63,7 +64,7 @@ class LoudSection(KindSection[JobFile, LoudTable, Parts]):
 def loaded(folder: Path, publish: str) -> PublishSpec:
     path = folder / "job.yaml"
     path.write_text(JOB.replace("PUBLISH", publish))
-    spec = load_job(path, [LoudSection()], {"PW": "hunter2"}).table
+    spec = load_job(path, [LoudSection()], SECTIONS, {"PW": "hunter2"}).table
     return cast("LoudSpec", spec).publish
 
 
@@ -134,3 +135,16 @@ def test_another_user_may_write_to_the_cluster_of_the_log() -> None:
 def test_credentials_and_settings_of_the_log_never_go_to_another_cluster() -> None:
     found = PublishSpec("out", bootstrap="elsewhere:9092").cluster(LOG)
     assert (found.bootstrap, found.security, found.client_settings) == ("elsewhere:9092", KafkaSecurity(), {})
+
+
+def test_a_job_that_reads_no_kafka_has_to_name_the_cluster(tmp_path: Path) -> None:
+    wal = 'wal: {url: "http://127.0.0.1:7070", topics: [points]}'
+    text = JOB.replace('kafka: {bootstrap: "kafka-1:9092", topics: [points]}', wal)
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace("PUBLISH", '{topic: out, bootstrap: "elsewhere:9092"}'))
+    job = load_job(path, [LoudSection()], SECTIONS, {})
+    assert cast("LoudSpec", job.table).publish.cluster(job.log).bootstrap == "elsewhere:9092"
+    path.write_text(text.replace("PUBLISH", "{topic: out}"))
+    with pytest.raises(JobFileError) as raised:
+        load_job(path, [LoudSection()], SECTIONS, {})
+    assert [fault.key for fault in raised.value.faults] == ["table.loud.publish.bootstrap"]

@@ -82,6 +82,14 @@ def test_a_context_that_was_stopped_is_opened_again_whatever_else_went_wrong() -
     assert isinstance(spark_failure(PySparkException(CA_MISSING), session(stopped=True)), SparkStoppedError)
 
 
+def test_a_context_that_another_thread_stops_under_a_call_is_opened_again() -> None:
+    """PySpark's objects lose their parts then, as in `None.setCallSite`."""
+    with pytest.raises(SparkStoppedError), spark_errors(session(stopped=True)):
+        raise AttributeError("'NoneType' object has no attribute 'setCallSite'")
+    with pytest.raises(AttributeError), spark_errors(session()):
+        raise AttributeError("a bug of ours")
+
+
 @pytest.mark.parametrize("text", [CA_MISSING, LOST])
 def test_what_no_record_can_cause_is_never_searched(text: str) -> None:
     found = spark_failure(PySparkException(text), session())

@@ -13,7 +13,7 @@ from penstock.flow.write.manifest import Counts, Reason
 from penstock.flow.write.reasons import KINDS_MAX, OTHER_KIND, error_kinds, merged_reasons, reasons_of
 from penstock.flow.write.report import TaskReport, decode_report, encode_report
 from penstock.job.schema import job_type_name, parse_type
-from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
+from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies, kafka_of
 from penstock.logs.kafka.log import KafkaLog
 from penstock.staging.bad_share import BadShareError, hint_for
 from penstock.staging.read_checks import JUDGED_RECORDS_MIN, ReadChecks
@@ -29,7 +29,7 @@ SCHEMA = pa.schema(
 
 def checks(tmp_path: Path, bad_share: float) -> ReadChecks:
     job = Lake(str(tmp_path / "t")).job
-    return ReadChecks(replace(job, on=Policies(bad_share=bad_share)), KafkaLog(job.log))
+    return ReadChecks(replace(job, on=Policies(bad_share=bad_share)), KafkaLog(kafka_of(job)))
 
 
 def counts(read: int, bad: int) -> Counts:

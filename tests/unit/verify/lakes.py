@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from penstock.job.spec import JobSpec
+from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.compact import compact
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
@@ -108,7 +108,7 @@ def rewritten(path: Path, change: Callable[[list[dict[str, object]]], list[dict[
 
 def _job(folder: Path, kind: Kind) -> JobSpec:
     job = small_job("127.0.0.1:1", TOPIC, folder)
-    job = replace(job, log=replace(job.log, group="orders"))
+    job = replace(job, log=replace(kafka_of(job), group="orders"))
     return job if kind.places else without_offsets(job)
 
 

@@ -36,7 +36,7 @@ from penstock.cli.claims.text import (
 )
 from penstock.errors import TransientError, UserError
 from penstock.job.sections.quantities import QuantityError, parse_duration
-from penstock.job.spec import ClaimsSpec, KafkaLogSpec
+from penstock.job.spec import ClaimsSpec, KafkaLogSpec, kafka_of
 from penstock.tables.registry import load_job
 
 app = typer.Typer(
@@ -201,7 +201,7 @@ def _group(
         spec = load_job(job)
         claims = spec.claims or ClaimsSpec()
         chosen = spec.log.group if group is None else group
-        of = CoordinatedGroup(spec.log, chosen, claims.topic, claims.heartbeat_seconds)
+        of = CoordinatedGroup(kafka_of(spec), chosen, claims.topic, claims.heartbeat_seconds)
     elif group is None:
         raise UserError("--bootstrap needs --group", hint="or name a job file with --job")
     else:

@@ -37,8 +37,7 @@ class DecodedPoints:
     """What became of one batch: every record is bad, filtered, in `rest`, or has points."""
 
     points: pl.DataFrame
-    """`POINTS_SCHEMA`: `row` is the number of the record in the batch, `series` is of the decoder's book. In no order.
-    """
+    """`POINTS_SCHEMA`, in no order: `row` is the number of the record in the batch, `series` that of the book."""
     bad: BadRows
     filtered: int
     """Records that are not bad and have no point: tombstones, and those whose fields were all left out."""

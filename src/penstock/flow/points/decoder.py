@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
@@ -22,14 +23,22 @@ from penstock.flow.points.series import SeriesBook
 from penstock.flow.points.spans import Integers
 from penstock.flow.points.times import unit_of
 from penstock.flow.rows import bad_rows
-from penstock.job.spec import DecodeFormat, DecodeSpec, MetricNames, PointTimes, Policies, TombstonePolicy
+from penstock.job.spec import (
+    POINT_FORMATS,
+    DecodeFormat,
+    DecodeSpec,
+    MetricNames,
+    PointTimes,
+    Policies,
+    TombstonePolicy,
+)
 
 _FORMATS_KEPT_MAX = 4
 
 
 def points_decoder(decode: DecodeSpec, on: Policies) -> PointsDecoder:
     """A decoder with a book of its own; raises `UserError` if the job's records are no metrics."""
-    if decode.format not in ("telegraf", "influx"):
+    if decode.format not in POINT_FORMATS:
         raise UserError(f"decode {decode.format} gives rows, not points of series")
     if on.tombstone is TombstonePolicy.ROW:
         raise UserError("on.tombstone: row needs rows: a tombstone has no points", hint="use filter or quarantine")
@@ -55,12 +64,9 @@ class TextPoints:
         fast = self._read_fast(records)
         exact = ExactPoints(self._points, self.series)
         filtered = records.filtered + fast.empty
-        for number in np.flatnonzero(fast.refused).tolist():
-            row = int(rows[number])
+        for row, value, written_at_ms in _single_records(batch, records, rows, np.flatnonzero(fast.refused)):
             try:
-                filtered += not exact.add(
-                    row, self._format.metrics(records.values[number].as_py(), _written_at(batch, row))
-                )
+                filtered += not exact.add(row, self._format.metrics(value, written_at_ms))
             except MisfitError as misfit:
                 errors[row] = str(misfit)
         return DecodedPoints(
@@ -73,7 +79,9 @@ class TextPoints:
 
     def _read_fast(self, records: Records) -> FastPoints:
         if self._fast:
-            return points_of(*self._format.columns(records.values), self._meanings, self.series)
+            columns, refused = self._format.columns(records.values)
+            skip_others = self._points.non_numeric == "skip"
+            return points_of(columns, refused, self._meanings, self.series, skip_others=skip_others)
         return no_points(len(records.values))
 
 
@@ -83,10 +91,15 @@ def _frame(rows: Integers, points: FastPoints | ExactPoints) -> pl.DataFrame:
     )
 
 
-def _written_at(batch: pa.RecordBatch, row: int) -> int | None:
-    """The time of the record itself, in milliseconds."""
-    micros = batch.column("timestamp").slice(row, 1).cast(pa.timestamp("us", "UTC")).cast(pa.int64())[0].as_py()
-    return None if micros is None else micros // 1000
+def _single_records(
+    batch: pa.RecordBatch, records: Records, rows: Integers, numbers: Integers
+) -> Iterator[tuple[int, bytes, int | None]]:
+    """Of the records with these numbers: the row in the batch, the value, and the record's own time in milliseconds."""
+    values = records.values.take(pa.array(numbers)).to_pylist()
+    taken = rows[numbers]
+    times = batch.column("timestamp").take(pa.array(taken)).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+    for row, value, micros in zip(taken.tolist(), values, times.to_pylist(), strict=True):
+        yield row, value, None if micros is None else micros // 1000
 
 
 @lru_cache(maxsize=_FORMATS_KEPT_MAX)

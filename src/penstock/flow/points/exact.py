@@ -10,7 +10,7 @@ from penstock.flow.decode.misfit import MisfitError, quoted
 from penstock.flow.points.batch import PointCounts
 from penstock.flow.points.metrics import FIELDS_MAX, Metric, OtherValue
 from penstock.flow.points.names import name_part
-from penstock.flow.points.series import BLACKLISTED, SeriesBook
+from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.job.spec import PointsSpec
 
 _NUMBER = re.compile(
@@ -41,9 +41,10 @@ class ExactPoints:
                 raise (
                     misfit.inside("fields").inside(metric.place) if metric.place else misfit.inside("fields")
                 ) from None
+        book = self._book
+        numbers = book.numbers([book.metric(name) << PAIR_BITS | book.tag_set(tags) for name, tags, _, _ in found])
         count_before = len(self.rows)
-        for name, tags, at_ms, value in found:
-            number = self._book.number(self._book.metric(name), self._book.tag_set(tags))
+        for number, (_, _, at_ms, value) in zip(numbers, found, strict=True):
             if number != BLACKLISTED:
                 self.rows.append(row)
                 self.series.append(number)

@@ -17,7 +17,7 @@ from penstock.flow.points.spans import Integers, Mask
 
 TEXTS_KEPT_MAX = 200_000
 """Of the labels and keys whose meaning is remembered; then all are forgotten."""
-TEXT_CHARACTERS_KEPT_MAX = 1024
+TEXT_CHARACTERS_KEPT_MAX = 512
 _DENSE_MAX = 8 * 1024 * 1024
 """Up to so many possible numbers are told apart by a table, more by sorting."""
 _NOT_COVERED = -1
@@ -68,17 +68,28 @@ def no_points(records_count: int) -> FastPoints:
     return FastPoints(none, none, none, none.astype(np.float64), np.ones(records_count, np.bool_), 0, PointCounts())
 
 
-def points_of(columns: MetricColumns, refused: Mask, meanings: Meanings, book: SeriesBook) -> FastPoints:
-    """The points of all records that are not refused, here or before."""
+def points_of(
+    columns: MetricColumns, refused: Mask, meanings: Meanings, book: SeriesBook, *, skip_others: bool
+) -> FastPoints:
+    """The points of all records that are not refused, here or before.
+
+    Without `skip_others` a field that is no number makes its record one for the exact path.
+    """
     label_codes, labels = _encoded(columns.labels, meanings.labels)
     key_codes, key_parts = _encoded(columns.keys, meanings.keys)
     parts, part_codes = _numbered(key_parts)
     owners = np.repeat(np.arange(len(columns.rows)), columns.field_counts)
     fields = part_codes[key_codes]
-    unread = np.array([label is None for label in labels], np.bool_)[label_codes]
-    refused = _unfit(columns, refused, owners, unread, fields, len(parts))
+    odd = (fields == _NOT_COVERED) | ~np.isfinite(columns.values) | (not skip_others and ~columns.numeric)
+    unfit = np.array([label is None for label in labels], np.bool_)[label_codes]
+    unfit |= _with_odd_fields(columns.field_counts, owners, odd)
+    unfit |= _with_doubled_fields(owners, fields, len(columns.rows))
+    refused = refused.copy()
+    refused[columns.rows[unfit]] = True
     values = columns.values
     chosen = ~refused[columns.rows][owners]
+    non_numeric = int(np.count_nonzero(chosen & ~columns.numeric))
+    chosen &= columns.numeric
     if not chosen.all():
         owners, fields, values = owners[chosen], fields[chosen], values[chosen]
     series = _series(label_codes[owners], labels, fields, parts, book)
@@ -87,27 +98,33 @@ def points_of(columns: MetricColumns, refused: Mask, meanings: Meanings, book: S
     if blacklisted:
         owners, series, values = owners[wanted], series[wanted], values[wanted]
     rows = columns.rows[owners]
-    has_points = np.zeros(len(refused), np.bool_)
-    has_points[rows] = True
-    empty = len(refused) - int(np.count_nonzero(refused | has_points))
-    counts = PointCounts(points=len(rows), blacklisted=blacklisted)
-    return FastPoints(rows, series, columns.at_ms[owners], values, refused, empty, counts)
+    counts = PointCounts(points=len(rows), blacklisted=blacklisted, non_numeric=non_numeric)
+    return FastPoints(rows, series, columns.at_ms[owners], values, refused, _empty_count(refused, rows), counts)
 
 
-def _unfit(columns: MetricColumns, refused: Mask, owners: Integers, unread: Mask, fields: Integers, parts: int) -> Mask:
-    """Also refused: texts that cannot be read, too many fields, two of one name, a value that is not finite."""
-    unfit = unread | (columns.field_counts > FIELDS_MAX)
-    odd = (fields == _NOT_COVERED) | ~np.isfinite(columns.values)
-    if odd.any():
-        unfit[owners[odd]] = True
-    codes = owners * (parts + 1) + fields + 1
-    distinct, places = _distinct(codes, len(unfit) * (parts + 1))
+def _with_odd_fields(counts: Integers, owners: Integers, odd: Mask) -> Mask:
+    """Metrics with an odd field, or too many of them."""
+    found = counts > FIELDS_MAX
+    found[owners[odd]] = True
+    return found
+
+
+def _with_doubled_fields(owners: Integers, fields: Integers, metrics_count: int) -> Mask:
+    """Metrics of which two fields have one name."""
+    names_count = int(fields.max(initial=0)) + 2
+    codes = owners * names_count + fields + 1
+    distinct, places = _distinct(codes, metrics_count * names_count)
+    found = np.zeros(metrics_count, np.bool_)
     if len(distinct) < len(codes):
-        unfit[owners[np.bincount(places)[places] > 1]] = True
-    if unfit.any():
-        refused = refused.copy()
-        refused[columns.rows[unfit]] = True
-    return refused
+        found[owners[np.bincount(places)[places] > 1]] = True
+    return found
+
+
+def _empty_count(refused: Mask, rows: Integers) -> int:
+    """How many records are not refused and have no point."""
+    settled = refused.copy()
+    settled[rows] = True
+    return len(settled) - int(np.count_nonzero(settled))
 
 
 def _series(

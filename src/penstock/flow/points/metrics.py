@@ -54,6 +54,9 @@ class MetricColumns:
     field_counts: Integers
     keys: pa.Array
     values: npt.NDArray[np.float64]
+    """Of fields that are no numbers it means nothing."""
+    numeric: npt.NDArray[np.bool_]
+    """Which fields are numbers."""
 
 
 class Format(Protocol):

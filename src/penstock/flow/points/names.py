@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 import msgspec
 
-from penstock.flow.decode.json.leaves import well_formed
+from penstock.flow.decode.json.leaves import HALF_PAIR, well_formed
 from penstock.flow.decode.misfit import MisfitError, quoted
 from penstock.job.spec import MetricNames
 
@@ -21,10 +22,12 @@ TAGS_BYTES_MAX = 64 * 1024
 NAME_BYTES_MAX = 4 * 1024
 """Of a metric's name, and of a field's: a metric has both."""
 
+_PARTS_KEPT_MAX = 16 * 1024
 _FOREIGN = re.compile(r"[^a-zA-Z0-9\-_./]+")
 _ENCODE_SORTED = msgspec.json.Encoder(order="sorted").encode
 
 
+@lru_cache(maxsize=_PARTS_KEPT_MAX)
 def name_part(text: str, style: MetricNames) -> str:
     """A metric's name, or the key of one of its fields, as a part of the stored name. Raises `MisfitError`."""
     stored = text if style == "raw" else _FOREIGN.sub("", text).lower()
@@ -40,19 +43,28 @@ def canonical_tags(tags: Mapping[str, str], style: MetricNames) -> str:
     """JSON with sorted keys; tags with an empty key or value are left out, as they mean none. Raises `MisfitError`."""
     if len(tags) > TAGS_MAX:
         raise MisfitError(f"{len(tags)} tags: a series has at most {TAGS_MAX}")
-    stored: dict[str, str] = {}
-    sources: dict[str, str] = {}
-    for key, value in tags.items():
-        name, text = (key, value) if style == "raw" else (_FOREIGN.sub("", key), _FOREIGN.sub("", value))
-        if not name or not text:
-            continue
-        if name in stored:
-            problem = f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}"
-            raise MisfitError(problem)
-        stored[name], sources[name] = text, key
-    for each in (*stored, *stored.values()):
-        well_formed(each)
-    encoded = _ENCODE_SORTED(stored)
+    texts = "".join([*tags, *tags.values()])
+    if style == "raw" or not _FOREIGN.search(texts):
+        stored = tags if all(tags) and all(tags.values()) else {key: tags[key] for key in tags if key and tags[key]}
+    else:
+        stored = _cleaned(tags)
+    try:
+        encoded = _ENCODE_SORTED(stored)
+    except UnicodeEncodeError:
+        raise MisfitError(HALF_PAIR) from None
     if len(encoded) > TAGS_BYTES_MAX:
         raise MisfitError(f"{len(encoded)} bytes: a series has at most {TAGS_BYTES_MAX}")
     return encoded.decode()
+
+
+def _cleaned(tags: Mapping[str, str]) -> dict[str, str]:
+    stored: dict[str, str] = {}
+    sources: dict[str, str] = {}
+    for key, value in tags.items():
+        name, text = _FOREIGN.sub("", key), _FOREIGN.sub("", value)
+        if not name or not text:
+            continue
+        if name in stored:
+            raise MisfitError(f"{quoted(sources[name])} and {quoted(key)} both become {quoted(name)}")
+        stored[name], sources[name] = text, key
+    return stored

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from penstock.flow.points.blacklist import Blacklist
@@ -26,14 +27,15 @@ class SeriesBook:
     def __init__(self, blacklist: Blacklist) -> None:
         self._blacklist = blacklist
         self._metrics: dict[str, int] = {}
-        self._tag_sets: dict[str, int] = {}
         self._metric_texts: list[str] = []
+        self._tag_sets: dict[str, int] = {}
         self._tags_texts: list[str] = []
-        self._numbers: dict[int, int] = {}
-        self._pairs: list[int] = []
+        self._series: dict[int, int] = {}
+        """By pair; the numbers follow the order of the keys."""
+        self._unwanted: set[int] = set()
 
     def __len__(self) -> int:
-        return len(self._pairs)
+        return len(self._series)
 
     def metric(self, name: str) -> int:
         """The number of a metric, to make series of."""
@@ -47,18 +49,18 @@ class SeriesBook:
         """The series of a metric and tags, or `BLACKLISTED`."""
         return self.numbers([metric << PAIR_BITS | tag_set])[0]
 
-    def numbers(self, pairs: Iterable[int]) -> list[int]:
-        """The series of many pairs at once, each the metric's number times 2^32 and that of the tags."""
-        known = self._numbers
-        found = []
-        for pair in pairs:
-            number = known.get(pair)
-            found.append(self._add(pair) if number is None else number)
-        return found
+    def numbers(self, pairs: Sequence[int]) -> list[int]:
+        """The series of many pairs (`PAIR_BITS`) at once."""
+        known = self._series
+        if self._blacklist:
+            self._judge([pair for pair in pairs if pair not in known and pair not in self._unwanted])
+            pairs_wanted = ((pair, pair not in self._unwanted) for pair in pairs)
+            return [known.setdefault(pair, len(known)) if wanted else BLACKLISTED for pair, wanted in pairs_wanted]
+        return [known.setdefault(pair, len(known)) for pair in pairs]
 
     def frame(self) -> pl.DataFrame:
         """All series: `series` UInt32, `metric`, `tags`, and `bucket` Int16, a hash of both that never changes."""
-        pairs = np.array(self._pairs, np.int64)
+        pairs = np.fromiter(self._series, np.int64, len(self._series))
         metrics, tag_sets = pairs >> PAIR_BITS, pairs & _LOWER_HALF
         buckets = _hashes(self._metric_texts)[metrics] ^ _hashes(self._tags_texts)[tag_sets]
         return pl.DataFrame(
@@ -70,27 +72,20 @@ class SeriesBook:
             }
         )
 
-    def _add(self, pair: int) -> int:
-        number = len(self._pairs)
-        if self._blacklist and self._is_blacklisted(pair):
-            number = BLACKLISTED
-        else:
-            self._pairs.append(pair)
-        self._numbers[pair] = number
-        return number
-
-    def _is_blacklisted(self, pair: int) -> bool:
-        tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])
-        return self._blacklist.matches(self._metric_texts[pair >> PAIR_BITS], tags)
+    def _judge(self, pairs: Sequence[int]) -> None:
+        """Note which of these new pairs are not wanted."""
+        for pair in pairs:
+            tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])
+            if self._blacklist.matches(self._metric_texts[pair >> PAIR_BITS], tags):
+                self._unwanted.add(pair)
 
 
 def _numbered(text: str, numbers: dict[str, int], texts: list[str]) -> int:
-    number = numbers.get(text)
-    if number is None:
-        number = numbers[text] = len(texts)
+    number = numbers.setdefault(text, len(texts))
+    if number == len(texts):
         texts.append(text)
     return number
 
 
-def _hashes(texts: list[str]) -> np.typing.NDArray[np.int64]:
+def _hashes(texts: Sequence[str]) -> npt.NDArray[np.int64]:
     return np.array([zlib.crc32(text.encode()) for text in texts], np.int64)

@@ -14,6 +14,8 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 _NEWLINE = 0x0A
+_MINUS = 0x2D
+_ZERO, _NINE_FROM_ZERO = np.uint8(0x30), np.uint8(9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,17 @@ def find(texts: pa.Array, literal: str) -> Integers:
 def matches(texts: pa.Array, pattern: str) -> Mask:
     """Which strings the pattern matches, which has anchors of its own."""
     return _series(texts).str.contains(pattern).to_numpy()
+
+
+def numbers(spans: Spans) -> tuple[npt.NDArray[np.float64], Mask]:
+    """The values of spans, none of them empty, that begin like numbers, and which do; the others mean nothing."""
+    first = spans.bytes[spans.starts]
+    numeric = (first - _ZERO <= _NINE_FROM_ZERO) | (first == _MINUS)
+    if numeric.all():
+        return spans.texts().cast(pa.float64()).to_numpy(), numeric
+    values = np.zeros(len(spans))
+    values[numeric] = spans.where(numeric).texts().cast(pa.float64()).to_numpy()
+    return values, numeric
 
 
 def _series(texts: pa.Array) -> pl.Series:

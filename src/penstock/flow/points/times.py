@@ -30,7 +30,7 @@ def unit_of(points: PointsSpec, format_stated: DecodeFormat) -> PointTimes:
 def exact_ms(text: str, unit: PointTimes) -> int:
     """The instant of a number as it was written, which may have a fraction. Raises `MisfitError`."""
     try:
-        number = _number(text)
+        number = int(text) if len(text) < _DIGITS_MAX and text.isdecimal() else _number(text)
     except (ValueError, InvalidOperation):
         raise MisfitError(f"{clipped(text, _DIGITS_MAX)} is no instant from 1970 to 9999") from None
     if number < 0:
@@ -47,7 +47,7 @@ def whole_ms(numbers: Integers, unit: PointTimes) -> tuple[Integers, npt.NDArray
         return _scaled(numbers, unit)
     if not len(numbers):
         return numbers, np.ones(0, np.bool_)
-    least, most = (_unit(Fraction(int(each)), unit) for each in (numbers.min(), numbers.max()))
+    least, most = (_unit(int(each), unit) for each in (numbers.min(), numbers.max()))
     if least == most:
         return _scaled(numbers, most)
     at_ms, fits = _scaled(numbers, "ns")
@@ -63,7 +63,7 @@ def _number(text: str) -> Fraction:
     return Fraction(text)
 
 
-def _unit(number: Fraction, unit: PointTimes) -> str:
+def _unit(number: int | Fraction, unit: PointTimes) -> str:
     if unit != "auto":
         return unit
     return next((name for name, bound in _AUTO if number < bound), "ns")

@@ -6,6 +6,7 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     s.<topic id>.p<partition>.<start>.<end>.<unique>.pq    staged rows of the slice [start, end)
     c.<version max>.<unique>.pq                            compacted rows
     r.<run>.<unique>.pq                                    rows replayed from quarantine
+    w.j<tag>.<close>.<unique>.pq                           rows of a close of windows of event time
 
 Before the suffix may stand `.k<rows>-<digest>`, where a table tells its files apart by their content.
 
@@ -32,6 +33,7 @@ _STAGED = re.compile(
 )
 _COMPACTED = re.compile(rf"c\.(?P<version_max>{_NUMBER})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
 _REPLAYED = re.compile(rf"r\.{_OWNER}(?P<run>{_WORD})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
+_CLOSED = re.compile(rf"w\.j(?P<owner>[0-9a-f]{{16}})\.(?P<close>{_NUMBER})\.(?P<unique>{_UNIQUE})\.pq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,16 @@ class Content:
     digest: str
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedName:
+    """An output of one close of a job; none is committed after the close is complete."""
+
+    owner: str
+    """The tag of the job."""
+    close: int
+    unique: str
+
+
 def owner_tag(job: str) -> str:
     """A job's name as file names can hold it."""
     return hashlib.sha256(job.encode()).hexdigest()[:16]
@@ -108,6 +120,11 @@ def content_of(path: str) -> Content | None:
     return None if found is None or found["digest"] is None else Content(int(found["rows"]), found["digest"])
 
 
+def closed_name(owner: str, close: int, unique: str) -> str:
+    """The name of a close's output."""
+    return _checked(_CLOSED, f"w.j{owner}.{close}.{unique}{SUFFIX}")
+
+
 def parse_staged_name(path: str) -> StagedName | None:
     """What the name says, whatever folder it lies in; `None` if it is not a staged name."""
     found = _STAGED.fullmatch(_last_part(path))
@@ -133,6 +150,12 @@ def parse_replayed_name(path: str) -> ReplayedName | None:
     """What the name says; `None` if it is not a replay's output."""
     found = _REPLAYED.fullmatch(_last_part(path))
     return None if found is None else ReplayedName(found["run"], found["unique"], found["owner"])
+
+
+def parse_closed_name(path: str) -> ClosedName | None:
+    """What the name says; `None` if it is not a close's output."""
+    found = _CLOSED.fullmatch(_last_part(path))
+    return None if found is None else ClosedName(found["owner"], int(found["close"]), found["unique"])
 
 
 def _tagged(owner: str | None) -> str:

@@ -21,13 +21,17 @@ def with_claims(file: JobFile) -> bool:
     """Whether the processes of the job share its partitions: by default if it names a group."""
     if file.claims is not None:
         return file.claims.mode != "static"
-    return bool(file.log and file.log.kafka and file.log.kafka.group)
+    return any(log.SHARED and log.group for log in file.logs.values())
 
 
 def claims_findings(file: JobFile, document: Document) -> Iterator[Finding]:
     if file.delivery is Delivery.AT_MOST_ONCE and not with_claims(file):
         hint = "name log.kafka.group, or write claims: group"
         yield Finding(("delivery",), "at_most_once needs claims: messages are claimed before they are written", hint)
+    for name, log in file.logs.items():
+        if with_claims(file) and not log.SHARED:
+            message = f"log.{name} cannot be shared: the processes of a job meet in a topic of Kafka"
+            yield Finding(AT, message, "remove claims, and run one process for the job", on_key=True)
     claims = file.claims
     if claims is None:
         return

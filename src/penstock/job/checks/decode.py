@@ -12,6 +12,7 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from penstock.errors import UserError
+from penstock.job.checks.points import POINT_KEYS, point_findings, points_spec
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, RefusedError
 from penstock.job.messages import message_schema
@@ -19,20 +20,25 @@ from penstock.job.schema import parse_schema
 from penstock.job.sections.kind_section import AnyKindSection, Kinds
 from penstock.job.sections.models import DecodeSection, JobFile
 from penstock.job.sections.section import stated
-from penstock.job.spec import DecodeSpec, MessageName, Secret
+from penstock.job.spec import DecodeFormat, DecodeSpec, MessageName, Secret
 
 AT: KeyPath = ("decode",)
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
 RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
 
-_OWN_KEYS = {
+_OWN_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
     "json": (),
     "raw": (),
     "protobuf": ("descriptors", "message", "defaults"),
     "garmadon": ("descriptors", "header", "defaults", "uri_names"),
+    "telegraf": POINT_KEYS,
+    "influx": POINT_KEYS,
 }
-_REQUIRED_KEYS = {"json": (), "raw": (), "protobuf": ("descriptors",), "garmadon": ("descriptors", "header")}
+_REQUIRED_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
+    "protobuf": ("descriptors",),
+    "garmadon": ("descriptors", "header"),
+}
 _MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=FILE"
 
 
@@ -43,7 +49,7 @@ def read_decode(
     section = file.decode
     if section is None or section.format is None:
         return None, []
-    findings = [*_key_findings(section.format, document)]
+    findings = [*_key_findings(section.format, document), *point_findings(file, document, kind, kinds)]
     if not kind.many_types:
         elsewhere = next((each.many_types for each in kinds if each.many_types), "")
         findings += _one_type_findings(section, document, elsewhere)
@@ -59,6 +65,7 @@ def read_decode(
             payload=section.payload,
             defaults=section.defaults,
             uri_names=section.uri_names,
+            points=points_spec(section),
             payload_bytes_max=file.limits.payload_bytes if file.limits is not None else None,
         ),
     )
@@ -81,6 +88,9 @@ def read_schema(file: JobFile, document: Document, decode: DecodeSpec | None) ->
             read = partial(message_schema, decode.descriptors, name)
             schema, further = try_schema(read, name, (*AT, "message"))
             return schema, findings + further
+        case "telegraf" | "influx":
+            # Refused already: a table of rows cannot hold what they give.
+            return None, []
     if file.schema_ is not None:
         return parse_schema(file.schema_, at)
     if decode is not None and not document.has(*at):
@@ -106,11 +116,11 @@ def contradiction(at: KeyPath, format_stated: str) -> Finding:
     return Finding(at, f"contradicts decode {format_stated}: the message is the schema", "remove it", on_key=True)
 
 
-def _key_findings(format_stated: str, document: Document) -> Iterator[Finding]:
-    for name in ("descriptors", "message", "header", "defaults", "uri_names"):
+def _key_findings(format_stated: DecodeFormat, document: Document) -> Iterator[Finding]:
+    for name in dict.fromkeys(key for keys in _OWN_KEYS.values() for key in keys):
         if document.has(*AT, name) and name not in _OWN_KEYS[format_stated]:
             yield Finding((*AT, name), f"has no meaning with decode {format_stated}", "remove it", on_key=True)
-    for name in _REQUIRED_KEYS[format_stated]:
+    for name in _REQUIRED_KEYS.get(format_stated, ()):
         if not document.has(*AT, name):
             yield Finding((*AT, name), f"required key is missing: decode {format_stated} needs it")
 

@@ -14,7 +14,8 @@ from pydantic import create_model
 from penstock.job.document import Document
 from penstock.job.expressions import Expression
 from penstock.job.faults import Finding
-from penstock.job.sections.models import JobFile, TableChoice, TableSection
+from penstock.job.sections.log_section import Logs
+from penstock.job.sections.models import JobFile, LogChoice, TableChoice, TableSection, TopicsSection
 from penstock.job.spec import DecodeSpec, JobSpec, TableSpec
 
 FileT = TypeVar("FileT", bound=JobFile)
@@ -62,6 +63,9 @@ class KindSection(Protocol[FileT, SectionT, PartsT]):
     many_types: str = ""
     """How records of many types are written with it, as a hint; empty: all its records are of one type."""
 
+    takes_points: bool = False
+    """Whether it takes points of series; else rows."""
+
     def read(self, reading: Reading[FileT, SectionT]) -> tuple[PartsT, list[Finding]]:
         """Read and check what depends on the kind: its own sections, and the fields and columns of its rows."""
 
@@ -82,14 +86,20 @@ def own_keys(kind: AnyKindSection) -> list[str]:
     return [name for name in kind.file.model_fields if name not in JobFile.model_fields]
 
 
-def file_model(kinds: Kinds) -> type[JobFile]:
-    """The job file with the sections of all these kinds."""
-    return _file_model(tuple((kind.name, kind.table, kind.file) for kind in kinds))
+def file_model(kinds: Kinds, logs: Logs) -> type[JobFile]:
+    """The job file with the sections of all these kinds and logs."""
+    return _file_model(
+        tuple((kind.name, kind.table, kind.file) for kind in kinds), tuple((log.name, log.section) for log in logs)
+    )
 
 
 @lru_cache(maxsize=8)
-def _file_model(kinds: tuple[tuple[str, type[TableSection], type[JobFile]], ...]) -> type[JobFile]:
-    sections: Any = {name: (table | None, None) for name, table, _ in kinds}
-    choice: Any = create_model("TableChoice", __base__=TableChoice, **sections)
+def _file_model(
+    kinds: tuple[tuple[str, type[TableSection], type[JobFile]], ...], logs: tuple[tuple[str, type[TopicsSection]], ...]
+) -> type[JobFile]:
+    tables: Any = {name: (table | None, None) for name, table, _ in kinds}
+    sections: Any = {name: (section | None, None) for name, section in logs}
+    table: Any = create_model("TableChoice", __base__=TableChoice, **tables)
+    log: Any = create_model("LogChoice", __base__=LogChoice, **sections)
     files = tuple(dict.fromkeys(file for *_, file in kinds if file is not JobFile))
-    return create_model("JobFile", __base__=files or JobFile, table=(choice | None, None))
+    return create_model("JobFile", __base__=files or JobFile, table=(table | None, None), log=(log | None, None))

@@ -18,7 +18,6 @@ from penstock.job.sections.scalars import (
     Count,
     Duration,
     Flag,
-    Hidden,
     Message,
     Positive,
     Settings,
@@ -38,12 +37,14 @@ from penstock.job.spec import (
     Delivery,
     GapPolicy,
     LostHistory,
+    MetricNames,
     MixedTypesPolicy,
     NewColumnPolicy,
+    NonFinite,
+    NonNumeric,
     Payload,
+    PointTimes,
     RecreatedPolicy,
-    SaslMechanism,
-    SecurityProtocol,
     StartAt,
     TombstonePolicy,
 )
@@ -51,10 +52,6 @@ from penstock.job.spec import (
 ClaimsMode = Literal["static", "group"]
 _SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
 """Keys that a section may be written as: `decode: json`."""
-_REMOVED: dict[KeyPath, str] = {
-    ("log", "kafka", "reader"): "it was removed: librdkafka reads in every task; remove the key"
-}
-"""Keys of earlier versions, with what became of them."""
 
 
 def _start(value: object) -> StartAt | dict[str, Any]:
@@ -70,34 +67,25 @@ def _start(value: object) -> StartAt | dict[str, Any]:
     return StartAt(value)
 
 
-class SecuritySection(Section):
-    protocol: Annotated[SecurityProtocol | None, one_of(get_args(SecurityProtocol))] = None
-    sasl_mechanism: Annotated[SaslMechanism | None, one_of(get_args(SaslMechanism))] = None
-    sasl_username: Text = None
-    sasl_password: Hidden = None
-    ssl_ca_path: Text = None
-    ssl_certificate_path: Text = None
-    ssl_key_path: Text = None
-    ssl_key_password: Hidden = None
+class TopicsSection(Section):
+    """What every log states; each log adds its own keys."""
 
+    SHARED: ClassVar[bool] = False
+    """Whether the processes of a job can share its partitions: a group that is named turns that on."""
 
-class KafkaSection(Section):
-    REQUIRED = ("bootstrap",)
-
-    bootstrap: Text = None
     topics: Texts = None
     topic_pattern: Text = None
     start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
     group: Text = None
-    transactional: Flag = None
-    security: SecuritySection | None = None
-    client: Settings = None
 
 
-class LogSection(Section):
-    REQUIRED = ("kafka",)
+class LogChoice(Section):
+    """A section for each log, of which a file states one."""
 
-    kafka: KafkaSection | None = None
+
+class BlacklistSection(Section):
+    name: Text = None
+    tags: Settings = None
 
 
 class DecodeSection(Section):
@@ -110,6 +98,11 @@ class DecodeSection(Section):
     header: Message = None
     defaults: Annotated[Defaults | None, one_of(get_args(Defaults))] = None
     uri_names: Settings = None
+    timestamps: Annotated[PointTimes | None, one_of(get_args(PointTimes))] = None
+    names: Annotated[MetricNames | None, one_of(get_args(MetricNames))] = None
+    non_numeric: Annotated[NonNumeric | None, one_of(get_args(NonNumeric))] = None
+    non_finite: Annotated[NonFinite | None, one_of(get_args(NonFinite))] = None
+    blacklist: list[BlacklistSection] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -192,7 +185,7 @@ class JobFile(Section):
     REQUIRED = ("job", "log", "decode", "table")
 
     job: Text = None
-    log: LogSection | None = None
+    log: LogChoice | None = None
     decode: DecodeSection | None = None
     schema_: Any = Field(None, alias="schema")
     columns: dict[str, Any] | None = None
@@ -204,6 +197,12 @@ class JobFile(Section):
     on: OnSection | None = None
     limits: LimitsSection | None = None
     spark: SparkSection | None = None
+
+    @property
+    def logs(self) -> Mapping[str, TopicsSection]:
+        """The sections under `log` by the names of the logs: one in a file without a fault."""
+        stated = {name: getattr(self.log, name) for name in type(self.log or LogChoice()).model_fields}
+        return {name: section for name, section in stated.items() if section is not None}
 
     @property
     def tables(self) -> Mapping[str, TableSection]:
@@ -241,9 +240,14 @@ def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> 
         key = key[:1]
     match detail["type"]:
         case "extra_forbidden":
-            known = _known_keys(model, key[:-1])
+            section = _section_at(model, key[:-1])
+            known = [info.alias or name for name, info in section.model_fields.items()] if section else []
             name = str(key[-1])
-            hint = _REMOVED.get(key) or nearest(name, known) or (f"known keys: {', '.join(known)}" if known else "")
+            hint = (
+                (section.REMOVED.get(name) if section else "")
+                or nearest(name, known)
+                or (f"known keys: {', '.join(known)}" if known else "")
+            )
             return Finding(key, "unknown key", hint, on_key=True)
         case "model_type" | "dict_type":
             return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")
@@ -255,17 +259,17 @@ def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> 
     return Finding(key, f"cannot be {kind_of(detail['input'])}")
 
 
-def _known_keys(section: type[Section], at: KeyPath) -> list[str]:
-    """The keys that the section under this path knows."""
+def _section_at(section: type[Section], at: KeyPath) -> type[Section] | None:
+    """The section under this path."""
     parts = iter(at)
     for part in parts:
         inner, by_name = _inner_section(section, str(part))
         if inner is None:
-            return []
+            return None
         if by_name:
             next(parts, None)
         section = inner
-    return [info.alias or name for name, info in section.model_fields.items()]
+    return section
 
 
 def _inner_section(section: type[Section], name: str) -> tuple[type[Section] | None, bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -18,6 +19,8 @@ class Section(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
     REQUIRED: ClassVar[tuple[str, ...]] = ()
+    REMOVED: ClassVar[Mapping[str, str]] = {}
+    """Keys of earlier versions, with what became of them."""
 
 
 def filled(spec: SpecT, section: Section | None, **names: str | None) -> SpecT:

@@ -37,6 +37,7 @@ class Dead(CanGo):
     PASSED = "never committed, the position is beyond its start"
     EXPIRED = "never committed, the version bound of its compaction has passed"
     REPLAYED = "never committed, its replay run is over"
+    CLOSED = "never committed, its close is complete"
 
 
 class Kept(Stays):
@@ -47,7 +48,7 @@ class Kept(Stays):
     COMMITTABLE = "may still be committed"
     UNPLACED = "of a partition without a position"
     PENDING = "listed for quarantine, not appended yet"
-    OTHERS = "of another job that shares the quarantine"
+    OTHERS = "of another job that shares the folder"
     UNKNOWN = "not a name of Penstock"
 
 

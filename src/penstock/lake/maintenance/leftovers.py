@@ -13,9 +13,11 @@ from enum import StrEnum
 
 from penstock.failpoints import Reach
 from penstock.flow.write.names import (
+    ClosedName,
     CompactedName,
     ReplayedName,
     StagedName,
+    parse_closed_name,
     parse_compacted_name,
     parse_replayed_name,
     parse_staged_name,
@@ -42,6 +44,8 @@ class NameRules:
     of_slice: Callable[[StagedName], Verdict]
     of_output: Callable[[CompactedName], Verdict]
     of_replay: Callable[[ReplayedName], Verdict]
+    of_close: Callable[[ClosedName], Verdict] | None = None
+    """None where nothing is closed: such a name is then not ours."""
 
     def classify(self, path: str) -> Verdict | None:
         """None: not a name of ours."""
@@ -51,6 +55,8 @@ class NameRules:
             return self.of_output(compacted)
         if (replayed := parse_replayed_name(path)) is not None and replayed.run.isdecimal():
             return self.of_replay(replayed)
+        if self.of_close is not None and (closed := parse_closed_name(path)) is not None:
+            return self.of_close(closed)
         return None
 
 

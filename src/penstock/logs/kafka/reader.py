@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from operator import methodcaller
 from typing import TypeAlias
 
@@ -29,14 +28,13 @@ from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import EpochMark, Piece, Slice, SliceShrankError
+from penstock.logs.pieces import pieces_of
 
 MIB = 1024 * 1024
 SILENCE_SECONDS_MAX = 30.0
 """So long without a record, and without a fetch of records that are passed over, is an error."""
 CHUNK_RECORDS = 4_096
 """As many messages as the processor's cache holds: measured, a third less CPU than taking a whole batch at once."""
-PIECE_RECORDS_MIN = 10_000
-"""Fewer are not worth a task and a file of their own."""
 _WAIT_SECONDS = 0.1
 _LOOKS_AT_PROGRESS = 6
 """How often the client says within the time of silence how far it has fetched."""
@@ -63,20 +61,6 @@ _TIMESTAMP = methodcaller("timestamp")
 _KEY = methodcaller("key")
 _VALUE = methodcaller("value")
 _HEADERS = methodcaller("headers")
-
-
-def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
-    """Cut the slices so that few of them still give every core its work; a small slice stays whole."""
-    total = sum(each.end - each.read_from for each in slices)
-    pieces = []
-    for each in slices:
-        size = each.end - each.read_from
-        if not size:
-            continue
-        count = max(1, min(round(tasks_min * size / total), size // PIECE_RECORDS_MIN))
-        cuts = [each.read_from + size * number // count for number in range(count + 1)]
-        pieces += [Piece(each.partition.topic, each.partition.number, start, end) for start, end in pairwise(cuts)]
-    return tuple(pieces)
 
 
 @dataclass(frozen=True, slots=True)

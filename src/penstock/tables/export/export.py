@@ -67,6 +67,9 @@ class Export:
         stuck = bool(state.pending or self.files.failing_types())
         return stuck or any(state.of(each).lanes for each in partitions)
 
+    def close(self) -> None:
+        """There is nothing open between two entries."""
+
     def record_bytes(self) -> float | None:
         return None
 

@@ -21,7 +21,7 @@ from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.rollup.opening import existing_tables, open_tables
-from penstock.tables.rollup.proof import prove_rollup
+from penstock.tables.rollup.proof.verification import prove_rollup
 from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status.metrics import METRICS, meter

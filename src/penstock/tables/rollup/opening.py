@@ -17,6 +17,8 @@ from penstock.tables.quarantine.table import refuse_earlier_table
 from penstock.tables.rollup.closing.closing import Closing
 from penstock.tables.rollup.closing.windows_table import open_windows_table
 from penstock.tables.rollup.partials.schema import finest_key, partials_schema
+from penstock.tables.rollup.publishing.outputs import open_output
+from penstock.tables.rollup.publishing.publishing import Publishing
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.table import RollupTable
 
@@ -33,8 +35,17 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     """Both tables with at least the job's columns, and what is done with them."""
     partials = open_partials(job, environment)
     windows = open_windows_table(job, environment)
-    closing = Closing(job, partials, windows, spark, log, environment)
-    return RollupTable(job, partials, closing, environment)
+    publishing = _publishing(job, windows, log, environment)
+    published = publishing.published if publishing is not None else lambda close: True
+    closing = Closing(job, partials, windows, spark, log, environment, published)
+    return RollupTable(job, partials, closing, publishing, environment)
+
+
+def _publishing(job: JobSpec[RollupSpec], windows: Table, log: Log, environment: Environment) -> Publishing | None:
+    spec = job.table.publish
+    if spec is None:
+        return None
+    return Publishing(job, spec, windows, log, environment, lambda bucket: open_output(job, spec, bucket, environment))
 
 
 def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:

@@ -20,6 +20,7 @@ from penstock.job.sections.quantities import QuantityError, parse_duration
 from penstock.job.sections.scalars import Text, ValueRefusedError, one_of, text
 from penstock.job.sections.section import stated
 from penstock.job.spec import JobSpec, Secret, TableSpec, TombstonePolicy
+from penstock.publish.section import PublishSection, publish_findings, publish_spec
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, RollupSpec, Window
 
 AT: KeyPath = ("table", RollupSpec.kind)
@@ -79,6 +80,7 @@ class RollupTableSection(TableSection):
     update_grace: Millis = None
     aggregates: list[Annotated[str, one_of(COMPUTED)]] | None = None
     quantiles: list[Annotated[float, PlainValidator(rank)]] | None = None
+    publish: PublishSection | None = None
 
 
 RollupReading = Reading[JobFile, RollupTableSection]
@@ -91,6 +93,7 @@ class RollupSection(KindSection[JobFile, RollupTableSection, Parts]):
     phrase = "windows of metrics"
     table = RollupTableSection
     file = JobFile
+    takes_points = True
 
     def read(self, reading: RollupReading) -> tuple[Parts, list[Finding]]:
         findings = [*_contradictions(reading)]
@@ -98,6 +101,8 @@ class RollupSection(KindSection[JobFile, RollupTableSection, Parts]):
             findings += _window_findings(reading.section.windows)
             findings += _quantile_findings(reading.section.quantiles or [])
             findings += _path_findings(reading)
+            if reading.section.publish is not None:
+                findings += publish_findings(reading.section.publish, reading.document, (*AT, "publish"))
         return Parts(pa.schema([]), {}), findings
 
     def build(self, reading: RollupReading, parts: Parts, place: TableSpec) -> RollupSpec:
@@ -126,6 +131,7 @@ class RollupSection(KindSection[JobFile, RollupTableSection, Parts]):
                 not_before=section.not_before,
                 late=section.late,
                 update_grace_ms=section.update_grace,
+                publish=publish_spec(section.publish, reading.folder) if section.publish is not None else None,
             ),
         )
 

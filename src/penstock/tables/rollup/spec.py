@@ -9,6 +9,7 @@ from typing import cast
 
 from penstock.job.spec import JobSpec, TableSpec
 from penstock.lake.delta.schema import TablePlace
+from penstock.publish.spec import PublishSpec
 
 PARTITION_PEAKS = ("event_ms", "moved_ms")
 """Of a partition: the greatest event time seen, and the clock when its position last moved (RULES W1, W4)."""
@@ -61,6 +62,7 @@ class RollupSpec(TableSpec):
     update_grace_ms: int = 0
     """How long partials are kept after the coarsest window over them is closed."""
     aggregates: Aggregates = Aggregates()
+    publish: PublishSpec | None = None
 
     @property
     def finest(self) -> Window:

@@ -15,6 +15,7 @@ from penstock.logs.log import Partition
 from penstock.tables.kind import Chore, View
 from penstock.tables.rollup.closing.closing import Closing
 from penstock.tables.rollup.partials.schema import EPOCH, close_key
+from penstock.tables.rollup.publishing.publishing import Publish, Publishing
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.single.table import SingleTable
 
@@ -22,10 +23,18 @@ from penstock.tables.single.table import SingleTable
 class RollupTable(SingleTable):
     """Batches land as partials; what is closed, published and cleaned are chores."""
 
-    def __init__(self, job: JobSpec[RollupSpec], data: Table, closing: Closing, environment: Environment) -> None:
+    def __init__(
+        self,
+        job: JobSpec[RollupSpec],
+        data: Table,
+        closing: Closing,
+        publishing: Publishing | None,
+        environment: Environment,
+    ) -> None:
         super().__init__(partials_job(job), data, environment)
         self.stamps = {EPOCH: close_key(job.name)}
         self.closing = closing
+        self.publishing = publishing
 
     def commit(self, proposal: Proposal) -> Outcome:
         """A partition that starts has moved: from then on it may become idle (RULES W1)."""
@@ -38,13 +47,23 @@ class RollupTable(SingleTable):
         return Numbers(share.sums, {**seen, "moved_ms": self._now_ms()})
 
     def chores(self, view: View) -> Sequence[Chore]:
-        return self.closing.chores(view)
+        """What is published goes before what is closed next: a close waits until the one before it is out."""
+        due: list[Chore] = [] if self.publishing is None else [*self.publishing.chores(view)]
+        return [*due, *self.closing.chores(view)]
 
     def perform(self, chore: Chore) -> None:
-        self.closing.perform(chore)
+        if isinstance(chore, Publish):
+            assert self.publishing is not None
+            self.publishing.perform()
+        else:
+            self.closing.perform(chore)
 
     def lags(self, partitions: Iterable[Partition]) -> bool:
-        return self.closing.lags()
+        return self.closing.lags() or (self.publishing is not None and self.publishing.lags())
+
+    def close(self) -> None:
+        if self.publishing is not None:
+            self.publishing.close()
 
     def _now_ms(self) -> int:
         return int(self.environment.now() * 1000)

@@ -12,14 +12,17 @@ from penstock.logs.registry import OpenLog
 from penstock.status.frame import TableView, job_status
 from penstock.status.log_lag import read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
-from penstock.tables.single.facts import read_table
+from penstock.tables.single.facts import TableFacts, read_table
 
 
 def table_status(job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
     """Ask table and log how the job stands; a log that does not answer leaves the table's side."""
     facts = read_table(job)
-    if facts is None:
-        return JobStatus(job.name, shown_path(job), None)
+    return JobStatus(job.name, shown_path(job), None) if facts is None else facts_status(job, facts, open_log, now)
+
+
+def facts_status(job: JobSpec, facts: TableFacts, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+    """The same, where the table was asked already."""
     table = TableView(
         version=facts.table.version,
         incarnations=facts.incarnations,

@@ -95,6 +95,9 @@ class SingleTable:
     def lags(self, partitions: Iterable[Partition]) -> bool:
         return False
 
+    def close(self) -> None:
+        """There is nothing open between two commits."""
+
     def record_bytes(self) -> float | None:
         for record in self.data.handle.history(COMMITS_SEARCHED):
             ours = provenance_of(record)

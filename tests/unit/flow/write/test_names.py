@@ -7,10 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.flow.write.names import (
+    ClosedName,
     CompactedName,
     ReplayedName,
     StagedName,
+    closed_name,
     compacted_name,
+    owner_tag,
+    parse_closed_name,
     parse_compacted_name,
     parse_replayed_name,
     parse_staged_name,
@@ -43,8 +47,10 @@ def test_every_staged_name_is_read_back_from_any_folder(
     assert name.isascii() and name[0] not in "_.-" and not name.endswith(".parquet")
 
 
-def test_compacted_and_replayed_names_are_read_back() -> None:
+def test_compacted_replayed_and_closed_names_are_read_back() -> None:
     compacted, replayed = compacted_name(41, UNIQUE), replayed_name("run-1", UNIQUE)
+    closed = closed_name(owner_tag("rollups"), 7, UNIQUE)
+    assert parse_closed_name("interval=1m/day=x/" + closed) == ClosedName(owner_tag("rollups"), 7, UNIQUE)
     assert compacted == f"c.41.{UNIQUE}.pq"
     assert replayed == f"r.run-1.{UNIQUE}.pq"
     assert parse_compacted_name("day=x/" + compacted) == CompactedName(41, UNIQUE)
@@ -53,9 +59,10 @@ def test_compacted_and_replayed_names_are_read_back() -> None:
 
 def test_no_kind_of_name_is_taken_for_another() -> None:
     names = [staged_name(TOPIC_ID, 1, 2, 3, UNIQUE), compacted_name(1, UNIQUE), replayed_name("1", UNIQUE)]
-    parsers = [parse_staged_name, parse_compacted_name, parse_replayed_name]
+    names.append(closed_name(owner_tag("job"), 1, UNIQUE))
+    parsers = [parse_staged_name, parse_compacted_name, parse_replayed_name, parse_closed_name]
     for i, name in enumerate(names):
-        assert [parse(name) is not None for parse in parsers] == [i == j for j in range(3)]
+        assert [parse(name) is not None for parse in parsers] == [i == j for j in range(4)]
 
 
 @pytest.mark.parametrize(

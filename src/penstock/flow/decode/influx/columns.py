@@ -1,4 +1,4 @@
-"""The fast path of line protocol: lines without escapes, quotes and comments, with numbers only and a timestamp."""
+"""The fast path of line protocol: lines with a timestamp and without escapes, comments and texts of several words."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.flow.points.metrics import MetricColumns
-from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, spans_of, split, utf8_lines
+from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, numbers, spans_of, split, utf8_lines
 from penstock.flow.points.times import whole_ms
 from penstock.job.spec import PointTimes
 
-_VALUE = r"(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?[0-9]{1,18}i|[0-9]{1,18}u)"
-_FIELD = rf'[^,= "\\]+={_VALUE}'
+_NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?[0-9]{1,18}i|[0-9]{1,18}u"
+_OTHER = r'"[^,= "\\]*"|[tTfF]|[tT]rue|TRUE|[fF]alse|FALSE'
+_FIELD = rf'[^,= "\\]+=(?:{_NUMBER}|{_OTHER})'
 _FIELDS_PATTERN = rf"^{_FIELD}(?:,{_FIELD})*$"
 _TIME_PATTERN = r"^(?:[0-9]{1,18}|[1-8][0-9]{18})$"
 _COMMA, _EQUALS = 0x2C, 0x3D
@@ -50,11 +51,10 @@ def _cut(lines: Spans, rows: Integers) -> tuple[Spans, Integers, Integers, Integ
     return lines, rows, labels_end, labels_end + 1 + second
 
 
-def _fields(texts: pa.Array) -> tuple[Integers, pa.Array, npt.NDArray[np.float64]]:
-    """How many fields each text has, and the keys and values of all."""
+def _fields(texts: pa.Array) -> tuple[Integers, pa.Array, npt.NDArray[np.float64], Mask]:
+    """How many fields each text has, the keys and values of all, and which values are numbers."""
     items, counts = split(spans_of(texts), _COMMA)
     equals = np.flatnonzero(items.bytes == _EQUALS)
     typed = np.isin(items.bytes[items.ends - 1], _SUFFIXES)
     keys = Spans(items.data, items.starts, equals).texts()
-    values = Spans(items.data, equals + 1, items.ends - typed).texts()
-    return counts, keys, values.cast(pa.float64()).to_numpy()
+    return counts, keys, *numbers(Spans(items.data, equals + 1, items.ends - typed))

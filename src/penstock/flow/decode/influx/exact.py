@@ -57,7 +57,7 @@ def read_metrics(record: bytes, names: MetricNames, unit: PointTimes, written_at
         yield metric._replace(place=place)
 
 
-def read_label(text: str, at: int, names: MetricNames) -> tuple[Label, int]:
+def _read_label(text: str, at: int, names: MetricNames) -> tuple[Label, int]:
     """The measurement and tags that begin at a place, and where they end. Raises `MisfitError`."""
     name = _NAME.match(text, at)
     if name is None:
@@ -87,7 +87,7 @@ def _read_line(
 ) -> tuple[Metric, int]:
     """One metric, and where the next line begins."""
     indent = _INDENT.match(text, at)
-    label, at = read_label(text, indent.end() if indent else at, names)
+    label, at = _read_label(text, indent.end() if indent else at, names)
     spaces = _SPACES.match(text, at)
     if spaces is None:
         raise MisfitError("the fields are missing")

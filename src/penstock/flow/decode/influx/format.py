@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from penstock.flow.decode.influx.columns import read_columns
-from penstock.flow.decode.influx.exact import read_label, read_metrics
+from penstock.flow.decode.influx.exact import read_metrics
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.points.metrics import Label, Metric, MetricColumns
-from penstock.flow.points.names import name_part
+from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import Mask
 from penstock.job.spec import MetricNames, PointTimes
 
@@ -35,11 +35,20 @@ class InfluxFormat:
             return None
 
     def label(self, text: str) -> Label | None:
+        """Without escapes, commas and equals signs have no other meaning."""
         # An escaped space, a comment and an indented line only look as if the label ended here.
         if "\\" in text or text[:1] in ("", "#", "\t", "\r"):
             return None
+        name, *tags = text.split(",")
+        by_key: dict[str, str] = {}
+        for tag in tags:
+            key, _, value = tag.partition("=")
+            if not key or not value or "=" in value or key in by_key:
+                return None
+            by_key[key] = value
+        if not name:
+            return None
         try:
-            label, end = read_label(text, 0, self._names)
+            return Label(name_part(name, self._names), canonical_tags(by_key, self._names))
         except MisfitError:
             return None
-        return label if end == len(text) else None

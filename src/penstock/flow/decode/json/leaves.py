@@ -27,6 +27,8 @@ Value = Any
 Read = Callable[[Any], Value]
 """Takes a value that is not null. Raises `MisfitError`, or `ValueError` if the value simply is not of the type."""
 
+HALF_PAIR = "holds half of a surrogate pair"
+
 _INTEGER_CHARACTERS_MAX = 20
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _INFINITE = frozenset(["Infinity", "-Infinity"])
@@ -61,7 +63,7 @@ def well_formed(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise MisfitError("holds half of a surrogate pair") from None
+        raise MisfitError(HALF_PAIR) from None
     return text
 
 

@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.flow.decode.telegraf.packed import unpacked
 from penstock.flow.points.metrics import MetricColumns
-from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, spans_of, utf8_lines
+from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, numbers, spans_of, utf8_lines
 from penstock.flow.points.times import whole_ms
 from penstock.job.spec import PointTimes
 
@@ -24,15 +25,16 @@ HOLE = "\0"
 """Cannot stand in JSON."""
 
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
-_FIELD = rf'"[^"\\,:\x00-\x1f]+":{_NUMBER}'
+_TEXT = r'"[^"\\\x00-\x1f]*"'
+_FIELD = rf"{_TEXT}:(?:{_NUMBER}|{_TEXT}|true|false|null)"
 _FIELDS_PATTERN = rf"^{_FIELD}(?:,{_FIELD})*$"
 _TIME_PATTERN = r"^(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
-_QUOTE = 0x22
+_QUOTE, _COLON = 0x22, 0x3A
 
 
 def read_columns(values: pa.Array, unit: PointTimes) -> tuple[MetricColumns, Mask]:
     """The metrics that the patterns cover, and which records hold something else."""
-    lines, rows = utf8_lines(values)
+    lines, rows = unpacked(*utf8_lines(values))
     refused = np.ones(len(values), np.bool_)
     refused[rows] = False
     cut = _cut(lines, rows)
@@ -87,15 +89,18 @@ def _cut(lines: Spans, rows: Integers) -> _Cut:
     return cut if usable.all() else cut.where(usable)
 
 
-def _fields(texts: pa.Array) -> tuple[Integers, pa.Array, npt.NDArray[np.float64]]:
-    """How many fields each text has, and the keys and values of all; quotes stand only around keys."""
+def _fields(texts: pa.Array) -> tuple[Integers, pa.Array, npt.NDArray[np.float64], Mask]:
+    """How many fields each text has, the keys and values of all, and which values are numbers."""
     spans = spans_of(texts)
     quotes = np.flatnonzero(spans.bytes == _QUOTE)
     opening, closing = quotes[0::2], quotes[1::2]
+    # The pattern leaves no escapes, so quotes come in pairs, and those before a colon are around keys.
+    is_key = spans.bytes[np.minimum(closing + 1, len(spans.bytes) - 1)] == _COLON
+    if not is_key.all():
+        opening, closing = opening[is_key], closing[is_key]
     bounds = np.searchsorted(opening, np.append(spans.starts, spans.ends[-1:]))
     counts = np.diff(bounds) if len(spans) else np.empty(0, np.int64)
     values_end = np.append(opening[1:] - 1, 0)[: len(opening)]
     values_end[bounds[1:] - 1] = spans.ends
     keys = Spans(spans.data, opening + 1, closing).texts()
-    values = Spans(spans.data, closing + 2, values_end).texts()
-    return counts, keys, values.cast(pa.float64()).to_numpy()
+    return counts, keys, *numbers(Spans(spans.data, closing + 2, values_end))

@@ -212,7 +212,7 @@ def _without_files(
     known = {each.partition for each in proofs}
     for partition in sorted(bounds.keys() - known):
         if job.log.start is not StartAt.EARLIEST:
-            reason = "it left no file, and the job does not begin at the beginning (log.kafka.start: earliest)"
+            reason = "it left no file, and the job does not begin at the beginning (start: earliest)"
             yield Ambiguity(reason, str(partition))
 
 

@@ -127,14 +127,16 @@ def _route_field_fault(path: tuple[str, ...], schema: pa.Schema) -> str | None:
 
 def _file_name_findings(export: ExportTableSection, file: ExportFile) -> Iterator[Finding]:
     cluster = export.cluster
-    kafka = file.log.kafka if file.log is not None else None
     if cluster is not None and not _CLUSTER.fullmatch(cluster):
         yield Finding((*AT, "cluster"), f"{shown(cluster)} cannot stand in a file name", "letters, digits, _ -")
     elif cluster is not None and len(cluster) > CLUSTER_CHARACTERS_MAX:
         yield Finding((*AT, "cluster"), f"longer than {CLUSTER_CHARACTERS_MAX} characters")
-    for index, topic in enumerate(kafka.topics or () if kafka is not None else ()):
+    topics = [
+        (log, index, topic) for log, section in file.logs.items() for index, topic in enumerate(section.topics or ())
+    ]
+    for log, index, topic in topics:
         if len(cluster or "") + len(topic) > NAME_CHARACTERS_MAX:
             message = (
                 f"cluster and topic together have more than {NAME_CHARACTERS_MAX} characters: no file name holds them"
             )
-            yield Finding(("log", "kafka", "topics", index), message)
+            yield Finding(("log", log, "topics", index), message)

@@ -39,24 +39,28 @@ def merge_points(aggregated: pl.DataFrame, aggregates: Aggregates) -> pl.DataFra
 
 def merge_partials(partials: pl.LazyFrame, window_ms: int, aggregates: Aggregates) -> pl.LazyFrame:
     """One row per series and window of this length; `window_ms` of the finest merges rows of the same window."""
-    start = pl.col("window_start")
-    micros = start.cast(pl.Int64)
-    length = window_ms * _MILLI
-    aligned = (micros - micros % length).cast(pl.Datetime("us", "UTC")).alias("window_start")
-    grouped = partials.group_by("metric", "tags", "bucket", aligned)
+    grouped = partials.group_by("metric", "tags", "bucket", aligned(window_ms))
     return grouped.agg(_merged(aggregates)).with_columns(_each(merged, aggregates))
+
+
+def aligned(window_ms: int) -> pl.Expr:
+    """Where the window of this length starts that holds a row of partials, as `window_start`."""
+    micros = pl.col("window_start").cast(pl.Int64)
+    return (micros - micros % (window_ms * _MILLI)).cast(pl.Datetime("us", "UTC")).alias("window_start")
 
 
 def _merged(aggregates: Aggregates) -> list[pl.Expr]:
     columns = [pl.col("count").sum(), pl.col("sum").sum(), pl.col("min").min(), pl.col("max").max()]
     if aggregates.ends:
         first, last = pl.col("first_ms"), pl.col("last_ms")
-        columns += [
+        ends = [
             first.min(),
             pl.col("first").filter(first == first.min()).min(),
             last.max(),
             pl.col("last").filter(last == last.max()).max(),
         ]
+        # Partials of before the job asked for them do not tell: then nobody knows which point was first.
+        columns += [pl.when(first.null_count() == 0).then(each) for each in ends]
     if aggregates.quantiles:
         columns.append(pl.col("sketch"))
     return columns

@@ -10,8 +10,13 @@ INSTANT = pa.timestamp("us", tz="UTC")
 SERIES_COLUMNS = ("metric", "tags")
 SORTED_BY = ("bucket", *SERIES_COLUMNS, "window_start")
 """The order of rows in a file, so that a range of buckets is a range of row groups."""
+BUCKETS = 256
+"""A series is in one of so many, whatever process writes it."""
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
+
+POINTS_SCHEMA = pa.schema([("window_start", INSTANT), ("count", pa.int64())])
+"""What tells how many points of which time there are."""
 
 _ENDS = (
     pa.field("first_ms", pa.int64()),

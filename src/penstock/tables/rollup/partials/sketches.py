@@ -20,13 +20,17 @@ def sketched(values: pl.Series) -> pl.Series:
 
 
 def merged(sketches: pl.Series) -> pl.Series:
-    """One sketch for each list of sketches."""
+    """One sketch for each list of sketches; null if one of them is, because nobody sketched its points."""
     return pl.Series([_merged(each) for each in sketches], dtype=pl.Binary)
 
 
 def quantiles(sketches: pl.Series, ranks: Sequence[float]) -> list[pl.Series]:
-    """The quantiles of these ranks, a column for each."""
-    rows = [kll_doubles_sketch.deserialize(each).get_quantiles(list(ranks)) for each in sketches]
+    """The quantiles of these ranks, a column for each; null where there is no sketch."""
+    unknown = [None] * len(ranks)
+    rows = [
+        unknown if each is None else kll_doubles_sketch.deserialize(each).get_quantiles(list(ranks))
+        for each in sketches
+    ]
     return [pl.Series([row[index] for row in rows], dtype=pl.Float64) for index in range(len(ranks))]
 
 
@@ -36,10 +40,13 @@ def _sketch(values: pl.Series) -> kll_doubles_sketch:
     return sketch
 
 
-def _merged(sketches: Sequence[bytes]) -> bytes:
-    if len(sketches) == 1:
-        return sketches[0]
+def _merged(sketches: Sequence[bytes | None]) -> bytes | None:
+    known = [each for each in sketches if each is not None]
+    if len(known) < len(sketches):
+        return None
+    if len(known) == 1:
+        return known[0]
     whole = kll_doubles_sketch(SKETCH_ITEMS)
-    for each in sketches:
+    for each in known:
         whole.merge(kll_doubles_sketch.deserialize(each))
     return bytes(whole.serialize())

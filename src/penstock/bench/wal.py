@@ -1,0 +1,95 @@
+"""How many appends a WAL acknowledges per second, beside how often the disk itself can fsync."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.bench.result import Say
+from penstock.logs.wal.client import WalClient
+
+RECORD = b'{"id": 12345678, "at": "2024-05-17T10:00:00Z", "shop": "north", "amount": 12.5, "note": "twelve and a half"}'
+TOPIC = "bench"
+CLIENTS, BATCHES = (1, 4), (1, 1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class WalRate:
+    """What so many clients reached with appends of so many records."""
+
+    clients: int
+    batch: int
+    appends_per_second: float
+    records_per_second: float
+    disk_fsyncs_per_second: float
+    """Of one thread that writes as many bytes, before it."""
+
+
+def bench_wal(seconds: float, say: Say, folder: Path | None = None) -> list[WalRate]:
+    """Each number of clients with each size of append, for so long each; the folder is on the disk in question."""
+    found = []
+    with tempfile.TemporaryDirectory(dir=folder) as place, _served(Path(place) / "wal") as url:
+        for clients in CLIENTS:
+            for batch in BATCHES:
+                disk = _fsync_rate(Path(place) / "probe", len(RECORD) * batch, seconds)
+                say(f"{clients} clients, {batch} records per append")
+                appends = _append_rate(url, clients, batch, seconds)
+                found.append(WalRate(clients, batch, round(appends), round(appends * batch), round(disk)))
+    return found
+
+
+@contextmanager
+def _served(folder: Path) -> Iterator[str]:
+    """A server in a process of its own; it says where once it answers."""
+    command = [sys.executable, "-m", "penstock.cli", "wal", "serve", "--folder", str(folder), "--listen", "127.0.0.1:0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().split()[-1]
+        with WalClient(url) as client:
+            client.create_topic(TOPIC)
+        yield url
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _fsync_rate(path: Path, size: int, seconds: float) -> float:
+    """How often a second one thread can append and fsync."""
+    content = bytes(size)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
+        started, count = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            os.write(descriptor, content)
+            os.fsync(descriptor)
+            count += 1
+        return count / (time.perf_counter() - started)
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _append_rate(url: str, clients: int, batch: int, seconds: float) -> float:
+    """Appends a second of all clients together, each a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(clients) as pool:
+        pool.starmap(_appends, [(url, 1, 0.0)] * clients)
+        return sum(pool.starmap(_appends, [(url, batch, seconds)] * clients, chunksize=1))
+
+
+def _appends(url: str, batch: int, seconds: float) -> float:
+    with WalClient(url) as client:
+        client.append(TOPIC, [RECORD])
+        started, count = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            client.append(TOPIC, [RECORD] * batch)
+            count += 1
+        return count / max(1e-9, time.perf_counter() - started)

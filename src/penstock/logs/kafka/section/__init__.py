@@ -1,0 +1,1 @@
+"""What a job file may state under `log.kafka`."""

@@ -1,0 +1,1 @@
+"""The process that owns a folder and answers over HTTP."""

@@ -1,0 +1,1 @@
+"""The Spark jobs of a portion of a close, and what their tasks do."""

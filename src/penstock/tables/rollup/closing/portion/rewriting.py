@@ -1,0 +1,97 @@
+"""Files of closed windows of which some rows are replaced: written again without them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import polars as pl
+import pyarrow as pa
+
+from penstock.flow.write.files import StagedWriter, WriteOptions
+from penstock.flow.write.manifest import StagedFile
+from penstock.tables.rollup.closing.portion.scan import as_frame, read_batches, scan
+from penstock.tables.rollup.closing.portion.task import close_names, report_batch, windows_storage
+
+_KEY = ("series", "window_start")
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A file, the values of its partition columns, and the files of new rows with the same values."""
+
+    path: str
+    values: tuple[pa.Scalar, ...]
+    updates: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteFlow:
+    """Everything that the tasks need to know."""
+
+    windows: WriteOptions
+    close: int
+    owner: str
+    rewrites: tuple[Rewrite, ...]
+
+
+class RewriteReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a task tells the driver."""
+
+    files: tuple[StagedFile, ...]
+    left_out: int
+    """Rows that are replaced."""
+
+
+def rewrite_stage(flow: RewriteFlow) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Turns the numbers of rewrites into reports of what was done for them."""
+
+    def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                yield report_batch(_rewritten(flow, flow.rewrites[number]))
+
+    return run
+
+
+def _rewritten(flow: RewriteFlow, rewrite: Rewrite) -> RewriteReport:
+    storage, schema = windows_storage(flow.windows), flow.windows.schema
+    keys = _keys(flow, rewrite.updates)
+    inside = pa.schema([each for each in schema if each.name not in flow.windows.partition_by])
+    writer = StagedWriter(flow.windows, close_names(flow.owner, flow.close), "", 0)
+    left_out = 0
+    try:
+        for batch in read_batches(storage, rewrite.path, inside):
+            kept = batch.filter(_kept(batch, keys))
+            left_out += batch.num_rows - kept.num_rows
+            writer.write(_whole(kept, rewrite.values, flow.windows))
+        return RewriteReport(writer.finish(), left_out)
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+def _keys(flow: RewriteFlow, updates: Sequence[str]) -> pl.DataFrame:
+    schema = pa.schema([flow.windows.schema.field(name) for name in _KEY])
+    storage = windows_storage(flow.windows)
+    return pl.concat(rows for path in updates for rows in scan(storage, path, schema))
+
+
+def _kept(batch: pa.RecordBatch, keys: pl.DataFrame) -> pa.Array:
+    rows = as_frame(pa.Table.from_batches([batch.select(_KEY)])).with_row_index("row")
+    kept = rows.join(keys, on=_KEY, how="anti")["row"]
+    mask = pl.Series("kept", [False]).new_from_index(0, batch.num_rows).scatter(kept, True)
+    return mask.to_arrow()
+
+
+def _whole(rows: pa.RecordBatch, values: Sequence[pa.Scalar], options: WriteOptions) -> pa.RecordBatch:
+    """With the columns that the table says and not the file."""
+    constant = dict(zip(options.partition_by, values, strict=True))
+    columns = [
+        pa.repeat(constant[each.name], rows.num_rows).cast(each.type)
+        if each.name in constant
+        else rows.column(each.name)
+        for each in options.schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=options.schema)

@@ -1,0 +1,49 @@
+"""What a running rollup tells beside the events of every job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.events import Event
+
+
+@dataclass(frozen=True)
+class WindowsClosed(Event):
+    """A close is complete; figures are of the portions that this process landed."""
+
+    close: int
+    rows: int
+    updated: int
+    """Rows of windows that were closed before."""
+    late: Mapping[str, int]
+    """Points by interval."""
+    seconds: float
+    until: float
+    """Windows that end at or before this instant are closed."""
+
+
+@dataclass(frozen=True)
+class PartialsCleaned(Event):
+    files: int
+    points: int
+
+
+@dataclass(frozen=True)
+class PartialsMerged(Event):
+    files_before: int
+    files_after: int
+
+
+@dataclass(frozen=True)
+class WindowsPublished(Event):
+    rows: int
+    topic: str
+
+
+@dataclass(frozen=True)
+class PublisherFenced(Event):
+    """Another process publishes a bucket of this one: its claim has moved."""
+
+    bucket: int
+    reason: str

@@ -1,0 +1,1 @@
+"""Closed windows out to a topic."""

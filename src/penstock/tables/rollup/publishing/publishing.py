@@ -1,0 +1,227 @@
+"""Closed windows out to a topic, once each: which rows are due, and up to where each bucket has been published.
+
+The truth is the position in the topic's own transactions (RULES U1). What the table of windows keeps beside it, the
+close up to which each bucket is published, follows it and may lag: it lets other processes see when a close is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from penstock.environment import Environment
+from penstock.errors import FencedError, PenstockError
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.provenance import Provenance
+from penstock.lake.delta.table import Change, Table
+from penstock.logs.log import Log
+from penstock.publish.formats.encoders import ENCODERS
+from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
+from penstock.publish.spec import PublishSpec
+from penstock.tables.kind import View
+from penstock.tables.rollup.closing.standing import closed_key
+from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
+from penstock.tables.rollup.publishing.rows import rows_of
+from penstock.tables.rollup.spec import RollupSpec
+
+ROWS_PER_TURN_MAX = 100_000
+"""What is published before new records get their turn."""
+LOOK_SECONDS = 1.0
+"""How often the table is asked for new closes, while nothing waits."""
+FENCED_SECONDS = 30.0
+"""How long a bucket is left to the producer that took it: one that has lost its claim will have learned so by then."""
+
+OpenOutput = Callable[[PublishBucket], Output]
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """The chore: the next rows of the buckets of this process."""
+
+    name = "publish"
+    batch = None
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A bucket that this process publishes, under the claim of its partition."""
+
+    bucket: PublishBucket
+    token: int
+    output: Output
+    position: PublishPosition | None = None
+    """None: not open."""
+    fenced_at: float | None = None
+    """When another producer took it."""
+    rows: pa.Table | None = None
+    """Of the close of the position."""
+
+
+class Publishing:
+    """Publishes the closed windows of a job, bucket by bucket; each bucket belongs to a partition of the log."""
+
+    def __init__(
+        self,
+        job: JobSpec[RollupSpec],
+        spec: PublishSpec,
+        windows: Table,
+        log: Log,
+        environment: Environment,
+        open_output: OpenOutput,
+    ) -> None:
+        self._job = job
+        self._spec = spec
+        self._windows = windows
+        self._log = log
+        self._environment = environment
+        self._open_output = open_output
+        self._life = str(fingerprint(str(windows.handle.metadata().id)))
+        self._lanes: dict[int, _Lane] = {}
+        self._look_at = 0.0
+
+    def chores(self, view: View) -> Sequence[Publish]:
+        self._follow_claims(view)
+        self._look(view)
+        return [Publish()] if self.lags() else []
+
+    def lags(self) -> bool:
+        """Whether rows of our buckets wait."""
+        closed = self._closed()
+        return any(self._published(lane.bucket.number) < closed for lane in self._usable())
+
+    def published(self, close: int) -> bool:
+        """Whether the rows of a close, and of all before it, are in the topic."""
+        return all(self._published(number) >= close for number in range(self._spec.buckets))
+
+    def perform(self) -> None:
+        """Publish what is due, up to a bound; a failure of one bucket leaves the others."""
+        left = ROWS_PER_TURN_MAX
+        rows = 0
+        try:
+            for lane in self._usable():
+                if left > 0:
+                    done = self._advance(lane, left)
+                    left, rows = left - done, rows + done
+        finally:
+            self._note_published()
+        if rows:
+            self._environment.listener.event(WindowsPublished(rows=rows, topic=self._spec.topic))
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            lane.output.close()
+        self._lanes.clear()
+
+    def _look(self, view: View) -> None:
+        """See the closes of whichever process leads."""
+        if self._lanes and (view.flush_now or view.now >= self._look_at):
+            self._windows.refresh()
+            self._look_at = view.now + LOOK_SECONDS
+
+    def _usable(self) -> list[_Lane]:
+        """The lanes but those that were fenced just now.
+
+        A process that does not know yet that it lost its claim may open a bucket after its owner did. It gives it up
+        once it knows, and nobody else would have it if the owner did not come back.
+        """
+        now = self._environment.now()
+        return [
+            each for each in self._lanes.values() if each.fenced_at is None or now - each.fenced_at >= FENCED_SECONDS
+        ]
+
+    def _advance(self, lane: _Lane, rows_max: int) -> int:
+        """Publish rows of one bucket, at most so many but for the last transaction; returns how many."""
+        done = 0
+        try:
+            position = self._opened(lane)
+            while position.close <= self._closed() and done < rows_max:
+                rows = self._rows(lane, position.close)
+                part = rows.slice(position.row, RECORDS_PER_TRANSACTION)
+                position = self._after(position, part.num_rows, rows.num_rows)
+                if part.num_rows:
+                    lane.output.publish(ENCODERS[self._spec.format](part), position)
+                    done += part.num_rows
+                if position.row == 0:
+                    lane.rows = None
+                lane.position = position
+        except FencedError as error:
+            self._fence(lane, error)
+        except PenstockError:
+            # What became of the last transaction is known once the output is opened again.
+            lane.position, lane.rows = None, None
+            raise
+        return done
+
+    def _opened(self, lane: _Lane) -> PublishPosition:
+        """Where to go on: a bucket that had no rows has no position in the topic, only what the table says of it."""
+        if lane.position is None:
+            known = PublishPosition(self._published(lane.bucket.number) + 1, 0)
+            lane.position, lane.fenced_at = max(lane.output.open() or known, known), None
+        return lane.position
+
+    def _rows(self, lane: _Lane, close: int) -> pa.Table:
+        if lane.rows is None:
+            lane.rows = rows_of(self._windows, close, lane.bucket.number, lane.bucket.count)
+        return lane.rows
+
+    @staticmethod
+    def _after(position: PublishPosition, taken: int, rows: int) -> PublishPosition:
+        row = position.row + taken
+        return PublishPosition(position.close, row) if row < rows else PublishPosition(position.close + 1, 0)
+
+    def _fence(self, lane: _Lane, error: FencedError) -> None:
+        """Where no other process is expected, a second one is the user's to stop."""
+        lane.output.close()
+        lane.fenced_at, lane.position, lane.rows = self._environment.now(), None, None
+        if self._job.claims is None:
+            raise error
+        self._environment.listener.event(PublisherFenced(bucket=lane.bucket.number, reason=error.primary))
+
+    def _follow_claims(self, view: View) -> None:
+        """Keep the buckets whose partitions are ours, each under its present token."""
+        owned = dict(self._owned(view))
+        for number, lane in list(self._lanes.items()):
+            if owned.get(number) != lane.token:
+                lane.output.close()
+                del self._lanes[number]
+        for number, token in owned.items():
+            if number not in self._lanes:
+                bucket = PublishBucket(self._job.name, self._life, number, self._spec.buckets)
+                self._lanes[number] = _Lane(bucket, token, self._open_output(bucket))
+
+    def _owned(self, view: View) -> Iterator[tuple[int, int]]:
+        partitions, claimed = self._log.partitions(), view.claimed
+        for number in range(self._spec.buckets if partitions else 0):
+            partition = partitions[number % len(partitions)]
+            if partition in claimed:
+                yield number, claimed[partition]
+
+    def _closed(self) -> int:
+        return self._windows.transaction(closed_key(self._job.name)) or 0
+
+    def _published(self, number: int) -> int:
+        return self._windows.transaction(self._key(number)) or 0
+
+    def _note_published(self) -> None:
+        """Tell the other processes in the table what our buckets have in the topic."""
+
+        def decide() -> Change | None:
+            done = {
+                self._key(number): lane.position.close - 1
+                for number, lane in self._lanes.items()
+                if lane.position is not None and lane.position.close - 1 > self._published(number)
+            }
+            return Change([], done, Provenance(kind="publish", job=self._job.name).metadata) if done else None
+
+        self._windows.swap(decide)
+
+    def _key(self, number: int) -> str:
+        return published_key(self._job.name, number)
+
+
+def published_key(job: str, bucket: int) -> str:
+    """In the table of windows: the last close whose rows of a bucket are all in the topic; it may lag."""
+    return f"{job}#published/{bucket}"

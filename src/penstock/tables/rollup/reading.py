@@ -1,0 +1,88 @@
+"""Windows for people, as Spark's data frames: those that are closed, and those that are still open.
+
+The session has to know Delta.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from penstock.job.loader import load_job
+from penstock.job.spec import JobSpec, job_of
+from penstock.lake.delta.table import find_table, open_table
+from penstock.logs.registry import SECTIONS
+from penstock.tables.rollup.closing.decide import Span, spans_of
+from penstock.tables.rollup.closing.standing import LEAST_MS, closed_until_key
+from penstock.tables.rollup.section import RollupSection
+from penstock.tables.rollup.spec import Aggregates, RollupSpec, partials_job
+
+_MILLI = 1000
+"""Microseconds."""
+
+
+def closed_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:
+    """The closed windows of a job, given as it is or by its job file."""
+    return spark.read.format("delta").load(_spec(job).table.path)
+
+
+def open_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:
+    """The windows that are not closed yet, with what is committed of them so far; quantiles are left out.
+
+    A view of one version of the partials: windows that close later stay in it.
+    """
+    rollup = _spec(job)
+    spec, closed_until = rollup.table, _closed_until_ms(rollup)
+    # Opened after the other table was asked: what was cleaned in between was closed, and is not shown here.
+    partials = open_table(partials_job(rollup).table, rollup.name)
+    read = spark.read.format("delta").option("versionAsOf", partials.version)
+    rows = read.load(spec.partials_path)
+    spans = spans_of(spec.windows, closed_until, closed_until, LEAST_MS)
+    return reduce(DataFrame.unionByName, (_open(rows, each, spec.aggregates) for each in spans))
+
+
+def _spec(job: JobSpec | Path | str) -> JobSpec[RollupSpec]:
+    if isinstance(job, JobSpec):
+        return job_of(job, RollupSpec)
+    return job_of(load_job(Path(job), [RollupSection()], SECTIONS), RollupSpec)
+
+
+def _closed_until_ms(job: JobSpec[RollupSpec]) -> int:
+    windows = find_table(job.table.windows_place, job.name)
+    found = None if windows is None else windows.transaction(closed_until_key(job.name))
+    return LEAST_MS if found is None else found
+
+
+def _open(rows: DataFrame, span: Span, aggregates: Aggregates) -> DataFrame:
+    """The windows of one interval that end after the last close."""
+    length = span.window.millis * _MILLI
+    micros = F.unix_micros("window_start")
+    start = F.timestamp_micros(micros - F.pmod(micros, F.lit(length)))
+    grouped = (
+        rows.where(micros >= span.start_ms * _MILLI)
+        .groupBy("metric", F.col("tags").alias("tags_text"), start.alias("window_start"))
+        .agg(*_aggregated(aggregates))
+    )
+    return grouped.select(
+        F.concat("metric", "tags_text").alias("series"),
+        "metric",
+        F.from_json("tags_text", "map<string,string>").alias("tags"),
+        F.lit(span.window.name).alias("interval"),
+        "window_start",
+        F.timestamp_micros(F.unix_micros("window_start") + length).alias("window_end"),
+        *(each for each in grouped.columns if each not in ("metric", "tags_text", "window_start")),
+    )
+
+
+def _aggregated(aggregates: Aggregates) -> list[Column]:
+    columns = [F.sum("count").alias("count"), F.sum("sum").alias("sum"), F.min("min").alias("min")]
+    columns.append(F.max("max").alias("max"))
+    if aggregates.ends:
+        columns.append(F.min(F.struct("first_ms", "first"))["first"].alias("first"))
+        columns.append(F.max(F.struct("last_ms", "last"))["last"].alias("last"))
+    if aggregates.mean:
+        columns.append((F.sum("sum") / F.sum("count")).alias("mean"))
+    return columns

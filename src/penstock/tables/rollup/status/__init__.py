@@ -1,0 +1,1 @@
+"""What `status` and metrics tell of a rollup."""

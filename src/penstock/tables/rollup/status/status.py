@@ -1,0 +1,146 @@
+"""How a rollup stands: its watermark and what holds it, open windows, and points that were left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.table import Table, find_table
+from penstock.logs.registry import OpenLog
+from penstock.status.model import JobStatus, PartitionStatus, Section, shown_path
+from penstock.tables.rollup.closing.decide import PartialsFile
+from penstock.tables.rollup.closing.files import partials_files
+from penstock.tables.rollup.closing.standing import LEAST_MS, Standing, late_key, standing_of, updated_key
+from penstock.tables.rollup.closing.watermark import PartitionTime, Watermark, watermark
+from penstock.tables.rollup.publishing.publishing import published_key
+from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, partials_job
+from penstock.tables.single.facts import TableFacts, read_table
+from penstock.tables.single.status import facts_status
+
+SHOWN = {
+    "points": "points",
+    "blacklisted": "blacklisted",
+    "non_numeric": "not a number",
+    "non_finite": "not finite",
+    "future": "records ahead of time",
+}
+
+
+def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+    """Ask both tables and the log how the job stands."""
+    of_partials = partials_job(job)
+    facts = read_table(of_partials)
+    if facts is None:
+        return JobStatus(job.name, shown_path(job), None)
+    base = facts_status(of_partials, facts, open_log, now)
+    windows = find_table(job.table.windows_place, job.name)
+    section = _section(job, facts, windows, base.partitions, int(now() * 1000))
+    return replace(base, table=shown_path(job), sections=(*base.sections, section))
+
+
+def _section(
+    job: JobSpec[RollupSpec],
+    facts: TableFacts,
+    windows: Table | None,
+    partitions: Sequence[PartitionStatus],
+    now_ms: int,
+) -> Section:
+    numbers = {} if windows is None else windows.transactions()
+    standing = standing_of(job.name, facts.table.transactions(), numbers)
+    files = partials_files(facts.table.handle)
+    mark = _watermark(job, facts, partitions, standing, now_ms)
+    by_interval = [_interval(job.name, each, standing, files, numbers) for each in job.table.windows]
+    sums = {name: sum(each.numbers.get(name, 0) for each in facts.states.values()) for name in PARTITION_SUMS}
+    values: dict[str, Any] = {
+        "watermark": _instant(mark.at_ms),
+        "held_by": None if mark.holder is None else str(mark.holder.partition),
+        "held_because": None if mark.holder is None else mark.holder.reason.value,
+        "closes": standing.closed,
+        "closing": standing.close > standing.closed,
+        "windows": by_interval,
+        "updated": numbers.get(updated_key(job.name), 0),
+        "partials_files": len(files),
+        "partials_rows": sum(each.rows for each in files),
+        **sums,
+    }
+    if job.table.publish is not None:
+        buckets = range(job.table.publish.buckets)
+        values["published"] = min(numbers.get(published_key(job.name, each), 0) for each in buckets)
+    return Section(
+        "rollup",
+        values,
+        headings=("window", "closed until", "open", "late points"),
+        rows=tuple(
+            (each["interval"], each["closed_until"] or "never", f"{each['open']:,}", f"{each['late']:,}")
+            for each in by_interval
+        ),
+        lines=tuple(_lines(values, mark)),
+    )
+
+
+def _lines(values: Mapping[str, Any], mark: Watermark) -> list[str]:
+    lines = [f"watermark {values['watermark'] or 'not known yet'}"]
+    if mark.holder is not None:
+        lines[0] += f", held by {mark.holder.partition}: {mark.holder.reason.value}"
+    lines.append(", ".join(f"{values[name]:,} {text}" for name, text in SHOWN.items()))
+    lines.append(f"{values['closes']:,} closes, {values['updated']:,} rows updated")
+    if "published" in values:
+        lines[-1] += f", published up to close {values['published']:,}"
+    return lines
+
+
+def _watermark(
+    job: JobSpec[RollupSpec],
+    facts: TableFacts,
+    partitions: Sequence[PartitionStatus],
+    standing: Standing,
+    now_ms: int,
+) -> Watermark:
+    """As the closing process would see it; the committed one while the log is not reachable."""
+    if any(each.end is None for each in partitions):
+        return Watermark(standing.watermark_ms, None)
+    times = {
+        each.partition: PartitionTime(
+            each.position,
+            each.end or 0,
+            (numbers := facts.states[each.partition].numbers).get("event_ms"),
+            numbers.get("moved_ms"),
+        )
+        for each in partitions
+    }
+    return watermark(times, standing.watermark_ms, job.table.idle_after_ms, now_ms)
+
+
+def _interval(
+    job: str, window: Window, standing: Standing, files: Sequence[PartialsFile], numbers: Mapping[str, int]
+) -> dict[str, Any]:
+    closed = standing.closed_until_ms
+    known = closed != LEAST_MS
+    return {
+        "interval": window.name,
+        "closed_until": _instant(closed - closed % window.millis) if known else None,
+        "open": _open_windows(window, closed if known else None, files),
+        "late": numbers.get(late_key(job, window.name), 0),
+    }
+
+
+def _open_windows(window: Window, closed_ms: int | None, files: Sequence[PartialsFile]) -> int:
+    """Windows with points that are not closed, whatever their number of series, as far as files tell their times."""
+    open_from = -(2**62) if closed_ms is None else closed_ms - closed_ms % window.millis
+    spans = sorted(
+        (max(each.first_ms, open_from) // window.millis, each.last_ms // window.millis)
+        for each in files
+        if each.last_ms >= open_from
+    )
+    count, counted_to = 0, -(2**62)
+    for first, last in spans:
+        count += max(0, last - max(first, counted_to + 1) + 1)
+        counted_to = max(counted_to, last)
+    return count
+
+
+def _instant(at_ms: int | None) -> str | None:
+    return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,244 @@
+"""A WAL server killed while clients append and a job reads: every acknowledged record is there once, none is invented.
+
+What the disk has not been asked to keep may be lost with the power: between two servers the files are cut or scribbled
+over beyond the durable end, as far as a crash could.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from penstock.errors import TransientError
+from penstock.failpoints import ENVIRONMENT_NAME
+from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.server.http import STEP
+from penstock.logs.wal.store.checkpoint import Checkpoint
+from penstock.logs.wal.store.frames import SEGMENT_HEADER_BYTES, decode_header
+from penstock.logs.wal.store.partition import STEPS
+from tests.jobs import KILLED
+from tests.pipes import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+TOPIC, PARTITIONS, CLIENTS, SEGMENT_BYTES = "orders", 2, 4, 4_000
+SECONDS_MAX = 120.0
+KILLS = 12
+ACKS_BETWEEN = (5, 60)
+"""So many appends are acknowledged between two kills, about."""
+
+T = TypeVar("T")
+Place = tuple[int, int]
+"""Partition and offset."""
+
+
+@contextmanager
+def server(folder: Path, port: int, failpoint: str = "") -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.wal_process", str(folder), str(port), str(SEGMENT_BYTES)]
+    environment = {**os.environ, ENVIRONMENT_NAME: failpoint}
+    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class World:
+    """Clients that append, a job that reads and commits, and what each of them was told."""
+
+    url: str
+    acked: dict[Place, bytes] = field(default_factory=dict)
+    read: dict[Place, bytes] = field(default_factory=dict)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    failed: list[BaseException] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def append(self, number: int) -> None:
+        """Append numbered records until told to stop; an append without an answer is repeated until it has one."""
+        rng = random.Random(number)
+        with WalClient(self.url, Patience(tries_max=1, call_seconds_max=20)) as client:
+            sequence = 0
+            while not self.stopping.is_set():
+                values = [b"%d-%d-%d" % (number, sequence, each) for each in range(rng.choice([1, 1, 3, 40]))]
+                key = f"client-{number}:{sequence}"
+                partition = rng.randrange(PARTITIONS)
+                [answer] = self._insisting(partial(client.append, TOPIC, values, partition=partition, client_key=key))
+                assert answer.end - answer.start == len(values)
+                self.acked |= {(partition, answer.start + each): value for each, value in enumerate(values)}
+                sequence += 1
+
+    def job(self) -> None:
+        """Read both partitions to their ends over and over, and commit each time: the server trims below that."""
+        with WalClient(self.url, Patience(tries_max=1, call_seconds_max=20)) as client:
+            ended = False
+            while not ended:
+                ended = not any(each.is_alive() for each in self.threads[:CLIENTS])
+                for number in range(PARTITIONS):
+                    self._insisting(partial(self._read_on, client, number))
+
+    def _read_on(self, client: WalClient, number: int) -> None:
+        topic = client.topic(TOPIC)
+        end = topic.partitions[number].end
+        start = 1 + max((offset for part, offset in self.read if part == number), default=-1)
+        for header, records in client.frames(TOPIC, number, start, end, 10_000):
+            for offset, record in enumerate(records, header.offset):
+                if start <= offset < end:
+                    assert record.value is not None
+                    self.read[number, offset] = record.value
+        client.report("job", "", {(TOPIC, topic.id, number): end})
+
+    def _insisting(self, call: Callable[[], T]) -> T:
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            try:
+                return call()
+            except TransientError:
+                assert time.monotonic() < deadline, "no server came back"
+                time.sleep(0.02)
+
+    def start(self) -> None:
+        """Clients and job run in threads until `finish`."""
+        acts: list[Callable[[], None]] = [*(partial(self.append, number) for number in range(CLIENTS)), self.job]
+        self.threads = [threading.Thread(target=self._guarded, args=(act,), daemon=True) for act in acts]
+        for each in self.threads:
+            each.start()
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001, told at the end
+            self.failed.append(error)
+
+    def wait_for(self, acks: int) -> None:
+        """Wait for so many more records to be acknowledged."""
+        enough = len(self.acked) + acks
+        wait_until(lambda: len(self.acked) >= enough or bool(self.failed), SECONDS_MAX)
+
+    def finish(self) -> None:
+        """Let the clients end, then the job, which reads all that was appended; a server must be there."""
+        self.stopping.set()
+        for each in self.threads:
+            each.join(SECONDS_MAX)
+        assert not self.failed, self.failed
+
+    def assert_every_acknowledged_record_once(self) -> None:
+        assert self.read == self.acked, "each append was repeated until it was acknowledged"
+        assert len(set(self.acked.values())) == len(self.acked)
+        for number in range(PARTITIONS):
+            offsets = sorted(offset for part, offset in self.read if part == number)
+            assert offsets == list(range(len(offsets)))
+
+
+def durable_bytes(partition: Path, segment: Path) -> int:
+    """How much of the last segment was durable, by walking its frames up to the checkpoint."""
+    checkpoint = Checkpoint(partition)
+    checkpoint.close()
+    data, at = segment.read_bytes(), SEGMENT_HEADER_BYTES
+    while (header := decode_header(data, at)) is not None and header.end <= checkpoint.end:
+        at += header.size
+    return at
+
+
+def lose_power(folder: Path, rng: random.Random) -> None:
+    """What was not durable is lost in part, as a disk may lose it: cut, zeroed, or full of something else."""
+    for number in range(PARTITIONS):
+        partition = folder / "topics" / TOPIC / str(number)
+        segment = max(partition.glob("*.wal"))
+        safe = durable_bytes(partition, segment)
+        data = segment.read_bytes()
+        cut = rng.randint(safe, len(data))
+        match rng.randrange(4):
+            case 0:
+                segment.write_bytes(data[:cut])
+            case 1:
+                segment.write_bytes(data[:cut] + b"\0" * rng.randint(0, 5_000))
+            case 2:
+                segment.write_bytes(data[:cut] + rng.randbytes(rng.randint(0, 300)))
+            case _:
+                """Everything was written in time."""
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_random_with_lost_writes(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    port = free_port()
+    world = World(f"http://127.0.0.1:{port}")
+    with server(tmp_path, port) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        with WalClient(world.url) as client:
+            client.create_topic(TOPIC, PARTITIONS)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS_MAX) == 0
+    world.start()
+    for _ in range(KILLS):
+        with server(tmp_path, port) as process:
+            world.wait_for(rng.randint(*ACKS_BETWEEN))
+            process.send_signal(signal.SIGKILL)
+            assert process.wait(SECONDS_MAX) == KILLED
+        lose_power(tmp_path, rng)
+    with server(tmp_path, port) as process:
+        world.wait_for(50)
+        world.finish()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(SECONDS_MAX) == 0
+    world.assert_every_acknowledged_record_once()
+
+
+def test_killed_at_every_step_in_turn(tmp_path: Path) -> None:
+    """Each server kills itself at another step; the next has to live with what it left."""
+    port = free_port()
+    world = World(f"http://127.0.0.1:{port}")
+    with server(tmp_path, port) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        with WalClient(world.url) as client:
+            client.create_topic(TOPIC, PARTITIONS)
+    world.start()
+    for step in (*STEPS, STEP):
+        with server(tmp_path, port, f"{step}:kill:3") as process:
+            assert process.wait(SECONDS_MAX) == KILLED, step
+    with server(tmp_path, port):
+        world.wait_for(20)
+        world.finish()
+    world.assert_every_acknowledged_record_once()
+
+
+def test_the_command_ends_well_when_it_is_told_to_and_its_records_are_there_afterwards(tmp_path: Path) -> None:
+    arguments = ["wal", "serve", "--folder", str(tmp_path), "--listen", "127.0.0.1:0"]
+    served = subprocess.Popen([sys.executable, "-m", "penstock.cli", *arguments], stdout=subprocess.PIPE, text=True)
+    try:
+        assert served.stdout is not None
+        with WalClient(served.stdout.readline().split()[-1]) as client:
+            client.create_topic(TOPIC)
+            client.append(TOPIC, [b"a"], client_key="one")
+            served.send_signal(signal.SIGTERM)
+            assert served.wait(SECONDS_MAX) == 0, "a connection that stays open holds nothing up"
+    finally:
+        served.kill()
+        served.communicate()
+    with server(tmp_path, 0) as process:
+        assert process.stdout is not None
+        with WalClient(process.stdout.readline().strip()) as client:
+            [answer] = client.append(TOPIC, [b"a"], client_key="one")
+            assert (answer.start, answer.repeated) == (0, True)

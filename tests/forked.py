@@ -1,0 +1,179 @@
+"""Processes that start at once: forked from one that has imported Penstock, which alone costs two seconds of CPU.
+
+A forked process has a pid, arguments, an environment and pipes of its own, and dies by signals like any other.
+
+python -m tests.forked SOCKET: the process that forks; it ends when the socket is closed.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+import psutil
+
+IMPORTED = ("penstock.cli.app", "tests.claimants", "tests.fault.consumer", "tests.ledger_process")
+_REQUEST_BYTES_MAX = 1 << 17
+_START_SECONDS_MAX = 120.0
+
+
+class Process(Protocol):
+    """What `subprocess.Popen` and `Forked` have in common."""
+
+    pid: int
+    stdout: Any
+    stderr: Any
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int) -> None: ...
+    def kill(self) -> None: ...
+
+
+class Forked:
+    """`python -m MODULE ARGUMENTS` with pipes for what it says; the same methods as `subprocess.Popen`."""
+
+    def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        request = {
+            "module": module,
+            "arguments": list(arguments),
+            "environment": {**os.environ, **(environment or {})},
+            "folder": os.getcwd(),
+        }
+        pipes = [os.pipe() for _ in range(3)]
+        server = _server()
+        server.settimeout(_START_SECONDS_MAX)
+        socket.send_fds(server, [json.dumps(request).encode()], [written for _, written in pipes])
+        for _, written in pipes:
+            os.close(written)
+        self.pid = int(server.recv(64))
+        self.stdout, self.stderr, self._ended = (os.fdopen(read) for read, _ in pipes)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, negative for a signal; None while the process lives."""
+        return self._code(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._code(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
+        return code
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def _code(self, seconds: float | None) -> int | None:
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._ended)
+            if poll.poll(None if seconds is None else seconds * 1000):
+                self.returncode = int(self._ended.read())
+        return self.returncode
+
+
+def has_stopped(process: Process, words: str = "") -> bool:
+    """Whether the process has stopped itself (SIGSTOP); it must not end instead, for which `words` may tell why."""
+    code = process.poll()
+    assert code is None, f"it ended with {code} instead of stopping; {words}"
+    return psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
+
+
+@cache
+def _server() -> socket.socket:
+    """The socket of the process that forks, which the first call starts."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        subprocess.Popen(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.forked", str(its.fileno())],
+            stdin=subprocess.DEVNULL,
+            pass_fds=[its.fileno()],
+        )
+    return ours
+
+
+def serve(requests: socket.socket) -> dict[str, Any] | None:
+    """Fork for every request; returns it in the process that is to do it, and None at the end in this one."""
+    with selectors.DefaultSelector() as waited:
+        waited.register(requests, selectors.EVENT_READ)
+        while True:
+            for key, _ in waited.select():
+                if key.fileobj is not requests:
+                    _tell_end(waited, key)
+                    continue
+                text, pipes, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
+                if not text:
+                    return None
+                pid = os.fork()
+                if not pid:
+                    _let_go(waited)
+                    _take(pipes)
+                    request: dict[str, Any] = json.loads(text)
+                    return request
+                os.close(pipes[0])
+                os.close(pipes[1])
+                waited.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, pipes[2]))
+                requests.send(str(pid).encode())
+
+
+def _tell_end(waited: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    pid, ended = key.data
+    _, status = os.waitpid(pid, 0)
+    os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
+    os.close(ended)
+    waited.unregister(key.fileobj)
+    os.close(key.fd)
+
+
+def _let_go(waited: selectors.BaseSelector) -> None:
+    """Close what belongs to the process that forks: its requests, and those that wait for its other children."""
+    for key in list(waited.get_map().values()):
+        os.close(key.fd)
+        if key.data:
+            _, ended = key.data
+            os.close(ended)
+
+
+def _take(pipes: Sequence[int]) -> None:
+    """Make the pipes of a request this process's own."""
+    os.dup2(pipes[0], sys.stdout.fileno())
+    os.dup2(pipes[1], sys.stderr.fileno())
+    for each in pipes:
+        os.close(each)
+
+
+def main(descriptor: str) -> None:
+    for name in IMPORTED:
+        importlib.import_module(name)
+    # What is here stays: nobody need look through it for garbage.
+    gc.freeze()
+    requests = socket.socket(fileno=int(descriptor))
+    request = serve(requests)
+    if request is None:
+        return
+    requests.detach()
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.argv = [request["module"], *request["arguments"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

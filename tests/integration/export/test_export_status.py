@@ -1,0 +1,78 @@
+"""`status` of an export: its partitions, types and days from a real ledger, the log's side from a real broker."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import TransientError
+from penstock.job.spec import job_of, kafka_of
+from penstock.logs.registry import open_log
+from penstock.status.model import AlertKind
+from penstock.tables.export.spec import ExportSpec
+from penstock.tables.export.status.status import export_status
+from tests.cases.export_status import Fan, fan_of, with_fs_behind
+from tests.kafka import Produce, Topics
+from tests.processes import penstock
+
+
+@pytest.fixture
+def fan(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> Fan:
+    return fan_of(bootstrap, topic, produce, tmp_path)
+
+
+def test_partitions_tell_what_is_read_and_below_what_everything_is_written(fan: Fan) -> None:
+    with_fs_behind(fan)
+    zero, one = fan.partition(0), fan.partition(1)
+    assert (fan.global_position(0), fan.global_position(1)) == (10, 0)
+    assert (zero.position, zero.end, zero.lag_records, zero.mirrored) == (10, 10, 0, 10)
+    assert (one.position, one.end, one.lag_records, one.mirrored) == (8, 10, 2, 0)
+    assert (one.totals.read, one.totals.written, one.totals.deferred, one.token) == (8, 3, 5, 1)
+
+
+def test_records_that_the_log_lost_before_their_type_came_back_for_them_are_a_gap_ahead(
+    fan: Fan, topic: Topics
+) -> None:
+    with_fs_behind(fan)
+    topic.cut(fan.partitions[1].topic, 3, partition=1)
+    [text] = [each.text for each in fan.status().alerts if each.kind is AlertKind.GAP_AHEAD]
+    assert text == f"{fan.partitions[1]}: the log no longer has offsets [0, 3)"
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
+    with_fs_behind(fan)
+    away = replace(fan.job, log=replace(kafka_of(fan.job), bootstrap="127.0.0.1:1"))
+    found = export_status(job_of(away, ExportSpec), open_log, time.time)
+    assert [(each.position, each.end) for each in found.common.partitions] == [(10, None), (8, None)]
+    assert found.measured.lag_records == {}
+    assert max(found.measured.discrepancy_records.values()) == 8
+    assert found.common.exit_code == TransientError.exit_code
+    [rules] = [each for each in found.whole().sections if each.key == "rules"]
+    assert rules.lines == (
+        "rules: failed writes 25.0% (limit 20), lag ? (limit 5), discrepancy 8 (limit 3), retention ? (limit 50)",
+    )
+
+
+# metrics
+
+
+def test_a_running_export_shows_its_metrics_to_prometheus(fan: Fan) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with penstock("run", str(fan.path), "--json", "--metrics", str(port)) as process:
+        process.wait_for("batch committed")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=120) as response:
+            lines = response.read().decode().splitlines()
+        process.send(signal.SIGTERM)
+        assert process.exit_code() == 0, process.last_words
+    # The twenty records have no type.
+    assert 'penstock_records_quarantined_total{job="fan"} 20.0' in lines
+    assert 'penstock_job_running{job="fan"} 1.0' in lines

@@ -1,0 +1,241 @@
+"""A wrong topic, a broker that is away, a path without permission, a full disk: a clear error, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.embedded.layout import new_brokers
+from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.round import Rounds, open_rounds
+from penstock.errors import TransientError, UserError
+from penstock.job.spec import KafkaSecurity, kafka_of
+from penstock.logs.kafka.log import KafkaLog
+from penstock.staging.isolate import UnhealthyTasksError
+from penstock.tables.registry import load_job
+from penstock.verify import verify
+from tests import worker_daemon
+from tests.exports import ExportPipe
+from tests.jobs import assert_every_record_once, numbered, numbered_job
+from tests.kafka import Produce, Topics
+from tests.pipes import Pipe, Recorder, ids, once_at, run_here
+from tests.processes import penstock
+from tests.quarantined import run_once
+
+# Makes the modes of files count for a process, also where it is root: it gives up CAP_DAC_OVERRIDE (1) for good.
+_OBEYING_MODES = """
+import ctypes, os, sys
+PR_CAPBSET_DROP = 24
+if os.geteuid() == 0 and ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, 1, 0, 0, 0):
+    sys.exit("root cannot give up its override of file modes")
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+OBEYING_MODES = (sys.executable, "-c", _OBEYING_MODES)
+
+
+@pytest.fixture
+def nobody_listens() -> str:
+    """An address at which nothing answers."""
+    (broker,) = new_brokers(1, sasl=False)
+    return broker.address
+
+
+def test_a_wrong_topic_name_is_answered_with_the_nearest_one(
+    tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
+) -> None:
+    name = topic()
+    job = load_job(numbered_job(tmp_path, bootstrap, name[:-1]))
+    with pytest.raises(UserError) as raised:
+        run_once(job, spark)
+    assert raised.value.primary == f"topic {name[:-1]} does not exist on {bootstrap}"
+    assert raised.value.hint == f"did you mean {name}?"
+
+
+def test_a_broker_that_is_away_is_tried_again_within_a_bound(
+    tmp_path: Path, nobody_listens: str, spark: SparkSession
+) -> None:
+    job = load_job(numbered_job(tmp_path, nobody_listens, "any"))
+
+    def impatient() -> Rounds[Any]:
+        return open_rounds(job, spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
+
+    heard = Recorder()
+    with pytest.raises(TransientError) as raised:
+        Loop(impatient, once=True, stop=Stop(), retries=Retries(2), listener=heard).run()
+    assert [name for name, _ in heard.events] == ["retrying", "retrying"]
+    assert nobody_listens in raised.value.primary
+    assert "Connection refused" in raised.value.detail
+    assert not (tmp_path / "table").exists(), "nothing is made for a log that cannot be read"
+
+
+def test_an_export_makes_nothing_for_a_log_that_cannot_be_read(export: ExportPipe, nobody_listens: str) -> None:
+    export.describe("any")
+    export.path.write_text(export.path.read_text().replace(export.bootstrap, nobody_listens))
+    with pytest.raises(TransientError):
+        open_rounds(export.job, export.spark, open_log=lambda job: KafkaLog(kafka_of(job), call_seconds_max=0.5))
+    assert [each.name for each in export.folder.iterdir()] == [export.path.name]
+
+
+def test_a_table_path_below_a_file_is_the_users_error(
+    tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
+) -> None:
+    job = load_job(numbered_job(tmp_path, bootstrap, topic()))
+    (tmp_path / "table").write_text("not a folder")
+    with pytest.raises(UserError) as raised:
+        run_once(job, spark)
+    assert str(tmp_path / "table") in raised.value.primary
+
+
+def test_jobs_of_one_process_fail_each_for_its_own_reason_and_go_on_once_that_is_mended(
+    tmp_path: Path, bootstrap: str, nobody_listens: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    """One has no broker; one may not create its table; one may not write into the table that it has."""
+    name = topic(2)
+    places = produce(name, numbered(range(100)))
+    away = job_file(tmp_path / "away", nobody_listens, "any", retries=0)
+    closed = job_file(tmp_path / "closed", bootstrap, name)
+    sealed = job_file(tmp_path / "sealed", bootstrap, name)
+    (sealed.parent / "table" / "_delta_log").mkdir(parents=True)
+    forbidden = (closed.parent, sealed.parent / "table")
+    for folder in forbidden:
+        folder.chmod(0o500)
+    with penstock("run", str(away), str(closed), str(sealed), "--once", "--json", through=OBEYING_MODES) as process:
+        # Of the first job that failed.
+        assert process.exit_code() == TransientError.exit_code
+        failed = {each["job"]: each for each in process.rest() if each["event"] == "job failed"}
+        assert f"Kafka at {nobody_listens} does not answer" in process.errors
+        assert "hint: is the broker up" in process.errors
+        assert 'File "' not in process.errors.rpartition("Kafka at")[2]
+    assert {name: each["error"] for name, each in failed.items()} == {
+        "away": "TransientError",
+        "closed": "UserError",
+        "sealed": "UserError",
+    }
+    assert "permission" in failed["closed"]["reason"]
+    assert "permission" in failed["sealed"]["reason"]
+    assert not (away.parent / "table").exists()
+    for folder in forbidden:
+        folder.chmod(0o700)
+    for job in (closed, sealed):
+        run_here(job, spark)
+        assert_every_record_once(job.parent / "table", places)
+        assert verify(load_job(job)).ok
+
+
+def test_a_disk_that_is_full_while_files_are_written_commits_nothing_and_later_everything_once(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    name = topic(2)
+    job = load_job(numbered_job(tmp_path, bootstrap, name))
+    places = produce(name, numbered(range(100)))
+    run_once(job, spark)
+    places += produce(name, numbered(range(100, 200)))
+    with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError) as raised:
+        run_once(job, spark)
+    assert "no space left" in str(raised.value)
+    assert pl.read_delta(job.table.path).height + pl.read_delta(job.table.quarantine_path).height == 100
+    run_once(job, spark)
+    assert_every_record_once(tmp_path / "table", places)
+    assert verify(job).ok
+
+
+def test_a_disk_that_is_full_at_the_commit_is_told_as_that_and_later_everything_lands_once(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    name = topic(2)
+    job = load_job(numbered_job(tmp_path, bootstrap, name))
+    places = produce(name, numbered(range(100)))
+    with no_room_for([os.getpid()], size_bytes=0, later=True) as fill, pytest.raises(TransientError) as raised:
+        run_once(job, spark, once_at("staged", fill))
+    assert "no space left" in raised.value.primary
+    assert pl.read_delta(job.table.path).height == 0
+    run_once(job, spark)
+    assert_every_record_once(tmp_path / "table", places)
+    assert verify(job).ok
+
+
+def test_workers_that_cannot_start_are_the_clusters_fault_and_no_record_pays_for_it(
+    pipe: Pipe, topic: Topics, produce: Produce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    produce(name, ids(range(50)))
+    pipe.describe(name)
+    with monkeypatch.context() as broken:
+        broken.setattr(pipe.spark.sparkContext, "pythonExec", "/nowhere/python")
+        heard = Recorder()
+        with pytest.raises(UnhealthyTasksError) as raised:
+            pipe.run_to_end(heard=heard)
+    assert "/nowhere/python" in raised.value.detail
+    assert "PYSPARK_PYTHON" in raised.value.hint
+    assert not heard.named("record isolated")
+    assert pipe.rows("id") == []
+    pipe.run_to_end()
+    assert pipe.column("id") == list(range(50))
+    assert pipe.totals().quarantined == 0
+
+
+def test_a_certificate_that_is_missing_on_an_executor_is_the_clusters_fault_too(
+    pipe: Pipe, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ids(range(50)))
+    pipe.describe(name)
+    with pipe.opened() as pipeline:
+        security = KafkaSecurity(protocol="SSL", ssl_ca_path="/nowhere/ca.pem")
+        pipeline.log.spec = replace(kafka_of(pipe.job), security=security)  # type: ignore[attr-defined]
+        with pytest.raises(TransientError) as raised:
+            pipeline.round(flush_now=True)
+    assert raised.value.primary == "Kafka's client failed in a Spark task"
+    assert "ssl.ca.location failed" in raised.value.detail
+    pipe.run_to_end()
+    assert pipe.column("id") == list(range(50))
+    assert pipe.totals().quarantined == 0
+
+
+def job_file(folder: Path, bootstrap: str, topic: str, retries: int = 10) -> Path:
+    """The job of numbered records, called like its folder."""
+    folder.mkdir()
+    path = numbered_job(folder, bootstrap, topic, retries=retries)
+    path.write_text(path.read_text().replace("job: numbered", f"job: {folder.name}"))
+    return path
+
+
+def spark_workers() -> list[int]:
+    """The daemon that Spark forks its Python workers from, and those that there are."""
+    family = psutil.Process().children(recursive=True)
+    living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
+    found = [each.pid for each in living if worker_daemon.MODULE in each.cmdline()]
+    assert found, "no Python worker runs yet"
+    return found
+
+
+@contextmanager
+def no_room_for(pids: list[int], size_bytes: int, later: bool = False) -> Iterator[Callable[[], None]]:
+    """No file of these processes grows beyond a size: what a full disk is to them, without one to fill."""
+    before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in pids}
+
+    def fill() -> None:
+        for pid, (_, hard) in before.items():
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
+
+    if not later:
+        fill()
+    try:
+        yield fill
+    finally:
+        # A failed task takes its worker with it, and those that were forked meanwhile inherit the limit.
+        limits = before[pids[0]]
+        for each in (psutil.Process(), *psutil.Process().children(recursive=True)):
+            with suppress(ProcessLookupError):
+                resource.prlimit(each.pid, resource.RLIMIT_FSIZE, limits)

@@ -1,0 +1,89 @@
+"""`status` says how a job stands, from its table and its log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import typer
+
+from penstock.cli.status import status as status_command
+from penstock.errors import TransientError
+from penstock.job.spec import JobSpec, kafka_of
+from penstock.watch.status import AlertKind, status
+from tests.cases.status import HOUR_SECONDS, filled, hour_old_job, kinds, mirror_all
+from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
+from tests.small_table import Load, partitions_of
+
+
+@pytest.fixture
+def job(bootstrap: str, topic: Topics, produce: Produce, tmp_path: Path) -> JobSpec:
+    return hour_old_job(bootstrap, topic, produce, tmp_path)
+
+
+def test_positions_lag_and_age_of_the_oldest_unread_record_are_told(job: JobSpec) -> None:
+    filled(job)
+    mirror_all(job, {0: 10, 1: 4})
+    zero, one = status(job).partitions
+    assert (zero.position, zero.end, zero.lag_records, zero.lag_seconds, zero.mirrored) == (10, 10, 0, None, 10)
+    assert (one.position, one.end, one.lag_records, one.mirrored) == (4, 10, 6, 4)
+    assert one.lag_seconds is not None
+    assert HOUR_SECONDS <= one.lag_seconds < HOUR_SECONDS + 300
+    assert (zero.totals.written, zero.totals.quarantined, zero.token) == (9, 1, 1)
+
+
+def test_a_gap_ahead_is_an_alert_and_a_recorded_one_is_listed(job: JobSpec, topic: Topics) -> None:
+    table = filled(job)
+    mirror_all(job, {0: 10, 1: 4})
+    _, one = partitions_of(job)
+    topic.cut(one.topic, 7, partition=1)
+    ahead = status(job)
+    assert kinds(ahead) == [AlertKind.GAP_AHEAD, AlertKind.QUARANTINE]
+    table.commit(one, Load(4, 10, [7, 8, 9], gap=3))
+    mirror_all(job, {0: 10, 1: 10})
+    after = status(job)
+    assert kinds(after) == [AlertKind.QUARANTINE]
+    assert after.gap_offsets == 3
+    assert [(each.partition, each.start, each.end) for each in after.gaps] == [(one, 4, 7)]
+
+
+def test_a_topic_that_is_gone_is_an_alert(job: JobSpec, topic: Topics) -> None:
+    filled(job)
+    topic.delete(job.log.topics[0])
+    wait_until(lambda: AlertKind.TOPIC_GONE in kinds(status(job)))
+
+
+def away(job: JobSpec) -> JobSpec:
+    return replace(job, log=replace(kafka_of(job), bootstrap="127.0.0.1:1"))
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_log_that_is_away_leaves_the_tables_side(job: JobSpec) -> None:
+    filled(job)
+    found = status(away(job))
+    assert [(each.position, each.end, each.lag_records) for each in found.partitions] == [
+        (10, None, None),
+        (4, None, None),
+    ]
+    assert found.exit_code == TransientError.exit_code
+    assert AlertKind.LOG_UNREACHABLE in kinds(found)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_command_exits_with_the_code_of_the_error_when_the_log_is_away(
+    job: JobSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled(job)
+    file = tmp_path / "orders.yaml"
+    file.write_text(
+        f"job: orders\n"
+        f"log:\n  kafka: {{bootstrap: '127.0.0.1:1', topics: [{job.log.topics[0]}]}}\n"
+        f"decode: json\nschema: {{id: long}}\n"
+        f"table:\n  delta: {{path: {job.table.path}}}\n"
+    )
+    with pytest.raises(typer.Exit) as exit_info:
+        status_command([file], json=False)
+    assert exit_info.value.exit_code == TransientError.exit_code
+    assert "10" in capsys.readouterr().out

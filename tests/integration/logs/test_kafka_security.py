@@ -1,0 +1,209 @@
+"""One security section opens a guarded cluster to the process and to its tasks, and a refusal is the user's to mend."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from penstock.embedded.broker import Cluster
+from penstock.errors import UserError
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
+from penstock.logs.kafka.admin import CALL_SECONDS_MAX
+from penstock.logs.kafka.log import KafkaLog
+from penstock.logs.kafka.mirror import mirror
+from penstock.logs.kafka.reader import PieceReader
+from penstock.logs.log import Partition, Slice
+from penstock.publish.kafka import KafkaOutput
+from penstock.publish.output import PublishBucket, PublishPosition
+from penstock.publish.spec import PublishSpec
+from tests.kafka import Produce, Topics
+from tests.published import read_topic, some
+
+SECONDS_MAX = 120
+AWKWARD = "a\"b\\c;d'e =f"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+ANN = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "ann", Secret(AWKWARD))
+BOB = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "bob", Secret("bob-secret"))
+ANN_BY_SCRAM = KafkaSecurity("SASL_PLAINTEXT", "SCRAM-SHA-512", "ann", Secret(AWKWARD))
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    settings = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "listener.name.sasl.scram-sha-512.sasl.jaas.config": SCRAM,
+    }
+    users = {"ann": AWKWARD, "bob": "bob-secret"}
+    folder = tmp_path_factory.mktemp("guarded")
+    with Cluster.start(folder, settings=settings, sasl_users=users, authorize=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin(guarded: Cluster) -> AdminClient:
+    return AdminClient({"bootstrap.servers": guarded.bootstrap})
+
+
+@pytest.fixture(scope="module")
+def orders(guarded: Cluster, admin: AdminClient) -> str:
+    """A topic of three records that ann may read and bob may not."""
+    name = Topics(guarded.bootstrap)(name="orders")
+    Produce(guarded.bootstrap)(name, ["a", "b", "c"])
+    allow(admin, "ann", ResourceType.TOPIC, name, AclOperation.READ)
+    password = UserScramCredentialUpsertion(
+        "ann", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), AWKWARD.encode()
+    )
+    for future in admin.alter_user_scram_credentials([password]).values():
+        future.result(SECONDS_MAX)
+    return name
+
+
+@pytest.fixture
+def open_log(guarded: Cluster, orders: str) -> Iterator[Callable[[KafkaSecurity], KafkaLog]]:
+    opened: list[KafkaLog] = []
+
+    def make(security: KafkaSecurity) -> KafkaLog:
+        opened.append(KafkaLog(spec_of(guarded, orders, security)))
+        return opened[-1]
+
+    yield make
+    for log in opened:
+        log.close()
+
+
+def spec_of(cluster: Cluster, topic: str, security: KafkaSecurity) -> KafkaLogSpec:
+    return KafkaLogSpec(cluster.sasl_bootstrap, topics=(topic,), group="shop", security=security)
+
+
+def allow(admin: AdminClient, user: str, kind: ResourceType, name: str, operation: AclOperation) -> None:
+    binding = AclBinding(
+        kind, name, ResourcePatternType.LITERAL, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+    )
+    for future in admin.create_acls([binding]).values():
+        future.result(SECONDS_MAX)
+
+
+SILENCE_SECONDS = 8.0
+
+
+def read(spec: KafkaLogSpec, partition: Partition) -> list[bytes]:
+    """The values of the three records, as a task reads them."""
+    reader = replace(PieceReader.of(spec, [Slice(partition, 0, 3, 0)], 1, 1024), silence_seconds_max=SILENCE_SECONDS)
+    return [value for batch in reader([pa.record_batch({"id": [0]})]) for value in batch.column("value").to_pylist()]
+
+
+@pytest.mark.parametrize("security", [ANN, ANN_BY_SCRAM], ids=["plain", "scram"])
+def test_an_awkward_password_opens_the_cluster_to_the_process_and_to_its_tasks(
+    security: KafkaSecurity, open_log: Callable[[KafkaSecurity], KafkaLog], guarded: Cluster, orders: str
+) -> None:
+    log = open_log(security)
+    [partition] = log.partitions()
+    assert [(each.first, each.end) for each in log.bounds([partition]).values()] == [(0, 3)]
+    assert read(spec_of(guarded, orders, security), partition) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256"])
+def test_a_wrong_password_or_mechanism_is_the_users_to_mend_and_quickly_told(
+    mechanism: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+) -> None:
+    security = KafkaSecurity("SASL_PLAINTEXT", mechanism, "ann", Secret("guess-7"))  # type: ignore[arg-type]
+    log = open_log(security)
+    began_at = time.monotonic()
+    for _ in range(2):
+        with pytest.raises(UserError) as raised:
+            log.partitions()
+        assert "guess-7" not in f"{raised.value} {raised.value!r}"
+    assert time.monotonic() - began_at < 2 * CALL_SECONDS_MAX
+
+
+def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[KafkaSecurity], KafkaLog]) -> None:
+    with pytest.raises(UserError) as raised:
+        open_log(BOB).partitions()
+    assert "topic orders" in raised.value.primary
+    assert open_log(BOB).admin.topic_names() == frozenset()
+
+
+def test_a_task_without_permission_is_told_the_same(
+    guarded: Cluster, orders: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+) -> None:
+    [partition] = open_log(ANN).partitions()
+    with pytest.raises(UserError) as raised:
+        read(spec_of(guarded, orders, BOB), partition)
+    assert "topic orders" in raised.value.primary
+
+
+def test_who_may_not_see_a_topics_settings_does_not_know_whether_it_is_compacted(
+    open_log: Callable[[KafkaSecurity], KafkaLog], orders: str
+) -> None:
+    assert open_log(ANN).compacted(orders) is None
+
+
+def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_granted(
+    open_log: Callable[[KafkaSecurity], KafkaLog], admin: AdminClient
+) -> None:
+    log = open_log(ANN)
+    [partition] = log.partitions()
+    began_at = time.monotonic()
+    report = mirror(log, "shop", {partition: 2})
+    assert time.monotonic() - began_at < 2 * CALL_SECONDS_MAX
+    assert report.moved == {}
+    assert "grant Read" in report.refused[partition]
+    allow(admin, "ann", ResourceType.GROUP, "shop", AclOperation.READ)
+    deadline = time.monotonic() + SECONDS_MAX
+    while mirror(log, "shop", {partition: 2}).refused:
+        assert time.monotonic() < deadline, "the permission never arrived"
+
+
+def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_granted(
+    guarded: Cluster, admin: AdminClient
+) -> None:
+    topics = Topics(guarded.bootstrap)
+    topics(name="out")
+    topics(8, {"cleanup.policy": "compact"}, name="positions")
+    log = KafkaLogSpec(guarded.sasl_bootstrap, security=BOB)
+    output = KafkaOutput(PublishSpec("out", positions_topic="positions"), log, PublishBucket("shop", "t", 0, 8))
+
+    def until_granted(name: str, kind: ResourceType, operation: AclOperation, act: Callable[[], object]) -> None:
+        """The act is refused, and the error names what to grant; with the permission it is done."""
+        with pytest.raises(UserError) as raised:
+            act()
+        assert name.rstrip("0") in str(raised.value)
+        allow(admin, "bob", kind, name, operation)
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            assert time.monotonic() < deadline, "the permission never arrived"
+            with contextlib.suppress(UserError):
+                act()
+                return
+
+    def publish() -> None:
+        output.open()
+        output.publish(some("a"), PublishPosition(1, 1))
+
+    for operation in (AclOperation.READ, AclOperation.WRITE):
+        allow(admin, "bob", ResourceType.TOPIC, "positions", operation)
+    with closing(output):
+        with pytest.raises(UserError) as raised:
+            output.open()
+        assert "out" in raised.value.primary
+        allow(admin, "bob", ResourceType.TOPIC, "out", AclOperation.DESCRIBE)
+        until_granted("penstock/shop/0", ResourceType.TRANSACTIONAL_ID, AclOperation.WRITE, output.open)
+        until_granted("out", ResourceType.TOPIC, AclOperation.WRITE, publish)
+    assert [record.value for record in read_topic(guarded.bootstrap, "out", committed=True)] == [b"a"]

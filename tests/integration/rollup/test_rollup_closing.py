@@ -1,0 +1,66 @@
+"""Closes of a rollup on a real Spark, and what Spark's readers see of closed and of open windows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import InvariantError
+from penstock.lake.delta.active_files import active_files
+from penstock.tables.rollup.closing.portion import closing_job
+from penstock.tables.rollup.reading import closed_windows, open_windows
+from penstock.tables.rollup.spec import Aggregates, LatePolicy
+from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
+
+HOSTS = [f"host-{number}" for number in range(20)]
+
+
+def seen(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[object, ...]]:
+    rows = frame.where("tags['host'] <> 'clock'").selectExpr("*", "unix_millis(window_start) at", "tags['host'] host")
+    found = [(each["interval"], each["host"], each["at"]) for each in rows.collect()]
+    assert len(set(found)) == len(found)
+    return {key: tuple(each[name] for name in columns) for key, each in zip(found, rows.collect(), strict=True)}
+
+
+def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closing_job, "TASK_ROWS_MIN", 8)
+    lake = RollupLake(
+        tmp_path,
+        (MINUTE, TEN_MINUTES),
+        spark=spark,
+        late=LatePolicy.UPDATE,
+        update_grace_ms=HOUR.millis,
+        aggregates=Aggregates(ends=True, mean=True),
+    )
+    for at in (0, 30_000):
+        lake.land([Point(host, at, 1.0) for host in HOSTS])
+    lake.close_all(60_000)
+    lake.land([Point(host, 15_000, 4.0) for host in HOSTS[:5]])
+    lake.land([Point(host, 70_000, 2.0) for host in HOSTS])
+    lake.close_all(120_000)
+    assert seen(closed_windows(spark, lake.job), "sum", "first", "last", "mean", "revision") == {
+        **{("1m", host, 0): (6.0, 1.0, 1.0, 2.0, 1) for host in HOSTS[:5]},
+        **{("1m", host, 0): (2.0, 1.0, 1.0, 1.0, 0) for host in HOSTS[5:]},
+        **{("1m", host, 60_000): (2.0, 2.0, 2.0, 2.0, 0) for host in HOSTS},
+    }
+    assert seen(open_windows(spark, lake.job), "sum", "first", "last") == {
+        **{("10m", host, 0): (8.0, 1.0, 2.0) for host in HOSTS[:5]},
+        **{("10m", host, 0): (4.0, 1.0, 2.0) for host in HOSTS[5:]},
+    }
+    lake.close_all(600_000)
+    assert seen(closed_windows(spark, lake.job), "count")["10m", "host-0", 0] == (4,)
+
+
+def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """A file of partials is damaged: no close may go on without it."""
+    lake = RollupLake(tmp_path, spark=spark)
+    lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
+    (file,) = active_files(lake.partials.handle)
+    (tmp_path / "partials" / file.path).write_bytes(b"no Parquet" * 100)
+    with pytest.raises(InvariantError, match="cannot read"):
+        lake.work()
+    assert lake.number("closed") == 0

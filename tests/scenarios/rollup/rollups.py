@@ -1,0 +1,131 @@
+"""A rollup on twins, with a clock that only the test moves, and what it should come to by plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from penstock.claims import Claims
+from penstock.engine.round import Rounds, Waiting, open_rounds
+from penstock.environment import Environment
+from penstock.job.spec import JobSpec
+from penstock.logs.log import Partition
+from penstock.logs.memory import MemoryLog, MemoryRecord
+from penstock.proof.findings import VerifyReport
+from penstock.proof.sources import Sample
+from penstock.tables.registry import kind_of, load_job
+from penstock.verify import verify
+from tests.scenarios.local_spark import local_session
+
+START = 1_770_000_000
+"""The start of a minute, of an hour's tenth, and in the middle of a day."""
+ROUNDS_MAX = 200
+
+JOB = """\
+job: rollups
+log: {{kafka: {{bootstrap: "nowhere:9092", topics: [metrics]}}}}
+decode: telegraf
+on: {{bad_share: 1}}
+table:
+  rollup:
+    path: '{path}'
+    windows: [1m, 10m]
+    lateness: 10s
+    idle_after: 30s
+{more}"""
+
+Window = tuple[str, str, int]
+"""Series, interval and start, in seconds."""
+Values = tuple[int, float, float, float]
+"""Count, sum, min and max."""
+LENGTHS = {"1m": 60, "10m": 600, "1h": 3600, "24h": 86400}
+
+
+def point(at: float, value: float = 1.0, host: str = "a", field_name: str = "load") -> bytes:
+    content = {"fields": {field_name: value}, "name": "cpu", "tags": {"host": host}, "timestamp": at}
+    return json.dumps(content).encode()
+
+
+@dataclass(slots=True)
+class Rollup:
+    """One job over a topic of two partitions."""
+
+    folder: Path
+    more: str = ""
+    clock: float = START
+    log: MemoryLog = field(default_factory=lambda: MemoryLog({partition(0): {}, partition(1): {}}))
+
+    @property
+    def job(self) -> JobSpec:
+        path = self.folder / "job.yaml"
+        more = "".join(f"    {line}\n" for line in self.more.splitlines())
+        path.write_text(JOB.format(path=self.folder / "windows", more=more))
+        return load_job(path)
+
+    def send(self, number: int, *values: bytes | None) -> None:
+        self.log.append(partition(number), *(MemoryRecord(each, at=self.clock) for each in values))
+
+    def environment(self, **more: Any) -> Environment:
+        return Environment(now=lambda: self.clock, sleep=lambda _: None, **more)
+
+    def open(self, claims: Claims | None = None, **more: Any) -> Rounds[Any]:
+        return open_rounds(
+            self.job, local_session(), self.environment(**more), claims, lambda job: self.log.view(job.log)
+        )
+
+    def run(self, rounds: Rounds[Any] | None = None, **more: Any) -> Rounds[Any]:
+        """Rounds until nothing is due."""
+        rounds = rounds or self.open(**more)
+        for _ in range(ROUNDS_MAX):
+            result = rounds.round(flush_now=True)
+            if isinstance(result, Waiting) and result.done:
+                return rounds
+        raise AssertionError("there was always something due")
+
+    def windows(self, interval: str | None = None) -> dict[Window, Values]:
+        """The closed windows; each is there once."""
+        rows = pl.read_delta(str(self.folder / "windows"))
+        found: dict[Window, Values] = {}
+        for row in rows.to_dicts():
+            key = (row["series"], row["interval"], int(row["window_start"].timestamp()))
+            assert key not in found, f"{key} is there twice"
+            found[key] = (row["count"], row["sum"], row["min"], row["max"])
+        return {key: values for key, values in found.items() if interval in (None, key[1])}
+
+    def counts(self, interval: str) -> dict[int, int]:
+        """Points by start of window, over all series."""
+        found: dict[int, int] = defaultdict(int)
+        for (_, _, start), values in self.windows(interval).items():
+            found[start] += values[0]
+        return dict(found)
+
+    def status(self) -> dict[str, Any]:
+        told = kind_of(self.job).status(self.job, lambda job: self.log.view(job.log), lambda: self.clock)
+        return dict(told.as_json()["rollup"])
+
+    def late(self) -> dict[str, int]:
+        return {each["interval"]: each["late"] for each in self.status()["windows"]}
+
+    def verify(self, values: bool = False) -> VerifyReport:
+        sample = Sample(None) if values else None
+        return verify(self.job, values=sample, open_log=lambda job: self.log.view(job.log))
+
+
+def partition(number: int) -> Partition:
+    return Partition("metrics", "id-1", number)
+
+
+def expected(points: Iterable[tuple[str, float, float]], intervals: Iterable[str]) -> dict[Window, Values]:
+    """What windows of (series, time, value) come to, by plain Python."""
+    grouped: Mapping[Window, list[float]] = defaultdict(list)
+    for series, at, value in points:
+        for interval in intervals:
+            length = LENGTHS[interval]
+            grouped[series, interval, int(at // length) * length].append(value)
+    return {key: (len(each), sum(each), min(each), max(each)) for key, each in grouped.items()}

@@ -1,0 +1,111 @@
+"""`penstock wal` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner, Result
+
+from penstock.cli.app import app
+from penstock.cli.wal import LINES_PER_APPEND
+from penstock.errors import UserError
+from penstock.logs.wal.client import WalClient
+from penstock.logs.wal.errors import UnknownTopicError, WalRefusedError
+from tests.wal import served
+
+TOPIC = "orders"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with served(tmp_path / "wal") as server:
+        server.store.create_topic(TOPIC, 1)
+        yield server.url
+
+
+def wal(*arguments: str, stdin: bytes = b"") -> Result:
+    done = CliRunner().invoke(app, ["wal", *arguments], input=stdin)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def values(url: str) -> list[bytes | None]:
+    with WalClient(url) as client:
+        end = client.topic(TOPIC).partitions[0].end
+        return [record.value for _, records in client.frames(TOPIC, 0, 0, end, 1000) for record in records]
+
+
+def test_a_file_of_lines_is_sent_in_several_appends_and_its_repeat_adds_nothing(url: str, tmp_path: Path) -> None:
+    count = 2 * LINES_PER_APPEND + 3
+    file = tmp_path / "rows.json"
+    file.write_text("".join(f'{{"id": {number}}}\n' for number in range(count)))
+    for _ in range(2):
+        assert f"{count} records appended" in wal("append", url, TOPIC, str(file), "--key", "load-7").stdout
+    assert values(url) == [b'{"id": %d}' % number for number in range(count)]
+    assert [len(json.loads(line)) for line in wal("append", url, TOPIC, str(file), "--json").stdout.splitlines()] == [
+        1, 1, 1
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("format_", "stdin", "expected"),
+    [
+        ("json", b'[{"id": 1},\n {"id": 2}]', [b'{"id": 1}', b'{"id": 2}']),
+        ("json", b'\n{"id": 1}', [b'{"id": 1}']),
+        ("csv", b'id,note\n1,"a\nb"\n', [b'{"id":"1","note":"a\\nb"}']),
+        ("csv", b'"i\nd"\n1\n', [b'{"i\\nd":"1"}']),
+        ("lines", b"one\ntwo", [b"one", b"two"]),
+    ],
+)
+def test_standard_input_in_each_format(url: str, format_: str, stdin: bytes, expected: list[bytes]) -> None:
+    wal("append", url, TOPIC, "--format", format_, stdin=stdin)
+    assert values(url) == expected
+
+
+def test_quoted_lines_of_a_long_csv_file_are_not_torn_apart(url: str) -> None:
+    rows = [f'{number},"first\nsecond ""{number}"""\n' for number in range(LINES_PER_APPEND)]
+    wal("append", url, TOPIC, "--format", "csv", stdin=("id,note\n" + "".join(rows)).encode())
+    found = [json.loads(each or b"") for each in values(url)]
+    assert found == [{"id": f"{n}", "note": f'first\nsecond "{n}"'} for n in range(LINES_PER_APPEND)]
+
+
+def test_an_arrow_file_becomes_rows(url: str, tmp_path: Path) -> None:
+    table = pa.table({"id": [1, 2], "name": ["a", None]})
+    with pa.OSFile(str(tmp_path / "rows.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    wal("append", url, TOPIC, str(tmp_path / "rows.arrow"), "--format", "arrow")
+    assert values(url) == [b'{"id":1,"name":"a"}', b'{"id":2,"name":null}']
+
+
+def test_topics_jobs_and_lags_are_shown_and_a_job_is_forgotten(url: str) -> None:
+    assert "has 3 partitions" in wal("create", url, "others", "--partitions", "3").stdout
+    wal("append", url, TOPIC, "--format", "lines", stdin=b"a\nb\nc\n")
+    with WalClient(url) as client:
+        client.report("shop", "", {(TOPIC, client.topic(TOPIC).id, 0): 1})
+    assert "orders/0: [0, 3), " in (text := wal("status", url).stdout) and "shop lags 2" in text
+    assert json.loads(wal("status", url, "--json").stdout)["jobs"] == {"shop": {TOPIC: {"0": 1}}}
+    wal("forget", url, "shop")
+    assert "no job is registered" in wal("status", url).stdout
+    with pytest.raises(UnknownTopicError):
+        wal("forget", url, "shop")
+
+
+def test_what_is_wrong_is_said(url: str, tmp_path: Path) -> None:
+    for arguments in (
+        ("append", url, TOPIC, str(tmp_path / "none")),
+        ("append", url, TOPIC, "--format", "xml"),
+        ("append", "localhost", TOPIC),
+        ("serve", "--folder", str(tmp_path / "other"), "--listen", "7070"),
+        ("serve", "--folder", str(tmp_path / "other"), "--retention", "soon"),
+        ("serve", "--folder", str(tmp_path / "wal")),
+    ):
+        with pytest.raises(UserError):
+            wal(*arguments)
+    with pytest.raises(WalRefusedError):
+        wal("append", url, TOPIC, stdin=b'{"id": 1}\nbroken\n')
+    assert values(url) == []

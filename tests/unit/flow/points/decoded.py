@@ -1,0 +1,73 @@
+"""Metrics through a decoder, on both of its paths, as values that a test can write down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.flow.points.batch import PointCounts
+from penstock.flow.points.decoder import TextPoints
+from penstock.job.spec import DecodeFormat, DecodeSpec, Payload, PointsSpec, TombstonePolicy
+from tests.unit.flow.kafka_batches import kafka_batch
+
+Point = tuple[int, str, str, int, float]
+"""The row, the metric, the tags, milliseconds and the value."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    points: list[Point]
+    bad: dict[int, str]
+    filtered: int
+    counts: PointCounts
+
+    @property
+    def values(self) -> dict[str, float]:
+        """By metric, where each has one point."""
+        found = {metric: value for _, metric, _, _, value in self.points}
+        assert len(found) == len(self.points)
+        return found
+
+
+def decode(
+    format_stated: DecodeFormat,
+    values: Sequence[bytes | None],
+    points: PointsSpec | None = None,
+    *,
+    payload: Payload = Payload.PLAIN,
+    tombstone: TombstonePolicy = TombstonePolicy.FILTER,
+) -> Outcome:
+    """What becomes of the records, which is the same with the fast path and without, and loses none of them."""
+    spec = DecodeSpec(format_stated, payload, points=points or PointsSpec())
+    fast, exact = (_decode(TextPoints(spec, tombstone, fast=way), values) for way in (True, False))
+    assert fast == exact
+    return fast
+
+
+def error_of(format_stated: DecodeFormat, value: bytes, points: PointsSpec | None = None) -> str:
+    """Why a record is bad, which is the same among good ones."""
+    good = {"telegraf": b'{"name":"m","fields":{"f":1},"timestamp":1}', "influx": b"m f=1 1"}[format_stated]
+    outcome = decode(format_stated, [good, value, good], points)
+    assert sorted(outcome.bad) == [1]
+    assert [row for row, *_ in outcome.points] == [0, 2]
+    assert decode(format_stated, [value], points).bad == {0: outcome.bad[1]}
+    return outcome.bad[1]
+
+
+def _decode(decoder: TextPoints, values: Sequence[bytes | None]) -> Outcome:
+    decoded = decoder.decode(kafka_batch(values))
+    assert decoded.rest is None
+    series = decoder.series.frame()
+    assert series["series"].to_list() == list(range(len(decoder.series)))
+    assert series.select("metric", "tags").n_unique() == series.height
+    named = {number: (metric, tags) for number, metric, tags, _ in series.iter_rows()}
+    points = [(row, *named[number], at_ms, value) for row, number, at_ms, value in decoded.points.iter_rows()]
+    assert all(math.isfinite(value) for *_, value in points)
+    bad = [offset - 100 for offset in decoded.bad.kafka.column("offset").to_pylist()]
+    with_points = {row for row, *_ in points}
+    assert not with_points & set(bad)
+    assert len(with_points) + len(bad) + decoded.filtered == len(values)
+    assert decoded.counts.points == len(points)
+    errors = dict(zip(bad, decoded.bad.errors.to_pylist(), strict=True))
+    return Outcome(sorted(points), errors, decoded.filtered, decoded.counts)

@@ -1,0 +1,329 @@
+"""The server against clients of all kinds: what is refused appends nothing, and nobody waits for a bad client."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import UserError
+from penstock.logs.log import SliceShrankError
+from penstock.logs.wal.client import Patience, WalClient
+from penstock.logs.wal.errors import UnknownTopicError, WalAwayError, WalFullError, WalRefusedError
+from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.server.answers import Answers, Request
+from penstock.logs.wal.server.bodies import READERS, RECORDS_TYPE, BadBodyError, read_body
+from penstock.logs.wal.server.http import WalServer
+from penstock.logs.wal.store.frames import WalRecord
+from tests.unit.logs.wal.stores import TOPIC, Folder
+from tests.wal import served
+
+JSON, ARROW = "application/json", "application/vnd.apache.arrow.stream"
+LIMITS = WalLimits(body_bytes_max=100_000, record_bytes_max=10_000, connections_max=4)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WalServer]:
+    with served(tmp_path / "wal", LIMITS) as running:
+        running.store.create_topic(TOPIC, 3)
+        yield running
+
+
+@pytest.fixture
+def client(server: WalServer) -> Iterator[WalClient]:
+    with WalClient(server.url, Patience(tries_max=1)) as made:
+        yield made
+
+
+def ends(server: WalServer) -> list[int]:
+    return [each.bounds().end for each in server.store.topic(TOPIC).partitions]
+
+
+def read(client: WalClient, number: int = 0) -> list[WalRecord]:
+    end = client.topic(TOPIC).partitions[number].end
+    return [record for _, records in client.frames(TOPIC, number, 0, end, 1) for record in records]
+
+
+def arrow(rows: list[dict[str, Any]]) -> bytes:
+    table = pa.Table.from_pylist(rows)
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+    return sink.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "values"),
+    [
+        (JSON, b' {"a": 1} ', [b'{"a": 1}']),
+        (JSON, b'[{"a": 1}, 2,[3] ]', [b'{"a": 1}', b"2", b"[3]"]),
+        ("application/json; charset=utf-8", b'"a"', [b'"a"']),
+        ("application/x-ndjson", b'{"a": 1}\r\n\n{"a": 2}', [b'{"a": 1}', b'{"a": 2}']),
+        ("text/csv", b"\xef\xbb\xbfid,name\r\n1,x\n\n2,\n", [b'{"id":"1","name":"x"}', b'{"id":"2","name":null}']),
+        ("text/csv", b'a\n"x, ""y""\nz"\n', [b'{"a":"x, \\"y\\"\\nz"}']),
+        ("text/plain", b"one\r\n\ntwo\n", [b"one", b"", b"two"]),
+        ("text/plain", b"one\ntwo", [b"one", b"two"]),
+        ("application/octet-stream", b"\x00\n\xff", [b"\x00\n\xff"]),
+        (ARROW, arrow([{"a": 1}, {"a": None}, {"a": 3}]), [b'{"a":1}', b'{"a":null}', b'{"a":3}']),
+    ],
+)
+def test_each_format_becomes_records(client: WalClient, content_type: str, body: bytes, values: list[bytes]) -> None:
+    [answer] = client.append_body(TOPIC, body, content_type, partition=0)
+    assert (answer.start, answer.end) == (0, len(values))
+    assert [each.value for each in read(client)] == values
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (JSON, b""),
+        (JSON, b"[]"),
+        (JSON, b'[{"a": 1}, {"a": 2]'),
+        (JSON, b'{"a": 1} {"a": 2}'),
+        (JSON, b'[{"a": nul}]'),
+        (JSON, b"[" * 50_000),
+        (JSON, b'{"a": ' * 10_000),
+        (JSON, b'"\xff"'),
+        ("application/x-ndjson", b'{"a": 1}\n{"a": '),
+        ("text/csv", b""),
+        ("text/csv", b"a,b\n1,2\n3\n"),
+        ("text/csv", b"a,b\n1,2,3\n"),
+        ("text/csv", b"a,a\n1,2\n"),
+        ("text/csv", b"a,\n1,2\n"),
+        ("text/csv", b'a\n"open\n'),
+        ("text/csv", b'a\n"x"y\n'),
+        ("text/csv", b"a\n\xff\n"),
+        ("text/csv", b"only,names\n"),
+        (ARROW, b""),
+        (ARROW, arrow([{"a": 1}])[:-30]),
+        (ARROW, b"\xff" * 100),
+        (RECORDS_TYPE, b""),
+        (RECORDS_TYPE, b"\x00\x00\x00\x01"),
+        (RECORDS_TYPE, b"\xff\xff\xff\xff"),
+        ("text/plain", b""),
+        ("application/xml", b"<a/>"),
+        ("", b"{}"),
+    ],
+)
+def test_a_body_that_is_not_what_it_says_appends_nothing(
+    server: WalServer, client: WalClient, content_type: str, body: bytes
+) -> None:
+    with pytest.raises(WalRefusedError):
+        client.append_body(TOPIC, body, content_type)
+    assert ends(server) == [0, 0, 0]
+    client.append(TOPIC, [b"still answers"])
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(sorted(READERS)), st.binary(max_size=60), st.sampled_from(["", "a"]))
+def test_any_bytes_are_read_or_refused(content_type: str, body: bytes, key_field: str) -> None:
+    try:
+        records = read_body(body, content_type, 1_000, key_field)
+    except BadBodyError:
+        return
+    assert all(isinstance(each, WalRecord) for each in records)
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH"]))
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_path_and_query_is_answered(tmp_path: Path, path: str, query: str, method: str) -> None:
+    store = Folder(tmp_path / "wal").open()
+    try:
+        answer = Answers(store).answer(Request(method, f"/topics/{path}?{query}", {"content-type": JSON}, b"{}"))
+        assert answer.status in (200, 400, 404, 409)
+        json.loads(answer.body)
+    finally:
+        store.close()
+
+
+def test_a_large_record_or_body_is_refused_with_its_limit(server: WalServer, client: WalClient) -> None:
+    with pytest.raises(WalRefusedError) as raised:
+        client.append(TOPIC, [b"small", b"x" * 10_001])
+    assert "10001 bytes" in raised.value.primary and "10000" in raised.value.hint
+    with pytest.raises(BadBodyError) as raised:
+        client.append_body(TOPIC, b"x" * 3_000_000, "application/octet-stream")
+    assert "100000" in raised.value.primary
+    assert ends(server) == [0, 0, 0]
+
+
+def test_what_does_not_exist_is_the_clients_to_mend(client: WalClient) -> None:
+    for call in (
+        lambda: client.append("other", [b"a"]),
+        lambda: client.append(TOPIC, [b"a"], partition=3),
+        lambda: client.delete_topic("other"),
+        lambda: client.forget_job("other"),
+        lambda: list(client.frames(TOPIC, 7, 0, 1, 1)),
+    ):
+        with pytest.raises(UnknownTopicError):
+            call()
+    with pytest.raises(SliceShrankError):
+        list(client.frames(TOPIC, 0, 0, 1, 1))
+    with pytest.raises(WalRefusedError):
+        client.create_topic(TOPIC, 4)
+
+
+def test_records_of_one_key_are_in_one_partition_and_a_repeat_goes_where_the_first_went(
+    server: WalServer, client: WalClient
+) -> None:
+    rows = [{"user": f"u{number % 5}", "n": number} for number in range(50)]
+    body = json.dumps(rows).encode()
+    first = client.append_body(TOPIC, body, JSON, key_field="user", client_key="load-1")
+    again = client.append_body(TOPIC, body, JSON, key_field="user", client_key="load-1")
+    assert [(a.partition, a.start, a.end) for a in first] == [(a.partition, a.start, a.end) for a in again]
+    assert all(each.repeated for each in again)
+    homes: dict[bytes | None, set[int]] = {}
+    for number in range(3):
+        for record in read(client, number):
+            homes.setdefault(record.key, set()).add(number)
+    assert sorted(each or b"" for each in homes) == [b"u0", b"u1", b"u2", b"u3", b"u4"]
+    assert all(len(each) == 1 for each in homes.values())
+    assert sum(ends(server)) == 50
+
+
+def test_keys_values_and_headers_arrive_as_they_were_sent(client: WalClient) -> None:
+    sent = [WalRecord(None, b"k"), WalRecord(b"\xff", None, (("a", None), ("a", b"1"))), WalRecord(b"", b"")]
+    client.append(TOPIC, sent, partition=1)
+    client.append(TOPIC, ["text", {"a": [1, None]}], key="k", partition=1)
+    assert read(client, 1) == [*sent, WalRecord(b"text", b"k"), WalRecord(b'{"a":[1,null]}', b"k")]
+
+
+def raw(server: WalServer) -> socket.socket:
+    split = urlsplit(server.url)
+    return socket.create_connection((split.hostname, split.port), timeout=60)
+
+
+def everything(connection: socket.socket) -> bytes:
+    """What the server sends until it closes."""
+    return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+HEAD = f"POST /topics/{TOPIC}/append HTTP/1.1\r\nContent-Type: text/plain\r\n".encode()
+
+
+@pytest.mark.parametrize("sent", [0, 1, 9])
+def test_a_body_half_sent_appends_nothing(server: WalServer, sent: int) -> None:
+    with raw(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 10\r\n\r\n" + b"x" * sent)
+        connection.shutdown(socket.SHUT_WR)
+        answer = everything(connection)
+    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert f"ended after {sent} of 10".encode() in answer
+    assert ends(server) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"411"),
+        (b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx", b"415"),
+        (b"Content-Length: 100001\r\n\r\n", b"413"),
+        (b"Content-Length: -1\r\n\r\n", b"400"),
+        (b"Content-Length: x\r\n\r\n", b"400"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_refused_and_its_connection_closed(
+    server: WalServer, head: bytes, status: bytes
+) -> None:
+    with raw(server) as connection:
+        connection.sendall(HEAD + head)
+        connection.shutdown(socket.SHUT_WR)
+        assert everything(connection).split(b" ")[1] == status
+    assert ends(server) == [0, 0, 0]
+
+
+def test_clients_that_send_and_read_nothing_are_cut_off_and_hold_up_nobody(tmp_path: Path) -> None:
+    """One never sends its request, one half a body, one never reads an answer larger than what sockets buffer."""
+    limits = WalLimits(request_seconds_max=2.0)
+    with served(tmp_path, limits) as server, WalClient(server.url) as client:
+        client.create_topic(TOPIC, 1)
+        for _ in range(8):
+            client.append(TOPIC, [b"x" * 1_000_000] * 4)
+        asks = f"GET /topics/{TOPIC}/partitions/0/records HTTP/1.1\r\nAccept: application/x-penstock-frames\r\n\r\n"
+        with raw(server) as silent, raw(server) as half, raw(server) as deaf:
+            half.sendall(HEAD + b"Content-Length: 10\r\n\r\nabc")
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.sendall(asks.encode() * 4)
+            assert client.append(TOPIC, [b"others go on"])[0].start == 32
+            assert (everything(silent), half.recv(4096) is not None) == (b"", True)
+        assert client.append(TOPIC, [b"and on"])[0].start == 33
+
+
+def test_one_connection_too_many_is_told_to_come_back(server: WalServer) -> None:
+    crowd = [raw(server) for _ in range(LIMITS.connections_max)]
+    try:
+        for each in crowd:
+            each.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            assert b" 200 " in each.recv(4096)
+        with WalClient(server.url, Patience(tries_max=1)) as late, pytest.raises(WalFullError):
+            late.topics()
+    finally:
+        for each in crowd:
+            each.close()
+    with WalClient(server.url) as later:
+        later.topics()
+
+
+def test_a_full_partition_is_answered_with_when_to_come_back_and_the_client_does(tmp_path: Path) -> None:
+    limits = WalLimits(segment_bytes=2_000, partition_bytes_max=4_000)
+    with served(tmp_path, limits) as server:
+        topic = server.store.create_topic(TOPIC, 1)
+        with WalClient(server.url, Patience(tries_max=1)) as hasty, pytest.raises(WalFullError):
+            for _ in range(10):
+                hasty.append(TOPIC, [b"x" * 1_000])
+        end = topic.partition(0).bounds().end
+        answer = Answers(server.store).answer(
+            Request("POST", f"/topics/{TOPIC}/append", {"content-type": "text/plain"}, b"x" * 1_000)
+        )
+        assert (answer.status, answer.headers["Retry-After"]) == (503, "5")
+
+        def read_on(_: float) -> None:
+            server.store.report("job", "", {TOPIC: (topic.id, {0: end})})
+
+        with WalClient(server.url, Patience(sleep=read_on)) as patient:
+            assert patient.append(TOPIC, [b"x" * 1_000])[0].start == end
+
+
+def test_many_clients_at_once_each_get_their_own_offsets(tmp_path: Path) -> None:
+    def one(number: int) -> list[int]:
+        with WalClient(running.url) as client:
+            return [client.append(TOPIC, [b"%d-%d" % (number, each)], partition=0)[0].start for each in range(20)]
+
+    with served(tmp_path) as running:
+        running.store.create_topic(TOPIC, 1)
+        with ThreadPoolExecutor(6) as pool:
+            offsets = list(pool.map(one, range(6)))
+        with WalClient(running.url) as client:
+            kept = [each.value for each in read(client)]
+    assert sorted(each for some in offsets for each in some) == list(range(120))
+    for number, some in enumerate(offsets):
+        assert [kept[offset] for offset in some] == [b"%d-%d" % (number, each) for each in range(20)]
+
+
+def test_a_server_that_is_away_is_transient_and_an_address_that_is_none_is_not() -> None:
+    slept: list[float] = []
+    client = WalClient("http://127.0.0.1:9", Patience(tries_max=3, sleep=slept.append))
+    with pytest.raises(WalAwayError):
+        client.topics()
+    assert slept == [0.1, 0.2]
+    for url in ("127.0.0.1:1", "https://a:1", "http://", "http://a/b"):
+        with pytest.raises(UserError):
+            WalClient(url)
+
+
+def test_metrics_tell_ends_sizes_and_lags(server: WalServer, client: WalClient) -> None:
+    client.append(TOPIC, [b"a", b"b", b"c"], partition=1)
+    client.report("job", "", {(TOPIC, client.topic(TOPIC).id, 1): 1})
+    text = server.metrics.text().decode()
+    assert 'penstock_wal_end_offset{partition="1",topic="orders"} 3.0' in text
+    assert 'penstock_wal_lag{job="job",partition="1",topic="orders"} 2.0' in text
+    assert "penstock_wal_appended_records_total 3.0" in text

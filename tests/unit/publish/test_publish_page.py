@@ -1,0 +1,54 @@
+"""The examples of the page on publishing are what is really published."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from penstock.job.checks.topics import topic_name_findings
+from penstock.publish.formats.avro import avro_schema
+from penstock.publish.formats.encoders import ENCODERS
+from penstock.publish.output import PUBLISH_STEPS, PublishBucket, PublishPosition
+from penstock.publish.position import encode_position
+from penstock.publish.section import PublishSection
+from penstock.publish.spec import DEFAULT_POSITIONS_TOPIC, PRODUCER_NUMBERS, PRODUCER_WORDS, PublishFormat
+from tests.unit.publish.any_rows import ROW, SCHEMA, table_of
+
+PAGE = (Path(__file__).parents[3] / "docs" / "publish.md").read_text(encoding="utf-8")
+EXAMPLES = [text.split("```")[0].rstrip("\n") for text in PAGE.split("```json\n")[1:]]
+
+
+def test_the_examples_are_what_is_written() -> None:
+    position, opentsdb, flat, schema = EXAMPLES
+    assert position.encode() == encode_position(PublishBucket("rollups", "kQ2x", 3, 8), PublishPosition(41, 20_000))
+    rows = table_of([ROW])
+    assert [opentsdb.encode()] == [record.value for record in ENCODERS["opentsdb"](rows)]
+    assert [flat.encode()] == [record.value for record in ENCODERS["json"](rows)]
+    assert json.loads(schema) == avro_schema(SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        *PublishSection.model_fields,
+        *get_args(PublishFormat),
+        *PUBLISH_STEPS,
+        *PRODUCER_NUMBERS,
+        *PRODUCER_WORDS,
+        *(word for words in PRODUCER_WORDS.values() for word in words),
+        DEFAULT_POSITIONS_TOPIC,
+    ],
+)
+def test_every_key_and_word_is_on_the_page(word: str) -> None:
+    assert f"`{word}`" in PAGE
+
+
+def test_there_is_an_encoder_for_every_format() -> None:
+    assert set(ENCODERS) == set(get_args(PublishFormat))
+
+
+def test_the_default_topic_of_positions_is_a_name_that_kafka_accepts() -> None:
+    assert not list(topic_name_findings(DEFAULT_POSITIONS_TOPIC, ()))

@@ -1,0 +1,229 @@
+"""Closing goes on where it was interrupted, in portions, after changes of the job file, and beside other writers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import TransientError, UserError
+from penstock.lake.delta.active_files import active_files
+from penstock.lake.delta.compact import compact
+from penstock.lake.delta.vacuum import Dead, Kept, ListedTable
+from penstock.tables.rollup.closing import decide as deciding
+from penstock.tables.rollup.closing.decide import BeginClose, Clean, ClosePortion, Merge
+from penstock.tables.rollup.closing.portion import closing_job, task
+from penstock.tables.rollup.closing.windows_table import WindowsRewrittenError, windows_rules
+from penstock.tables.rollup.events import PartialsMerged, WindowsClosed
+from penstock.tables.rollup.spec import Aggregates, LatePolicy
+from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
+
+HOSTS = [f"host-{number}" for number in range(12)]
+
+
+def fail_at(lake: RollupLake, step: str) -> None:
+    """The process ends when it reaches the step; another one goes on."""
+
+    def reach(reached: str) -> None:
+        if reached == step:
+            raise TransientError(f"failpoint {step}")
+
+    process = lake.another_process()
+    process._environment.reach = reach
+    process._partials.environment.reach = process._windows.environment.reach = reach
+    with pytest.raises(TransientError, match=step):
+        lake.work(process)
+
+
+@pytest.mark.parametrize("late", LatePolicy)
+@pytest.mark.parametrize("step", ["close_begun", "close_staged", "close_landed"])
+def test_a_close_that_was_interrupted_after_any_step_is_completed_by_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, late: LatePolicy
+) -> None:
+    monkeypatch.setattr(deciding, "PORTION_ROWS_MAX", 5)
+    lake = RollupLake(tmp_path, late=late, update_grace_ms=HOUR.millis)
+    lake.land([Point(host, 0, 1.0) for host in HOSTS])
+    lake.close_all(60_000)
+    lake.land([Point(host, 60_000, 2.0) for host in HOSTS])
+    lake.land([Point(host, 1_000, 4.0) for host in HOSTS[:6]])
+    lake.land([Point("clock", 120_000, 0.0)])
+    fail_at(lake, step)
+    lake.work()
+    updated = late is LatePolicy.UPDATE
+    expected = {("1m", host, 60_000): (2.0, 0) for host in HOSTS}
+    expected |= {("1m", host, 0): (5.0, 1) if updated and host in HOSTS[:6] else (1.0, 0) for host in HOSTS}
+    assert lake.values("sum", "revision") == expected
+    assert (lake.number("late/1m"), lake.number("updated")) == ((0, 6) if updated else (6, 0))
+    assert (lake.number("close"), lake.number("closed"), lake.number("closed_portions")) == (2, 2, 0)
+
+
+def test_many_rows_are_closed_in_portions_that_each_land_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deciding, "PORTION_ROWS_MAX", 4)
+    lake = RollupLake(tmp_path)
+    lake.land([Point(host, 0, 1.0) for host in HOSTS])
+    lake.land([Point("clock", 60_000, 0.0)])
+    done = lake.work()
+    assert [each.portion for each in done if isinstance(each, ClosePortion)] == [0, 1, 2]
+    assert lake.values("count") == {("1m", host, 0): (1,) for host in HOSTS}
+    (told,) = [each for each in lake.heard.events if isinstance(each, WindowsClosed)]
+    assert (told.close, told.rows, told.updated) == (1, 12, 0)
+
+
+def test_values_are_the_same_in_many_tasks_slices_and_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing_job, "TASK_ROWS_MIN", 10)
+    monkeypatch.setattr(closing_job, "SLICE_ROWS_MAX", 3)
+    monkeypatch.setattr(task, "MERGE_ROWS_MIN", 4)
+    lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
+    for at in (0, 1_000, 70_000, 300_000):
+        lake.land([Point(host, at, 1.0) for host in HOSTS])
+    lake.close_all(600_000)
+    lake.land([Point(host, 2_000, 1.0) for host in HOSTS])
+    lake.close_all(660_000)
+    assert lake.values("count", "revision") == {
+        **{("1m", host, 0): (3, 1) for host in HOSTS},
+        **{("1m", host, at): (1, 0) for host in HOSTS for at in (60_000, 300_000)},
+        **{("10m", host, 0): (5, 1) for host in HOSTS},
+    }
+
+
+def test_small_files_are_merged_without_a_change_of_points_positions_or_later_closes(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES), aggregates=Aggregates(ends=True, quantiles=(0.5,)))
+    for number in range(8):
+        lake.land([Point("a", 0, float(number)), Point("b", number * 1_000, 1.0)])
+    lake.land([Point("clock", 60_000, 0.0)])
+    before = lake.partials.state(lake.log.partitions())
+    assert [type(each) for each in lake.work()] == [BeginClose, ClosePortion, Merge]
+    lake.partials.refresh()
+    (merged,) = active_files(lake.partials.handle)
+    assert merged.rows == 3, "a, b and the clock"
+    assert merged.values == ("1970-01-01", "0")
+    assert lake.partial_points() == 17
+    assert lake.partials.state(lake.log.partitions()).partitions == before.partitions
+    lake.close_all(600_000)
+    assert lake.values("count", "sum", "first", "last")["10m", "a", 0] == (8, 28.0, 0.0, 7.0)
+    assert any(isinstance(each, PartialsMerged) for each in lake.heard.events)
+
+
+def test_what_was_decided_before_a_close_began_changes_no_file_of_it(tmp_path: Path) -> None:
+    """A process that was stopped wants to clean; meanwhile another one began a close that may want the files."""
+    lake = RollupLake(tmp_path)
+    lake.land([Point("a", 0, 1.0)])
+    lake.land([Point("clock", 60_000, 0.0)])
+    stopped = lake.another_process()
+    for _ in range(2):
+        chore = lake.due()
+        assert chore is not None
+        lake.perform(chore)
+    clean = lake.due(stopped)
+    assert isinstance(clean, Clean)
+    lake.land([Point("clock", 120_000, 0.0)])
+    begin = lake.due()
+    assert isinstance(begin, BeginClose)
+    lake.perform(begin)
+    lake.perform(clean, stopped)
+    assert lake.number("points_removed") == 0
+    lake.work()
+    assert lake.partial_points() + lake.number("points_removed") == 3
+
+
+def test_a_new_interval_begins_with_its_open_window_if_partials_are_whole(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path, update_grace_ms=HOUR.millis)
+    lake.land([Point("a", 0, 1.0)])
+    lake.close_all(60_000)
+    lake.reopen((MINUTE, TEN_MINUTES), update_grace_ms=HOUR.millis)
+    lake.land([Point("a", 60_000, 1.0)])
+    lake.close_all(600_000)
+    assert lake.values("count") == {("1m", "a", 0): (1,), ("1m", "a", 60_000): (1,), ("10m", "a", 0): (2,)}
+
+
+def test_a_window_of_a_new_interval_whose_partials_are_gone_is_not_written_and_its_points_are_counted(
+    tmp_path: Path,
+) -> None:
+    lake = RollupLake(tmp_path)
+    lake.land([Point("a", 0, 1.0)])
+    lake.close_all(60_000)
+    assert lake.number("cleaned") == 60_000
+    lake.reopen((MINUTE, TEN_MINUTES))
+    lake.land([Point("a", 60_000, 1.0), Point("a", 600_000, 1.0)])
+    lake.close_all(1_200_000)
+    assert lake.values("count") == {
+        ("1m", "a", 0): (1,),
+        ("1m", "a", 60_000): (1,),
+        ("1m", "a", 600_000): (1,),
+        ("10m", "a", 600_000): (1,),
+    }
+    assert lake.number("late/10m") == 2, "of a and of the clock's series, at 60 s"
+
+
+def test_aggregates_that_a_job_asks_for_later_are_null_where_partials_do_not_tell(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES))
+    lake.land([Point("a", 0, 1.0)])
+    lake.close_all(60_000)
+    asked = Aggregates(ends=True, mean=True, quantiles=(0.5,))
+    lake.reopen((MINUTE, TEN_MINUTES), aggregates=asked)
+    lake.land([Point("a", 60_000, 3.0)])
+    lake.close_all(600_000)
+    assert lake.values("count", "mean", "first", "q50") == {
+        ("1m", "a", 0): (1, None, None, None),
+        ("1m", "a", 60_000): (1, 3.0, 3.0, 3.0),
+        ("10m", "a", 0): (2, 2.0, None, None),
+    }
+
+
+def test_another_finest_window_is_refused(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path, (MINUTE, TEN_MINUTES))
+    with pytest.raises(UserError):
+        lake.reopen((TEN_MINUTES,))
+
+
+def test_a_table_that_was_deleted_alone_stops_the_job(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path)
+    lake.land([Point("a", 0, 1.0)])
+    lake.close_all(60_000)
+    lake.land([Point("a", 60_000, 1.0)])
+    lake.close_all(120_000)
+    shutil.rmtree(tmp_path / "rollups")
+    lake.reopen((MINUTE,))
+    with pytest.raises(UserError):
+        lake.work()
+
+
+def test_a_compaction_between_staging_and_commit_of_an_update_doubles_nothing(tmp_path: Path) -> None:
+    """The files that the update replaces are gone when it wants to land: it is done again (RULES C3)."""
+    lake = RollupLake(tmp_path, late=LatePolicy.UPDATE, update_grace_ms=HOUR.millis)
+    for at in (0, 60_000, 120_000):
+        lake.land([Point("a", at, 1.0)])
+        lake.close_all(at + 60_000)
+    lake.land([Point("a", 1_000, 1.0)])
+    lake.land([Point("clock", 240_000, 0.0)])
+
+    def reach(step: str) -> None:
+        if step == "close_staged":
+            lake.windows.refresh()
+            assert compact(lake.windows, 10**9).files_removed > 1
+
+    process = lake.another_process()
+    process._environment.reach = reach
+    with pytest.raises(WindowsRewrittenError):
+        lake.work(process)
+    lake.work()
+    assert lake.values("count", "revision") == {
+        ("1m", "a", 0): (2, 1),
+        ("1m", "a", 60_000): (1, 0),
+        ("1m", "a", 120_000): (1, 0),
+    }
+
+
+def test_vacuum_takes_a_staged_file_of_a_close_only_once_the_close_is_complete(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path)
+    lake.land([Point("a", 0, 1.0), Point("clock", 60_000, 0.0)])
+    fail_at(lake, "close_staged")
+    found = ListedTable.of(lake.windows).classify(windows_rules)
+    assert not found.dead and found.kept[Kept.COMMITTABLE] == 1
+    lake.work()
+    found = ListedTable.of(lake.windows).classify(windows_rules)
+    assert [reason for _, reason in found.dead] == [Dead.CLOSED]
+    assert found.kept[Kept.ACTIVE] == 1

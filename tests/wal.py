@@ -1,0 +1,92 @@
+"""A WAL server inside the test's process, and what tests do to its topics under the names of `tests.kafka`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+from penstock.logs.wal.client import WalClient
+from penstock.logs.wal.limits import WalLimits
+from penstock.logs.wal.server.http import WalServer
+from penstock.logs.wal.store.frames import WalRecord
+from penstock.logs.wal.store.store import opened
+
+Headers = Sequence[tuple[str, bytes | None]]
+EAGER = WalLimits(segment_bytes=1, retention_seconds=0)
+"""A segment for each append, deleted as soon as every job has committed it."""
+
+
+@contextmanager
+def served(folder: Path, limits: WalLimits | None = None) -> Iterator[WalServer]:
+    """A server of the folder while the block runs."""
+    with opened(folder, limits) as store:
+        server = WalServer(store, "127.0.0.1", 0)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+@dataclass(slots=True)
+class WalTopics:
+    """Makes topics; called, it makes one with a name that nobody else has."""
+
+    url: str
+
+    def __call__(self, partitions: int = 1, config: Mapping[str, str] | None = None, *, name: str | None = None) -> str:
+        assert not config, "a WAL has no settings of topics"
+        chosen = name or f"topic-{uuid.uuid4().hex[:12]}"
+        with WalClient(self.url) as client:
+            client.create_topic(chosen, partitions)
+        return chosen
+
+    def delete(self, name: str) -> None:
+        with WalClient(self.url) as client:
+            client.delete_topic(name)
+
+    def recreate(self, name: str, partitions: int = 1) -> None:
+        self.delete(name)
+        self(partitions, name=name)
+
+    def cut(self, name: str, offset: int, partition: int = 0) -> None:
+        """A job that has committed so much lets the server, if it keeps nothing longer, delete it."""
+        with WalClient(self.url) as client:
+            client.report("cutter", "", {(name, client.topic(name).id, partition): offset})
+
+
+@dataclass(slots=True)
+class WalProduce:
+    """Appends records one by one; called, it returns (partition, offset) of each, in the order given."""
+
+    url: str
+    _turn: count[int] = field(default_factory=count)
+
+    def __call__(
+        self,
+        topic: str,
+        values: Iterable[bytes | str | None],
+        partition: int | None = None,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        transactional: bool = False,
+        timestamp_ms: int | None = None,
+    ) -> list[tuple[int, int]]:
+        assert not transactional and timestamp_ms is None, "a WAL knows no transactions, and stamps records itself"
+        places = []
+        with WalClient(self.url) as client:
+            partitions = len(client.topic(topic).partitions)
+            for value in values:
+                record = WalRecord(_bytes(value), _bytes(key), tuple(headers or ()))
+                number = next(self._turn) % partitions if partition is None else partition
+                [answer] = client.append(topic, [record], partition=number)
+                places.append((answer.partition, answer.start))
+        return places
+
+
+def _bytes(text: bytes | str | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
