@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import polars as pl
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -24,8 +25,10 @@ from penstock.bench.meters import Meter, resident_bytes
 from penstock.bench.result import BenchResult, Say
 from penstock.bench.sides import Comparison, compare_sides, in_turn, kafka_source, measure, run_job
 from penstock.environment import Environment
+from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
+from penstock.spark.session import open_spark
 from penstock.tables.kind import Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of, load_job
 
@@ -44,6 +47,7 @@ table:
 flush: {{max_messages_per_batch: {batch}, min_bytes_per_file: 1B, max_bytes_per_batch: 1B}}
 """
 LOADS = ("load_wall_s", "reload_wall_s", "same_rows_wall_s")
+FILES = 8
 BUCKETS = 4
 """Twice the cores of a small machine."""
 
@@ -102,8 +106,10 @@ def _job(bootstrap: str, topic: str, batch: int, table: Path) -> str:
 
 def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
     """Load the rows of the measured table from files: for the first time, again, and from files of other names."""
-    table = spark.read.format("delta").load(str(folder / "table"))
-    table.drop(*(name for name in table.columns if name.startswith("_"))).write.parquet(str(folder / "files"))
+    rows = pl.read_delta(str(folder / "table")).drop("_sequence", "_bucket")
+    (folder / "files").mkdir()
+    for number, piece in enumerate(rows.iter_slices(-(-len(rows) // FILES))):
+        piece.write_parquet(folder / "files" / f"{number}.parquet")
     job_path = folder / "load.yaml"
     job_path.write_text(_job("nowhere:9092", "bench", 1, folder / "loaded"))
     job = load_job(job_path)
@@ -152,11 +158,16 @@ SIDES: dict[str, Side] = {"penstock": penstock, "baseline": baseline}
 
 def main(arguments: list[str]) -> None:
     side, bootstrap, topic, rows_expected, batch, folder = arguments
-    spark = open_delta_spark(f"bench {side}", JarSet.KAFKA_SOURCE)
+    # Each side as its user would have it: `penstock run` starts Spark so for a job like this.
+    spark = (
+        open_spark(SparkSpec(), "bench penstock", light=True)
+        if side == "penstock"
+        else open_delta_spark("bench", JarSet.KAFKA_SOURCE)
+    )
     spent = measure(lambda place: SIDES[side](spark, bootstrap, topic, int(batch), place), Path(folder))
     measured = Path(folder) / "measured"
     memory = resident_bytes()
-    rows = spark.read.format("delta").load(str(measured / "table")).count()
+    rows = pl.scan_delta(str(measured / "table")).select(pl.len()).collect().item()
     if rows != int(rows_expected):
         raise SystemExit(f"{side} has {rows} rows of {rows_expected}")
     more = {"further": loads(spark, measured)} if side == "penstock" else {}
