@@ -162,6 +162,15 @@ def test_new_columns_follow_the_policy(tmp_path: Path) -> None:
         load(strict, files(tmp_path / "more", rows.with_columns(pl.lit(1).alias("shape"))))
 
 
+def test_a_bulk_load_does_not_go_on_after_files_were_loaded(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], bulk: true")
+    table.put(row(1, 1))
+    table.run()
+    load(table, files(tmp_path / "in", frame(row(2, 2))))
+    with pytest.raises(UserError, match="bulk"):
+        table.open()
+
+
 def test_nothing_to_load_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to load"):
         load(Keyed(tmp_path, KEYED), str(tmp_path / "nowhere"))

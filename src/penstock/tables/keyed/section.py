@@ -122,14 +122,14 @@ def _argument(function: KeyFunction, text: str) -> int | str:
         return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
     if function == "timeslice":
         try:
-            micros = round(parse_duration(text) * 1_000_000)
+            number = round(parse_duration(text) * 1_000_000)
         except QuantityError as error:
             raise PartRefusedError(f"{text} is no duration: {error}") from None
     else:
-        micros = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
-    if micros <= 0:
+        number = int(text) if re.fullmatch(r"[0-9]{1,18}", text) else 0
+    if number <= 0:
         raise PartRefusedError(f"{function} takes ({_WANTED[function]}): the number must be whole and more than 0")
-    return micros
+    return number
 
 
 def read_delete(text: str) -> DeleteRule:

@@ -36,6 +36,7 @@ from penstock.tables.keyed.merger import Merged, Merger, Runs
 from penstock.tables.keyed.merging.plan import Meeting, Naming
 from penstock.tables.keyed.merging.runs import RunTarget
 from penstock.tables.keyed.spec import KeyedSpec
+from penstock.tables.keyed.table import bulk_key
 from penstock.tables.keyed.tombstones import Tombstones
 from penstock.tables.kind import LoadWish, SaveMode
 
@@ -208,6 +209,9 @@ class Loader:
         """What the commit counts; rows that an overwrite takes out of buckets are counted there."""
         job, lookup = self.job.name, self.data.transaction
         found = merger.numbers(merged)
+        if lookup(bulk_key(job)):
+            # Rows came that a bulk load did not bring: it would not see them.
+            found[bulk_key(job)] = 0
         if meeting is Meeting.NONE:
             for bucket, files in active.by_bucket.items():
                 key = commits_key(job, bucket)
