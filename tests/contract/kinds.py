@@ -34,6 +34,11 @@ on: {{bad_share: 1}}
 """
 TOY = FRAME + "schema: {{type: string, id: long}}\ntable: {{toy: {{path: '{path}'}}}}\n"
 DELTA = FRAME + "schema: {{type: string, id: long}}\ntable: {{delta: {{path: '{path}'}}}}\n"
+KEYED = (
+    FRAME
+    + "schema: {{type: string, id: long}}\n"
+    + "table: {{keyed: {{path: '{path}', partition_keys: [kafka_partition], row_keys: [id], buckets: 3}}}}\n"
+)
 EXPORT = (
     FRAME
     + "route: {{by: field(type)}}\n"
@@ -102,6 +107,10 @@ def delta(folder: Path) -> Subject:
     return Subject(_loaded(folder, DELTA), lambda: _places(pl.read_delta(str(folder / "table"))))
 
 
+def keyed(folder: Path) -> Subject:
+    return Subject(_loaded(folder, KEYED), lambda: _places(pl.read_delta(str(folder / "table"))))
+
+
 def export(folder: Path) -> Subject:
     def read() -> list[Place]:
         files = sorted((folder / "table").glob("[AB]/day=*/*.parquet"))
@@ -132,6 +141,7 @@ def rollup(folder: Path) -> Subject:
 KINDS_TRIED: dict[str, Callable[[Path], Subject]] = {
     "toy": toy,
     "delta": delta,
+    "keyed": keyed,
     "export": export,
     "export as Delta": export_as_delta,
     "rollup": rollup,

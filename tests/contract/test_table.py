@@ -116,7 +116,10 @@ def test_a_slice_lands_without_the_other_that_is_refused_or_the_batch_not_at_all
     assert subject.read() == [(each.number, offset) for each in accepted for offset in range(6)]
 
 
-@pytest.mark.parametrize("step", [*START_STEPS, *BATCH_STEPS, "entry_written", "renaming", "renamed", "type_landed"])
+OWN_STEPS = tuple(step for kind in KINDS.values() for step in kind.steps)
+
+
+@pytest.mark.parametrize("step", [*START_STEPS, *BATCH_STEPS, *OWN_STEPS])
 def test_a_crash_at_any_step_loses_and_doubles_nothing(subject: Subject, step: str) -> None:
     subject.fill()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -70,6 +71,7 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: ob
     outcomes: list[dict[str, Any]] = []
     spent: dict[str, list[Spent]] = {side: [] for side in arguments}
     memory = dict.fromkeys(arguments, 0)
+    further: dict[str, list[float]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
         Cluster.start(Path(folder) / "kafka") as cluster,
@@ -77,15 +79,18 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: ob
         create_topic(cluster.bootstrap, _TOPIC, PARTITIONS)
         fill(cluster.bootstrap, _TOPIC)
         for number in range(1, rounds + 1):
-            for side, further in arguments.items():
-                told = [cluster.bootstrap, _TOPIC, *map(str, further), f"{folder}/{side}-{number}"]
+            for side, more in arguments.items():
+                told = [cluster.bootstrap, _TOPIC, *map(str, more), f"{folder}/{side}-{number}"]
                 measured = _run_side(of.module, side, told)
                 spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
                 memory[side] = max(memory[side], round(measured["memory_bytes"] / MIB))
                 outcomes.append(measured.get("outcome", {}))
+                for name, content in measured.get("further", {}).items():
+                    further.setdefault(name, []).append(content)
                 say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
                 check_same(side, outcomes)
-    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **extra}
+    medians_further = {name: round(statistics.median(found), 3) for name, found in further.items()}
+    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians_further, **extra}
     medians = (median(spent["penstock"]), of.baseline_name, median(spent["baseline"]))
     return BenchResult(of.bench, of.records, *medians, shown)
 

@@ -13,6 +13,7 @@ import typer
 from penstock.bench.claims import ClaimsBench, bench_claims
 from penstock.bench.fanout import bench_fanout
 from penstock.bench.ingest import bench_ingest
+from penstock.bench.keyed import bench_keyed
 from penstock.bench.ranges import bench_ranges
 from penstock.bench.result import BenchResult
 from penstock.bench.rollup import bench_rollup
@@ -81,6 +82,21 @@ def fanout(
 ) -> None:
     """One topic of many event types into Parquet by type and day, against foreachBatch with a write per type."""
     _print(bench_fanout(records, types, rounds, _say), json)
+
+
+@app.command()
+def keyed(
+    rows: Annotated[int, typer.Option(min=1_000, help="Records in the topic.")] = 5_000_000,
+    update_share: Annotated[float, typer.Option(min=0.0, max=0.9, help="The share of them that are updates.")] = 0.2,
+    batch: Annotated[int, typer.Option(min=1_000, help="Records of a batch.")] = 500_000,
+    rounds: Rounds = 1,
+    json: Json = False,
+) -> None:
+    """A table with one row for each key, against MERGE INTO; and a load of files that is repeated."""
+    result = bench_keyed(rows, update_share, batch, rounds, _say)
+    _print(result, json)
+    if not json:
+        print(f"  loading the same files again: {result.extra['reload']['ratio_wall']} times as fast")
 
 
 @app.command()

@@ -9,8 +9,9 @@ batch's, and files are told apart by the table's partition columns instead of da
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -22,7 +23,7 @@ from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without, take
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
 from penstock.flow.write.files import StagedWriter, WriteOptions
-from penstock.flow.write.manifest import PartitionKey
+from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.names import owner_tag
 from penstock.flow.write.report import UNROUTED, TaskReport
 from penstock.flow.write.tally import Owner, Staged, Tallies
@@ -46,12 +47,34 @@ class Flow(TaskFlow):
     def decoder(self) -> Decoder:
         return decoder_for(self.decode, self.decoded, self.on, stated=self.stated)
 
+    def row_faults(self, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> Mapping[int, str]:
+        """The rows that the table cannot take, by their numbers, with the reason."""
+        return partition_faults(rows, self.table.partition_by)
+
+    def completed(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows as they are staged: a table may keep columns that no record has."""
+        return rows
+
+    def open_rows(self, key: PartitionKey, name: Callable[[], str]) -> RowWriter:
+        """Where the rows of a partition are staged; `name` gives a fresh file name at each call."""
+        return StagedWriter(self.table, name, *key)
+
+
+class RowWriter(Protocol):
+    """Takes the rows of one partition of a task."""
+
+    def write(self, rows: pa.RecordBatch) -> None: ...
+
+    def finish(self) -> tuple[StagedFile, ...]: ...
+
+    def abandon(self) -> None: ...
+
 
 @dataclass(slots=True)
 class _Lane:
     """The files of one partition inside a task."""
 
-    rows: StagedWriter
+    rows: RowWriter
     bad: StagedWriter
 
 
@@ -65,9 +88,9 @@ class SliceWriter:
         self._refused: dict[PartitionKey, dict[int, str]] = {}
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
-        """Write rows that came from the Kafka rows beside them; one whose partition values cannot be written is bad."""
+        """Write rows that came from the Kafka rows beside them; one that the table cannot take is bad."""
         fitted = fit_columns(rows, self._flow.table.schema)
-        faults = partition_faults(fitted, self._flow.table.partition_by)
+        faults = self._flow.row_faults(fitted, kafka)
         if faults:
             self._refuse(key, kafka, faults)
             kept = rows_without(fitted.num_rows, faults)
@@ -77,7 +100,7 @@ class SliceWriter:
         if self._flow.replay_run is not None:
             tally.replayed.update(kafka.column("offset").to_pylist())
         if not self._flow.dry:
-            self._lane(key).rows.write(fitted)
+            self._lane(key).rows.write(self._flow.completed(key, fitted, kafka))
 
     def _refuse(self, key: PartitionKey, kafka: pa.RecordBatch, faults: Mapping[int, str]) -> None:
         """Quarantine rows; after `sql:` their bytes are gone, so they are named and the batch is run again."""
@@ -121,7 +144,7 @@ class SliceWriter:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(
-                StagedWriter(self._flow.table, lambda: self._name(key), *key),
+                self._flow.open_rows(key, lambda: self._name(key)),
                 StagedWriter(self._flow.quarantine, lambda: self._name(key, owner_tag(self._flow.job)), *key),
             )
         return lane

@@ -84,6 +84,20 @@ class Proposal:
     """Further numbers that the table keeps with the commit, by name."""
     stamps: Mapping[str, str] = field(default_factory=dict)
     """Partition columns that the commit itself fills in: with the number of this name, as of the version it follows."""
+    files: tuple[StagedFile, ...] = ()
+    """Those that belong to the batch as a whole and not to one slice."""
+    removes: tuple[RemovedFile, ...] = ()
+    whole: bool = False
+    """Whether a refusal of one part refuses them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFile:
+    """A file that the commit takes out of the table; it must be active in the version that the commit follows."""
+
+    path: str
+    size_bytes: int
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +128,8 @@ class Outcome:
 
 def check(proposal: Proposal, state: DeltaState) -> Checked[Part]:
     """Split a proposal into what this version of the table takes and what it refuses (RULES C4)."""
-    return split(proposal.parts, lambda part: _refusal(part, state))
+    found = split(proposal.parts, lambda part: _refusal(part, state))
+    return Checked((), found.refused) if proposal.whole and found.refused else found
 
 
 def split(parts: Iterable[P], refusal: Callable[[P], str | None]) -> Checked[P]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from pyspark.sql import SparkSession
 
@@ -217,3 +218,32 @@ class Kind(Protocol):
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         """What commits of the table list for its quarantine."""
+
+
+class SaveMode(StrEnum):
+    """What a load does with a table that has rows."""
+
+    ERROR = "error"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadWish:
+    """Files to load, and how."""
+
+    paths: tuple[str, ...]
+    mode: SaveMode = SaveMode.ERROR
+    format: str | None = None
+    """None: what their names tell."""
+    by_partition: bool = False
+    """With `overwrite`: only rows whose partition key is among those that are loaded."""
+
+
+@runtime_checkable
+class Loading(Protocol):
+    """A kind whose tables take rows of files, too."""
+
+    def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> Report:
+        """Bring the rows of files into the table, each file once."""

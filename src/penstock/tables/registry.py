@@ -13,10 +13,11 @@ from penstock.job.spec import JobSpec
 from penstock.logs.registry import SECTIONS
 from penstock.tables.delta.kind import DeltaKind
 from penstock.tables.export.kind import ExportKind
+from penstock.tables.keyed.kind import KeyedKind
 from penstock.tables.kind import Kind
 from penstock.tables.rollup.kind import RollupKind
 
-_KINDS: tuple[Kind, ...] = (DeltaKind(), ExportKind(), RollupKind())
+_KINDS: tuple[Kind, ...] = (DeltaKind(), ExportKind(), KeyedKind(), RollupKind())
 KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 """By their key under `table:` in a job file."""
 

@@ -8,6 +8,8 @@ name that began with `_` would be hidden from Hadoop readers. None ends in `.par
     r.<run>.<unique>.pq                                    rows replayed from quarantine
     w.j<tag>.<close>.<unique>.pq                           rows of a close of windows of event time
 
+Before the suffix may stand `.k<rows>-<digest>`, where a table tells its files apart by their content.
+
 Jobs of several tables may share a quarantine. In its folder the kind letter of staged and replayed files is followed by
 `.j<tag>`, which says whose file it is: only the positions of that job can prove that no commit names it any more.
 """
@@ -24,12 +26,13 @@ _WORD = r"[A-Za-z0-9_-]+"
 _NUMBER = r"0|[1-9][0-9]*"
 _UNIQUE = r"[0-9a-f]{32}"
 _OWNER = r"(?:j(?P<owner>[0-9a-f]{16})\.)?"
+_CONTENT = rf"(?:\.k(?P<rows>{_NUMBER})-(?P<digest>{_UNIQUE}))?"
 _STAGED = re.compile(
     rf"s\.{_OWNER}(?P<topic_id>{_WORD})\.p(?P<partition>{_NUMBER})\.(?P<start>{_NUMBER})\.(?P<end>{_NUMBER})"
-    rf"\.(?P<unique>{_UNIQUE})\.pq"
+    rf"\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq"
 )
-_COMPACTED = re.compile(rf"c\.(?P<version_max>{_NUMBER})\.(?P<unique>{_UNIQUE})\.pq")
-_REPLAYED = re.compile(rf"r\.{_OWNER}(?P<run>{_WORD})\.(?P<unique>{_UNIQUE})\.pq")
+_COMPACTED = re.compile(rf"c\.(?P<version_max>{_NUMBER})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
+_REPLAYED = re.compile(rf"r\.{_OWNER}(?P<run>{_WORD})\.(?P<unique>{_UNIQUE}){_CONTENT}\.pq")
 _CLOSED = re.compile(rf"w\.j(?P<owner>[0-9a-f]{{16}})\.(?P<close>{_NUMBER})\.(?P<unique>{_UNIQUE})\.pq")
 
 
@@ -65,6 +68,14 @@ class ReplayedName:
 
 
 @dataclass(frozen=True, slots=True)
+class Content:
+    """What the name of a file tells of its content: how many rows, and 128 bits of all of them as hex."""
+
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class ClosedName:
     """An output of one close of a job; none is committed after the close is complete."""
 
@@ -92,6 +103,21 @@ def compacted_name(version_max: int, unique: str) -> str:
 def replayed_name(run: str, unique: str, owner: str | None = None) -> str:
     """The name of a replay's output."""
     return _checked(_REPLAYED, f"r.{_tagged(owner)}{run}.{unique}{SUFFIX}")
+
+
+def with_content(name: str, content: Content) -> str:
+    """The same name, which also tells of the content of its file."""
+    told = f"{name.removesuffix(SUFFIX)}.k{content.rows}-{content.digest}{SUFFIX}"
+    if content_of(told) != content:
+        raise ValueError(f"not a file name of ours: {told}")
+    return told
+
+
+def content_of(path: str) -> Content | None:
+    """What the name tells of the content; `None` if it tells nothing."""
+    name = _last_part(path)
+    found = next((match for shape in (_STAGED, _COMPACTED, _REPLAYED) if (match := shape.fullmatch(name))), None)
+    return None if found is None or found["digest"] is None else Content(int(found["rows"]), found["digest"])
 
 
 def closed_name(owner: str, close: int, unique: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
-from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
+from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, RemovedFile, SlicePart, StartPart
 from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, given_up_totals, slice_totals
 from penstock.logs.log import Partition
 
@@ -21,6 +21,7 @@ class Effect:
     transactions: Mapping[str, int]
     files: tuple[StagedFile, ...]
     metadata: Mapping[str, Any]
+    removes: tuple[RemovedFile, ...] = ()
     state: Mapping[Partition, DeltaPartition] = field(default_factory=dict)
     fingerprints: Mapping[str, int] = field(default_factory=dict)
 
@@ -41,8 +42,9 @@ def effect(proposal: Proposal, accepted: tuple[Part, ...], state: DeltaState) ->
     slices = [part for part in accepted if isinstance(part, SlicePart)]
     return Effect(
         transactions=transactions,
-        files=tuple(file for part in slices for file in part.files),
+        files=(*(file for part in slices for file in part.files), *proposal.files),
         metadata=_metadata(proposal, accepted),
+        removes=proposal.removes,
         state=after,
         fingerprints=fingerprints,
     )
@@ -99,7 +101,7 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
     """What `history` shows of the commit. The library names the operation; the streaming fields are ours."""
     slices = [part for part in accepted if isinstance(part, SlicePart)]
     given_up = [part for part in accepted if isinstance(part, GivenUpPart)]
-    files = [file for part in slices for file in part.files]
+    files = [*(file for part in slices for file in part.files), *proposal.files]
     provenance = Provenance(
         kind=_kind(accepted),
         job=proposal.job,
@@ -116,6 +118,8 @@ def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
         ),
         rows=sum(file.rows for file in files),
         size_bytes=sum(file.size_bytes for file in files),
+        files_removed=len(proposal.removes),
+        files_added=len(files) if proposal.removes else 0,
     )
     return {
         # What Spark's DESCRIBE HISTORY shows of a commit that it did not make.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from penstock.lake.delta.library import ConflictError, MissingTableError, librar
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, provenance_of
 from penstock.lake.delta.schema import TablePlace, arrow_schema, fit, missing_columns, refuse_foreign_demands
-from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, check
+from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.state import DeltaState
 from penstock.lake.storage import Storage, open_storage
@@ -31,6 +32,8 @@ from penstock.logs.log import Partition
 COMMIT_ATTEMPTS_MAX = 20
 STORE_FAILURES_MAX = 5
 """Of one commit, for reasons other than a rival: the library has tried each several times already."""
+OWN_PROPERTY = re.compile(r"penstock\.")
+"""Begins the name of a property that only Penstock reads: the library refuses those that it does not know."""
 _BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 2.0
 
@@ -102,16 +105,30 @@ class Table:
 
         `written_with` is the schema of the staged files; if the table no longer has those columns, they cannot land.
         """
-        partitions = [part.partition for part in proposal.parts]
+        return self.commit_revised(lambda: proposal, written_with)
+
+    def commit_revised(
+        self,
+        revise: Callable[[], Proposal],
+        written_with: pa.Schema | None = None,
+        prepare: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """The same for a proposal that depends on the version that it follows: `revise` makes it for the loaded one.
+
+        `prepare` is called once parts are accepted, before every attempt to commit.
+        """
         failures: list[TransientError] = []
         for attempt in range(COMMIT_ATTEMPTS_MAX):
-            state = self.state(partitions)
+            self.refresh()
+            proposal = revise()
+            state = self.known_state([part.partition for part in proposal.parts])
             self.check_schema(written_with)
             checked = check(proposal, state)
             if not checked.accepted:
                 return Outcome(None, (), checked.refused)
             self.environment.reach("checked")
-            self._check_staged(checked.accepted)
+            self._check_staged(proposal, checked.accepted)
+            prepare()
             wanted = effect(proposal, checked.accepted, state)
             failure = self._land(proposal, wanted)
             if failure is None:
@@ -179,10 +196,14 @@ class Table:
             file.stats,
         )
 
-    def remove_action(self, file: ActiveFile, data_change: bool = True) -> RemoveAction:
+    def remove_action(self, file: ActiveFile | RemovedFile, data_change: bool = True) -> RemoveAction:
         now_ms = int(self.environment.now() * 1000)
-        values = dict(zip(self.spec.partition_by, file.values, strict=True))
-        return RemoveAction(file.path, data_change, now_ms, file.size_bytes, values)
+        values = (
+            file.partition_values
+            if isinstance(file, RemovedFile)
+            else zip(self.spec.partition_by, file.values, strict=True)
+        )
+        return RemoveAction(file.path, data_change, now_ms, file.size_bytes, dict(values))
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, and fields of columns; a rival that adds them first has done our work, its types then stand."""
@@ -210,7 +231,9 @@ class Table:
         before = self.version
         try:
             files = self.stamped(wanted.files, proposal.stamps)
-            self.commit_actions([self.add_action(each) for each in files], wanted.transactions, wanted.metadata)
+            actions: list[AddAction | RemoveAction] = [self.remove_action(each) for each in wanted.removes]
+            actions += [self.add_action(each) for each in files]
+            self.commit_actions(actions, wanted.transactions, wanted.metadata)
         except UserError:
             raise
         except TransientError as error:
@@ -250,10 +273,10 @@ class Table:
         if any(there.get(each.name) != each.type for each in written_with):
             raise SchemaMovedError(f"the columns of {self.spec.path} changed while a batch was written")
 
-    def _check_staged(self, accepted: tuple[Part, ...]) -> None:
+    def _check_staged(self, proposal: Proposal, accepted: tuple[Part, ...]) -> None:
         """Executors may have disks of their own, and a batch that waited may have lost files to somebody's vacuum."""
         parts = [part for part in accepted if isinstance(part, SlicePart)]
-        check_staged(self.storage(), [file for part in parts for file in part.files])
+        check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
         check_quarantine(self.spec, [file for part in parts for file in part.quarantine_files])
 
     def _back_off(self, attempt: int) -> None:
@@ -318,6 +341,7 @@ def _create(spec: TablePlace, job: str, schema: pa.Schema) -> None:
                 mode="ignore",
                 partition_by=list(spec.partition_by),
                 configuration=dict(spec.properties),
+                raise_if_key_not_exists=not any(map(OWN_PROPERTY.match, spec.properties)),
                 storage_options=dict(spec.storage_options),
                 commit_properties=_tried_once(Provenance(kind="create", job=job).metadata),
             )

@@ -8,9 +8,7 @@ from pyspark.sql import SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.flow.compile import visible_schema
-from penstock.flow.sql import output_schema
-from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.maintenance.compaction import Progress
@@ -19,19 +17,18 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
-from penstock.spark.failures import spark_errors
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.delta.proof import prove_table
 from penstock.tables.delta.section import DeltaSection
 from penstock.tables.delta.spec import DeltaSpec
-from penstock.tables.delta.writer import DeltaWriter
 from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_table
 from penstock.tables.single.status import table_status
 from penstock.tables.single.table import SingleTable, existing_table, table_listings
 from penstock.tables.single.vacuum import vacuum
+from penstock.tables.single.writer import SingleWriter, row_columns
 
 
 class DeltaKind:
@@ -48,8 +45,8 @@ class DeltaKind:
     def summary(self, job: JobSpec) -> str:
         return self.name
 
-    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> DeltaWriter:
-        return DeltaWriter(SingleTable(job, _created(job, spark, environment), environment), spark, log)
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> SingleWriter:
+        return SingleWriter(SingleTable(job, _created(job, spark, environment), environment), spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_table(job, depth, open_log)
@@ -82,10 +79,7 @@ class DeltaKind:
 
 
 def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:
-    """The table with at least the job's columns, which only Spark can tell where the job has `sql:`."""
-    visible = visible_schema(job, job.schema)
-    with spark_errors(spark):
-        schema = output_schema(spark, visible, job.sql) if job.sql else visible
-    policy = NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
+    """The table with at least the job's columns."""
+    schema, policy = row_columns(job, spark)
     refuse_earlier_table(job, environment)
     return open_or_create(job.table, job.name, schema, policy, environment)

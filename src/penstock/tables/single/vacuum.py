@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import ListedTable, data_rules, writing_jobs
-from penstock.lake.maintenance.leftovers import delete_dead
+from penstock.lake.maintenance.leftovers import NameRules, delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
 from penstock.tables.quarantine.discard import Listings, listed_marks
 from penstock.tables.quarantine.leftovers import quarantine_rules
 from penstock.tables.quarantine.life import life_of
 
+Beside = tuple[Table, Callable[[Table], NameRules]]
+"""A further table of the job, with the rules for its files."""
+
 
 def vacuum(
-    table: Table, quarantine: Table | None = None, *, dry_run: bool = False, retention_seconds: float | None = None
+    table: Table,
+    quarantine: Table | None = None,
+    *,
+    dry_run: bool = False,
+    retention_seconds: float | None = None,
+    beside: Sequence[Beside] = (),
 ) -> VacuumReport:
     """Delete dead files; `retention_seconds` takes the place of what the tables themselves say."""
     data = ListedTable.of(table, retention_seconds)
+    others = [(ListedTable.of(other, retention_seconds), rules) for other, rules in beside]
     bad = None if quarantine is None else ListedTable.of(quarantine, retention_seconds)
     table.environment.reach("vacuum_listed")
     found = [data.classify(data_rules)]
@@ -23,4 +34,5 @@ def vacuum(
         numbers = table.transactions()
         listings = Listings(life_of(table), listed_marks(numbers))
         found.append(bad.classify(lambda each: quarantine_rules(each, writing_jobs(table), numbers, listings)))
+    found += [listed.classify(rules) for listed, rules in others]
     return delete_dead(found, table.environment.reach, dry_run=dry_run)

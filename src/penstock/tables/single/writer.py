@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.seen_types import addable, column_types, left_out
-from penstock.flow.compile import table_job
+from penstock.flow.compile import table_job, visible_schema
+from penstock.flow.sql import output_schema
 from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow
-from penstock.job.spec import NewColumnPolicy
+from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.logs.batches import rows_for
 from penstock.logs.log import Batch, Log
 from penstock.spark.failures import spark_errors
@@ -26,7 +28,15 @@ BYTES_UNBOUNDED = str(2**31 - 1)
 """With this very number Spark does not measure batches at all."""
 
 
-class DeltaWriter:
+def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumnPolicy]:
+    """The columns of a job's rows, which only Spark can tell with `sql:`, and what becomes of those a table lacks."""
+    visible = visible_schema(job, job.schema)
+    with spark_errors(spark):
+        schema = output_schema(spark, visible, job.sql) if job.sql else visible
+    return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
+
+
+class SingleWriter:
     """Writes batches of one job to staged files of its table."""
 
     def __init__(self, table: SingleTable, spark: SparkSession, log: Log) -> None:
@@ -77,8 +87,10 @@ class DeltaWriter:
 
     def flow(self, batch: Batch) -> Flow:
         """What the tasks of a batch must know, with the columns that the table has now; others may have added some."""
-        flow = flow_of(self.job, batch, self.data.schema, self.data.spec.partition_by)
-        return replace(flow, failpoint=self.failpoint)
+        return self._flow_to(batch, self.data.schema, self.data.spec.partition_by)
+
+    def _flow_to(self, batch: Batch, columns: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
+        return replace(flow_of(self.job, batch, columns, partition_by), failpoint=self.failpoint)
 
     def _added_columns(self, found: Gathered) -> bool:
         """Give the table the fields that records brought; those that cannot be columns are told and left out."""

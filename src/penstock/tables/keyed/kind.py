@@ -1,0 +1,130 @@
+"""The kind `keyed`: one Delta table with one row for each key, the last write wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.job.spec import JobSpec, job_of
+from penstock.lake.delta.table import Table, open_or_create
+from penstock.lake.maintenance.compaction import Progress
+from penstock.lake.maintenance.reports import CompactReport, VacuumReport
+from penstock.logs.log import Log
+from penstock.logs.registry import OpenLog
+from penstock.proof.findings import Proof
+from penstock.proof.sources import Depth
+from penstock.status.metrics import Meter, Metric
+from penstock.status.model import DayAnswer, JobStatus
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, Layout, is_key_type
+from penstock.tables.keyed.loading.load import Loader, LoadReport
+from penstock.tables.keyed.proving.prove import prove_keyed
+from penstock.tables.keyed.section import KeyedSection
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec
+from penstock.tables.keyed.status import keyed_status
+from penstock.tables.keyed.table import KeyedTable
+from penstock.tables.keyed.upkeep.compact import compact
+from penstock.tables.keyed.upkeep.vacuum import vacuum_keyed
+from penstock.tables.keyed.writer import KeyedWriter
+from penstock.tables.kind import CompactWish, LoadWish, RebuildReport, VacuumWish
+from penstock.tables.quarantine.discard import Listings
+from penstock.tables.quarantine.table import refuse_earlier_table
+from penstock.tables.single.table import existing_table, table_listings
+from penstock.tables.single.writer import row_columns
+
+
+class KeyedKind:
+    """One Delta table with one row for each key."""
+
+    name = KeyedSpec.kind
+    section = KeyedSection()
+    steps = ("runs_staged", "merged", "tombstones_written")
+    metrics: tuple[Metric, ...] = ()
+
+    def meter(self) -> Meter:
+        return lambda event: ()
+
+    def summary(self, job: JobSpec) -> str:
+        return f"{self.name}, {job_of(job, KeyedSpec).table.layout}"
+
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> KeyedWriter:
+        keyed = job_of(job, KeyedSpec)
+        data = created(keyed, spark, environment)
+        return KeyedWriter(keyed, KeyedTable(keyed, data, environment, log, spark), spark, log)
+
+    def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> LoadReport:
+        keyed = job_of(job, KeyedSpec)
+        return Loader(keyed, created(keyed, spark, environment), spark, environment).load(wish)
+
+    def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
+        return prove_keyed(job_of(job, KeyedSpec), depth, open_log)
+
+    def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
+        return keyed_status(job_of(job, KeyedSpec), open_log, now)
+
+    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
+        raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
+
+    def compact(
+        self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
+    ) -> CompactReport:
+        if wish.all_days:
+            raise UserError("--all-days is for exports", hint=f"the table of {job.name} has no days")
+        return compact(job_of(job, KeyedSpec), existing_table(job, environment), wish.target_bytes, progress)
+
+    def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
+        if wish.drop_lost:
+            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+        return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish.dry_run)
+
+    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
+        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
+
+    def listings(self, job: JobSpec, environment: Environment) -> Listings:
+        return table_listings(job, environment)
+
+
+def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> Table:
+    """The table with at least the job's columns: those of the key first, for which every reader has statistics."""
+    columns, policy = row_columns(job, spark)
+    layout = job.table.layout
+    named = [*layout.columns, *([] if layout.delete is None else [layout.delete.column])]
+    missing = [name for name in named if name not in columns.names and name not in HIDDEN]
+    if missing:
+        raise UserError(f"the rows of {job.name} have no column {missing[0]}", hint="keys are columns of the table")
+    for part in layout.parts:
+        if part.function in ("column", "hash", "coalesce") and not is_key_type(columns.field(part.column).type):
+            raise UserError(f"{part} cannot be part of a key: it is {columns.field(part.column).type}")
+    _check_delete(layout, columns)
+    first = [columns.field(name) for name in layout.columns if name in columns.names]
+    others = [each for each in columns if each not in first]
+    hidden = [pa.field(SEQUENCE, pa.int64()), pa.field(BUCKET, pa.int32())]
+    refuse_earlier_table(job, environment)
+    table = open_or_create(job.table, job.name, pa.schema([*first, *others, *hidden]), policy, environment)
+    _refuse_other_keys(table, job.table)
+    return table
+
+
+def _check_delete(layout: Layout, columns: pa.Schema) -> None:
+    rule = layout.delete
+    if rule is None:
+        return
+    kind = columns.field(rule.column).type
+    try:
+        pa.scalar(rule.value).cast(kind)
+    except pa.ArrowException:
+        raise UserError(f"delete: {rule.value!r} is no value of {rule.column}, which is {kind}") from None
+
+
+def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:
+    there = table.handle.metadata().configuration.get(LAYOUT_PROPERTY)
+    if there == str(spec.layout):
+        return
+    raise UserError(
+        f"the keys of the table at {spec.path} are not those of the job",
+        detail=f"the table: {there or 'made by another writer, without keys'}; the job: {spec.layout}",
+        hint="keys cannot change: write to a new table",
+    )

@@ -1,0 +1,250 @@
+"""What makes a row of a keyed table the same row: its key, and which of two is the newer one. Pure.
+
+A key is the values of the partition key, then those of the row key. Partition keys may be computed from a column. The
+bucket of a row is a hash of its partition key; what it is must never change, for it is where a row is looked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import InvariantError
+
+BUCKET = "_bucket"
+SEQUENCE = "_sequence"
+HIDDEN = (SEQUENCE, BUCKET)
+"""Columns that no record has."""
+KEY_BYTES_MAX = 32 * 1024
+OFFSET_BITS = 48
+"""Of a sequence; above them is the generation of the log."""
+
+Numbers: TypeAlias = npt.NDArray[np.uint64]
+KeyFunction: TypeAlias = Literal["column", "hash", "prefix", "timeslice", "round", "coalesce"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One part of a key: a column, or what is computed from one."""
+
+    column: str
+    function: KeyFunction = "column"
+    argument: int | str = 0
+    """Of `timeslice` in microseconds."""
+
+    def __str__(self) -> str:
+        return self.column if self.function == "column" else f"{self.function}({self.column}, {self.argument})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRule:
+    """Which records delete their row: those whose column is true, or has the stated value."""
+
+    column: str
+    value: str | int | bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The keys of a table, and what becomes of a record that has one."""
+
+    partition_keys: tuple[KeyPart, ...]
+    row_keys: tuple[str, ...]
+    sequence: str | None = None
+    """The column that orders the records of a key; None: the order of the log."""
+    delete: DeleteRule | None = None
+    merge: bool = False
+    """Whether a null of an update keeps the value that is there."""
+    buckets: int = 16
+
+    @property
+    def parts(self) -> tuple[KeyPart, ...]:
+        return (*self.partition_keys, *map(KeyPart, self.row_keys))
+
+    @property
+    def key_names(self) -> list[str]:
+        """The names of the parts in a frame of keys."""
+        return [f"key{number}" for number in range(len(self.parts))]
+
+    @property
+    def order_names(self) -> list[str]:
+        """The columns that order the rows of one key, the weightiest first."""
+        return [*([] if self.sequence is None else [self.sequence]), SEQUENCE]
+
+    @property
+    def columns(self) -> list[str]:
+        """What of a row must be read to tell its key and its order."""
+        return list(dict.fromkeys([*(each.column for each in self.parts), *self.order_names]))
+
+    @property
+    def bounded(self) -> list[str]:
+        """The columns whose values are parts of the key as they are: equal keys have equal values there."""
+        return list(dict.fromkeys(each.column for each in self.parts if each.function == "column"))
+
+    def __str__(self) -> str:
+        """What a table keeps of it: two tables with the same text have their rows in the same places."""
+        keys = ", ".join(map(str, self.partition_keys))
+        rows, order = ", ".join(self.row_keys), self.sequence or "the log"
+        return f"partition_keys [{keys}], row_keys [{rows}], sequence {order}, buckets {self.buckets}"
+
+
+def key_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    """The keys of rows, a column for each part; null where a part has no value."""
+    parts = zip(layout.key_names, layout.parts, strict=True)
+    return pl.DataFrame([part_values(part, _series(rows.column(part.column))).alias(name) for name, part in parts])
+
+
+def order_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
+    """What orders the rows of one key, as columns `order0`, `order1`."""
+    return pl.DataFrame(
+        [_series(rows.column(name)).alias(f"order{number}") for number, name in enumerate(layout.order_names)]
+    )
+
+
+def order_columns(layout: Layout) -> list[str]:
+    return [f"order{number}" for number in range(len(layout.order_names))]
+
+
+def newer(layout: Layout, than: str) -> pl.Expr:
+    """Whether a row comes after the one whose order stands in the columns with this suffix."""
+    after: pl.Expr = pl.lit(False)
+    for name in reversed(order_columns(layout)):
+        mine, other = pl.col(name), pl.col(f"{name}{than}")
+        after = (mine > other) | ((mine == other) & after)
+    return after
+
+
+def part_values(part: KeyPart, column: pl.Series) -> pl.Series:
+    """The values of one part of the key."""
+    return _FUNCTIONS[part.function](column, part.argument)
+
+
+def buckets_of(layout: Layout, keys: pl.DataFrame) -> pl.Series:
+    """The bucket of each key; without partition keys the row key decides. No part may be null."""
+    names = layout.key_names[: len(layout.partition_keys)] or layout.key_names
+    total = np.zeros(len(keys), np.uint64)
+    for name in names:
+        total = _mixed(total + stable_hash(keys[name]))
+    return pl.Series(BUCKET, (total % np.uint64(layout.buckets)).astype(np.int32))
+
+
+def stable_hash(column: pl.Series) -> Numbers:
+    """A number for each value, the same in every process and every version of every library."""
+    if column.dtype in (pl.String, pl.Binary):
+        codes = column.to_arrow().dictionary_encode()
+        words = [_word_hash(value) for value in codes.dictionary.cast(pa.large_binary()).to_pylist()]
+        found = np.array([*words, 0], np.uint64)
+        taken: Numbers = found[codes.indices.fill_null(len(words)).to_numpy(zero_copy_only=False)]
+        return taken
+    whole = column.to_physical().cast(pl.Int64).fill_null(0).to_numpy()
+    return _mixed(whole.astype(np.int64).view(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+
+
+def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
+    """The rows that have no place in the table, by number, with the reason."""
+    keys = key_frame(layout, rows)
+    faults: dict[int, str] = {}
+    for name, part, kind in zip(keys.columns, layout.parts, _kinds(layout), strict=True):
+        for row in keys[name].is_null().arg_true():
+            faults.setdefault(row, f"{part}: a part of the {kind} key is null")
+    if layout.sequence is not None:
+        for row in _series(rows.column(layout.sequence)).is_null().arg_true():
+            faults.setdefault(row, f"{layout.sequence}: the sequence is null")
+    for row in (_key_bytes(keys) > KEY_BYTES_MAX).arg_true():
+        faults.setdefault(row, f"the key is longer than {KEY_BYTES_MAX} bytes")
+    return faults
+
+
+def is_key_type(kind: pa.DataType) -> bool:
+    """Whether values of the type can be compared for ever: floats and decimals have several faces for one number."""
+    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_binary, pa.types.is_boolean)
+    return any(test(kind) for test in (*tests, pa.types.is_date32, pa.types.is_timestamp))
+
+
+def sequences(offsets: pa.Array, generations: Sequence[tuple[int, int]]) -> pa.Array:
+    """The place of records in the log as one number (RULES K2): above its offset the generation that it is of.
+
+    `generations` says, ascending, from which offset on the log is in which generation.
+    """
+    numbers = offsets.to_numpy(zero_copy_only=False)
+    if len(numbers) and int(numbers.max()) >= 1 << OFFSET_BITS:
+        raise InvariantError(f"offset {numbers.max()} does not fit into {OFFSET_BITS} bits of a sequence")
+    starts = np.array([start for start, _ in generations] or [0], np.int64)
+    values = np.array([number for _, number in generations] or [0], np.int64)
+    at = np.maximum(np.searchsorted(starts, numbers, side="right") - 1, 0)
+    return pa.array((values[at] << OFFSET_BITS) | numbers, pa.int64())
+
+
+def deletions(layout: Layout, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.Array:
+    """Whether each row deletes: by the job's rule, or because its record is a tombstone."""
+    found = pa.repeat(False, rows.num_rows)
+    if "value" in kafka.schema.names:
+        found = pc.is_null(kafka.column("value"))
+    if layout.delete is not None:
+        column = rows.column(layout.delete.column)
+        wanted = pa.scalar(layout.delete.value).cast(column.type)
+        found = pc.or_(found, pc.fill_null(pc.equal(column, wanted), False))
+    return found
+
+
+def _kinds(layout: Layout) -> list[str]:
+    return ["partition"] * len(layout.partition_keys) + ["row"] * len(layout.row_keys)
+
+
+def _key_bytes(keys: pl.DataFrame) -> pl.Series:
+    total = pl.Series(np.zeros(len(keys), np.int64))
+    for column in keys:
+        if column.dtype in (pl.String, pl.Binary):
+            total = total + column.cast(pl.Binary).bin.size().cast(pl.Int64).fill_null(0)
+    return total
+
+
+def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:
+    return pl.Series(pl.from_arrow(column))
+
+
+def _word_hash(value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
+
+
+def _mixed(numbers: Numbers) -> Numbers:
+    """The finaliser of splitmix64."""
+    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    found: Numbers = mixed ^ (mixed >> np.uint64(31))
+    return found
+
+
+def _hashed(column: pl.Series, count: int | str) -> pl.Series:
+    numbers = pl.Series((stable_hash(column) % np.uint64(count)).astype(np.int64))
+    return pl.select(pl.when(column.is_not_null()).then(numbers)).to_series()
+
+
+def _sliced(column: pl.Series, micros: int | str) -> pl.Series:
+    times = column.cast(pl.Datetime("us")).to_physical()
+    return times // int(micros) * int(micros)
+
+
+def _rounded(column: pl.Series, step: int | str) -> pl.Series:
+    if column.dtype.is_float():
+        column = (column / int(step)).floor().cast(pl.Int64, strict=False)
+        return column * int(step)
+    return column.cast(pl.Int64) // int(step) * int(step)
+
+
+_FUNCTIONS: Mapping[KeyFunction, Callable[[pl.Series, int | str], pl.Series]] = {
+    "column": lambda column, _: column,
+    "hash": _hashed,
+    "prefix": lambda column, count: column.str.slice(0, int(count)),
+    "timeslice": _sliced,
+    "round": _rounded,
+    "coalesce": lambda column, default: column.fill_null(pl.Series([default]).cast(column.dtype)[0]),
+}

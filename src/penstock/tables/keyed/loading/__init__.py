@@ -1,0 +1,1 @@
+"""Batch loads: rows of files into a keyed table, each file once."""

@@ -1,0 +1,1 @@
+"""What `verify` proves of a keyed table."""

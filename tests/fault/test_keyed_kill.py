@@ -1,0 +1,87 @@
+"""`kill -9` of the real process at every step of a keyed batch: start again, and every key has its newest row."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from pyspark.sql import SparkSession
+
+from penstock.failpoints import COMPACT_STEPS
+from tests.jobs import KILLED
+from tests.kafka import Produce, Topics
+from tests.pipes import run_here
+from tests.processes import command_json, penstock, run_once
+
+STEPS = ("writing", "runs_staged", "merged", "checked", "tombstones_written", "committed")
+JOB = """\
+job: keyed
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
+decode: json
+schema: {{number: long, value: long, gone: boolean, seq: long}}
+table:
+  keyed: {{path: "{path}", row_keys: [number], sequence: seq, delete: gone, buckets: 2, chunk_rows: 50}}
+flush: {{allowed_latency: 100ms}}
+spark: {{conf: {{spark.driver.memory: 512m}}}}
+"""
+
+
+class Oracle:
+    """Of each key the record with the greatest sequence."""
+
+    def __init__(self) -> None:
+        self._newest: dict[int, dict[str, Any]] = {}
+        self._sequence = 0
+
+    def records(self, count: int) -> list[str]:
+        """Inserts, updates of earlier keys and deletes, each newer than all before."""
+        found = []
+        for place in range(count):
+            self._sequence += 1
+            number = self._sequence // 2 if place % 3 else self._sequence // 7
+            record = {"number": number, "value": self._sequence, "gone": place % 11 == 5, "seq": self._sequence}
+            self._newest[number] = record
+            found.append(json.dumps(record))
+        return found
+
+    @property
+    def rows(self) -> dict[int, int]:
+        return {number: each["value"] for number, each in self._newest.items() if not each["gone"]}
+
+
+def rows_in(table: Path) -> dict[int, int]:
+    if not (table / "_delta_log").exists():
+        return {}
+    frame = pl.read_delta(str(table))
+    found = dict(frame.select("number", "value").rows())
+    assert len(found) == len(frame), "a key is there twice"
+    return found
+
+
+def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    """Each step kills one process; the next process, killed at the next step, has to live with what it left."""
+    name, table, oracle = topic(partitions=2), tmp_path / "table", Oracle()
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
+    for step in STEPS:
+        before = rows_in(table)
+        produce(name, oracle.records(120))
+        assert run_once(job, failpoint=f"{step}:kill") == KILLED, step
+        assert rows_in(table) == (oracle.rows if step == "committed" else before), step
+    run_here(job, spark)
+    assert rows_in(table) == oracle.rows
+    for step in COMPACT_STEPS:
+        produce(name, oracle.records(30))
+        run_here(job, spark)
+        with penstock("compact", str(job), failpoint=f"{step}:kill") as process:
+            assert process.exit_code() == KILLED, step
+        assert rows_in(table) == oracle.rows, step
+    command_json("vacuum", str(job))
+    assert rows_in(table) == oracle.rows
+    assert command_json("verify", str(job))["ok"]
+    assert {row["number"]: row["value"] for row in spark.read.format("delta").load(str(table)).collect()} == oracle.rows

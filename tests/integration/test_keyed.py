@@ -1,0 +1,100 @@
+"""A keyed table on the real Kafka and Spark: with `sql:`, with two processes, and read by other engines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+from pyspark.sql import SparkSession
+
+from tests.kafka import Produce, Topics
+from tests.pipes import run_here
+from tests.processes import command_json, penstock
+
+JOB = """\
+job: keyed
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
+decode: json
+schema: {{device: string, at: timestamp, celsius: double, gone: boolean, seq: long}}
+sql:
+  select: [device, at, "celsius * 1.8 + 32 as fahrenheit", "coalesce(gone, false) as gone", seq]
+  where: device <> 'test'
+table:
+  keyed:
+    path: "{path}"
+    partition_keys: [device]
+    row_keys: [at]
+    sequence: seq
+    delete: gone
+    buckets: 2
+"""
+
+
+def record(device: str | None, second: int, celsius: float, seq: int, **more: object) -> str:
+    return json.dumps(
+        {"device": device, "at": f"2026-03-01T00:00:{second:02}Z", "celsius": celsius, "seq": seq, **more}
+    )
+
+
+def loaded(job: Path, folder: Path) -> dict[str, Any]:
+    """What `penstock load` prints, in a process of its own: it ends its Spark."""
+    with penstock("load", str(job), str(folder), "--json") as process:
+        told = process.rest()
+        assert process.exit_code() == 0, process.last_words
+    return told[-1]
+
+
+def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    name, table = topic(partitions=2), tmp_path / "table"
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
+    produce(name, [record("a", second, second, 1) for second in range(10)])
+    produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None])
+    run_here(job, spark)
+    produce(name, [record("a", 3, 100.0, 2), record("a", 4, 0.0, 2, gone=True), record("a", 5, 50.0, 0)])
+    run_here(job, spark)
+    wanted = {second: second * 1.8 + 32 for second in range(10) if second != 4} | {3: 212.0}
+    query = "select extract(second from at) as second, fahrenheit from {} where device = 'a' and at >= '2026-03-01'"
+    by_polars = pl.read_delta(str(table)).select(pl.col("at").dt.second(), "fahrenheit").rows()
+    shown = spark.read.format("delta").load(str(table))
+    shown.createOrReplaceTempView("keyed_rows")
+    by_spark = [(int(row[0]), row[1]) for row in spark.sql(query.format("keyed_rows")).collect()]
+    other = duckdb.connect().register("keyed_rows", pl.read_delta(str(table)).to_arrow())
+    by_duckdb = [(int(at), value) for at, value in other.execute(query.format("keyed_rows")).fetchall()]
+    for found in (by_polars, by_spark, by_duckdb):
+        assert len(found) == len(wanted)
+        assert {second: round(value, 6) for second, value in found} == {at: round(it, 6) for at, it in wanted.items()}
+    # The second process says so: a row without a device does not pass `where`, a bad one and a tombstone are kept.
+    report = command_json("status", str(job))
+    [status] = report if isinstance(report, list) else [report]
+    totals = {
+        name: sum(each[name] for each in status["partitions"]) for name in ("read", "written", "filtered", "skipped")
+    }
+    assert totals == {"read": 17, "written": 12, "filtered": 2, "skipped": 1}
+    assert status["quarantine_rows"] == 2
+    assert status["keyed"]["rows"] == 9
+    assert command_json("compact", str(job))["rows"] >= 9
+    command_json("vacuum", str(job))
+    assert len(pl.read_delta(str(table))) == 9
+
+
+def test_files_are_loaded_once_by_the_command(tmp_path: Path, bootstrap: str, topic: Topics) -> None:
+    job = tmp_path / "job.yaml"
+    text = JOB.format(bootstrap=bootstrap, topic=topic(), path=tmp_path / "table")
+    head, _, tail = text.partition("sql:\n")
+    job.write_text(head + tail[tail.index("table:") :])
+    rows = pl.DataFrame({"device": ["a", "a", "b"], "celsius": [1.0, 2.0, 3.0], "seq": [1, 2, 1]})
+    times = pl.Series("at", ["2026-03-01", "2026-03-01", "2026-03-02"]).str.to_datetime(time_zone="UTC")
+    (tmp_path / "in").mkdir()
+    rows.with_columns(times).write_parquet(tmp_path / "in" / "rows.parquet")
+    found = loaded(job, tmp_path / "in")
+    assert (found["files"], found["rows"], found["skipped"]) == (1, 3, 1)
+    again = loaded(job, tmp_path / "in")
+    assert (again["files"], again["files_known"]) == (0, 1)
+    assert sorted(pl.read_delta(str(tmp_path / "table"))["celsius"].to_list()) == [2.0, 3.0]

@@ -1,0 +1,255 @@
+"""What upstream asks of a keyed store, its weak points, bad input, first loads, and damages that `verify` finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.environment import Environment
+from penstock.errors import TransientError, UserError
+from penstock.status.model import Section
+from penstock.tables.kind import CompactWish, VacuumWish
+from penstock.tables.registry import kind_of
+from penstock.watch.status import status
+from tests.keyed_tables import ONE, ZERO, Keyed, row
+
+# scenarios of FiloDB (research: memtable, reprojector and column store)
+
+
+def test_rows_out_of_order_lie_in_the_order_of_their_keys(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
+    table.put(*(row(number, number, device) for number in (3, 1, 2) for device in "ba"))
+    table.run()
+    [file] = table.files()
+    found = pq.read_table(file, columns=["device", "number"], partitioning=None).to_pylist()
+    assert [(each["device"], each["number"]) for each in found] == [(d, n) for d in "ab" for n in (1, 2, 3)]
+
+
+def test_successive_flushes_add_and_replace(tmp_path: Path) -> None:
+    """99 rows in two flushes, then three of them once more: 99 rows, whoever flushes, also with nothing in memory."""
+    table = Keyed(tmp_path, chunk := "partition_keys: [device], row_keys: [number], chunk_rows: 20")
+    table.put(*(row(number, number) for number in range(60)))
+    table.run()
+    table.put(*(row(number, number) for number in range(60, 99)))
+    table.run()
+    assert sum(table.values().values()) == 99 * 98 // 2
+    table.put(*(row(number, number) for number in (7, 70, 98)))
+    Keyed(tmp_path, chunk, log=table.log).run()
+    assert sum(table.values().values()) == 99 * 98 // 2 and len(table.values()) == 99
+
+
+def test_a_failed_write_fails_the_batch_and_moves_no_position(tmp_path: Path) -> None:
+    """Upstream logged a failed flush and reported success."""
+    table = Keyed(tmp_path)
+    table.put(row(1, 10))
+    table.run()
+    table.put(row(1, 11))
+
+    def fail(step: str) -> None:
+        if step == "merged":
+            raise TransientError("the disk is full")
+
+    with pytest.raises(TransientError):
+        table.run(Environment(reach=fail))
+    assert table.values() == {("a", 1): 10}
+    assert table.table().state([ZERO]).of(ZERO).position == 1
+    table.run()
+    assert table.values() == {("a", 1): 11}
+
+
+def test_what_a_failed_attempt_left_is_taken_by_vacuum_and_nothing_else(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone")
+    table.put(row(1, 10), row(2, None, gone=True))
+
+    def fail(step: str) -> None:
+        if step == "merged":
+            raise TransientError("killed")
+
+    with pytest.raises(TransientError):
+        table.run(Environment(reach=fail))
+    kind = kind_of(table.job)
+    assert kind.vacuum(table.job, VacuumWish(), Environment()).deleted == ()
+    table.run()
+    kind.vacuum(table.job, VacuumWish(), Environment())
+    left = {str(each) for each in Path(table.path).rglob("*.pq")}
+    assert left == table.files()
+    assert len(list(Path(f"{table.path}_tombstones").rglob("*.pq"))) == 1
+    assert table.values() == {("a", 1): 10} and table.verified().ok
+
+
+def test_a_bucket_with_many_small_files_puts_them_together(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
+    for number in range(30):
+        table.put(row(number, number))
+        table.run()
+    assert len(table.files()) < 12
+    assert len(table.values()) == 30
+    report = kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
+    assert report.rows == 30 and len(table.files()) == 1
+    assert table.verified().ok
+
+
+def test_versions_of_the_table_show_what_was_there(tmp_path: Path) -> None:
+    table = Keyed(tmp_path)
+    table.put(row(1, 10))
+    table.run()
+    before = DeltaTable(table.path).version()
+    table.put(row(1, 11))
+    table.run()
+    assert pl.read_delta(table.path, version=before)["value"].to_list() == [10]
+
+
+# bad input
+
+
+def test_records_without_a_key_are_quarantined_and_the_others_written(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [note], sequence: seq")
+    good = {"device": "a", "note": "n", "seq": 1, "value": 1}
+    table.put(
+        good,
+        {**good, "note": None},
+        {**good, "device": None},
+        {**good, "seq": None},
+        {**good, "note": "x" * 40_000},
+        b"{",
+        b"[1]",
+    )
+    table.run()
+    assert table.totals() == (7, 1, 6, 0)
+    errors = pl.read_delta(f"{table.path}_quarantine").sort("offset")["error"].to_list()
+    for error, word in zip(errors, ("row key", "partition key", "sequence", "longer"), strict=False):
+        assert word in error
+    assert table.verified().ok
+
+
+def test_a_partition_key_may_have_a_default(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, 'partition_keys: ["coalesce(device, \'none\')", "hash(number, 4)"], row_keys: [number]')
+    table.put({"number": 1, "value": 1}, {"number": 1, "value": 2, "device": "none"}, {"number": 2, "value": 3})
+    table.run()
+    assert sorted(each["value"] for each in table.rows()) == [2, 3]
+    assert table.verified().ok
+
+
+def test_new_columns_are_taken_and_older_files_keep_their_rows(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
+    table.put(row(1, 10), row(2, 20))
+    table.run()
+    table.put(row(1, 11, color="red"))
+    table.run()
+    found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
+    assert found == {1: (11, "red"), 2: (20, None)}
+    assert table.verified().ok
+
+
+def test_a_column_that_another_process_adds_between_merge_and_commit_is_not_lost(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, buckets: 1")
+    table.put(row(1, 10, seq=1), row(2, 20, seq=1))
+    table.run()
+    table.put(row(2, 22, seq=3))
+    table.put(row(1, 11, seq=2, color="red"), to=ONE)
+    rival = table.open(None, ONE)
+    done: list[str] = []
+
+    def reach(step: str) -> None:
+        if step == "merged" and not done:
+            done.append(step)
+            for _ in range(5):
+                rival.round(flush_now=True)
+
+    table.run(Environment(reach=reach), ZERO)
+    found = {each["number"]: (each["value"], each["color"]) for each in table.rows()}
+    assert found == {1: (11, "red"), 2: (22, None)}
+
+
+# first loads
+
+
+def test_a_bulk_load_appends_and_goes_on_after_a_restart(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], bulk: true")
+    table.put(row(1, 1), row(2, 2))
+    table.run()
+    table.put(row(3, 3), None)
+    table.run()
+    assert table.values() == {("a", number): number for number in (1, 2, 3)}
+    assert table.totals() == (4, 3, 1, 0)
+    normal = Keyed(tmp_path, "row_keys: [number]", log=table.log)
+    normal.put(row(1, 11))
+    normal.run()
+    assert normal.values()["a", 1] == 11
+    with pytest.raises(UserError, match="bulk"):
+        table.open()
+    assert normal.verified().ok
+
+
+def test_a_bulk_load_into_a_table_with_rows_is_refused(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.run()
+    with pytest.raises(UserError, match="bulk"):
+        Keyed(tmp_path, "row_keys: [number], bulk: true", name="load", log=table.log).open()
+
+
+# what verify finds
+
+
+def filled(folder: Path) -> Keyed:
+    table = Keyed(folder, "row_keys: [number], buckets: 2")
+    table.put(*(row(number, number) for number in range(20)))
+    table.run()
+    assert table.verified().ok
+    return table
+
+
+def failed(table: Keyed) -> set[str]:
+    return {check.name for check in table.verified().checks if not check.ok}
+
+
+def test_a_row_that_another_writer_changed_is_found(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    DeltaTable(table.path).update({"value": "0"}, predicate="number = 7")
+    assert "records" in failed(table)
+
+
+def test_a_row_that_another_writer_deleted_is_found(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    DeltaTable(table.path).delete("number = 7")
+    assert failed(table) == {"rows", "records"}
+
+
+def test_a_key_that_another_writer_appended_again_is_found(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    rows = pl.read_delta(table.path).filter(pl.col("number") == 7).to_arrow()
+    write_deltalake(table.path, rows, mode="append")
+    assert "rows" in failed(table)
+
+
+def test_a_file_that_is_not_what_its_name_tells_is_found(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    for file in Path(table.path).rglob("s.*.k*.pq"):
+        rows = pq.read_table(file, partitioning=None)
+        others = pc.add(rows.column("value"), 1)
+        at = rows.schema.get_field_index("value")
+        pq.write_table(rows.set_column(at, "value", others), file, store_schema=False)
+    assert "rows" in failed(table)
+
+
+def test_status_tells_rows_buckets_and_chunks(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    found = status(table.job, open_log=lambda job: table.log.view(job.log))
+    [section] = [each for each in found.sections if isinstance(each, Section) and each.key == "keyed"]
+    assert section.values == {"rows": 20, "buckets": 2, "chunks": 2, "chunks_max": 1}
+    assert json.dumps(found.as_json())
+
+
+def test_a_log_that_lost_its_beginning_still_proves_what_it_has(tmp_path: Path) -> None:
+    table = filled(tmp_path)
+    table.log.expire(ZERO, 10)
+    assert table.verified().ok
+    DeltaTable(table.path).delete("number = 15")
+    assert "records" in failed(table)

@@ -1,0 +1,309 @@
+"""RULES K1 to K4, each as the schedule that it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from penstock.engine.replay import ReplayReport, replay
+from penstock.environment import Environment
+from penstock.errors import TransientError, UserError
+from penstock.flow.write.names import content_of
+from penstock.job.spec import KafkaLogSpec
+from penstock.lake.delta.table import Table
+from penstock.logs.log import Partition
+from penstock.logs.registry import LOGS
+from penstock.tables.keyed.files import commits_key
+from penstock.tables.keyed.layout import OFFSET_BITS
+from penstock.tables.keyed.merger import Merger
+from penstock.tables.keyed.merging.chunks import ChunkStore
+from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode
+from penstock.tables.registry import kind_of
+from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.scenarios.local_spark import local_session
+
+TWO = Partition("events", "id-1", 2)
+
+
+def once_at(step: str, act: Callable[[], Any]) -> Environment:
+    """Acts when the step is reached for the first time."""
+    done: list[str] = []
+
+    def reach(reached: str) -> None:
+        if reached == step and not done:
+            done.append(reached)
+            act()
+
+    return Environment(reach=reach)
+
+
+def buckets_run(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The buckets of every merge job that runs from now on."""
+    seen: list[list[int]] = []
+    run = Merger._run
+
+    def noting(self: Merger, naming: Any, plans: Any, schema: Any) -> Any:
+        seen.append([each.bucket for each in plans])
+        return run(self, naming, plans, schema)
+
+    monkeypatch.setattr(Merger, "_run", noting)
+    return seen
+
+
+# K1
+
+
+def test_k1_the_loser_of_a_race_merges_only_the_buckets_that_the_winner_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], sequence: seq, buckets: 8")
+    devices = [f"d{number}" for number in range(40)]
+    table.put(*(row(1, 0, device, seq=1) for device in devices))
+    rival = table.open(None, ONE)
+    table.put(row(1, 5, "d7", seq=3), to=ONE)
+    seen = buckets_run(monkeypatch)
+    table.run(once_at("merged", lambda: finish(rival)), ZERO)
+    mine, others, again = seen
+    assert len(mine) > 4 and len(others) == 1 and again == others
+    assert table.values() == {**{(device, 1): 0 for device in devices}, ("d7", 1): 5}
+    assert table.totals(ZERO) == (40, 39, 0, 1)
+
+
+def test_k1_a_commit_that_changes_no_file_still_makes_the_other_merge_again(tmp_path: Path) -> None:
+    """A delete of a row that is not there leaves only a tombstone: an older insert of the key must see it."""
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone")
+    table.put(row(1, 10, seq=1))
+    table.put(row(1, None, gone=True, seq=2), to=ONE)
+    rival = table.open(None, ONE)
+    table.run(once_at("merged", lambda: finish(rival)), ZERO)
+    assert table.values() == {}
+    assert table.verified().ok
+
+
+def test_k1_every_commit_counts_in_the_buckets_that_it_touches(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 1")
+    for number in range(3):
+        table.put(row(number, 0))
+        table.run()
+    assert table.table().transaction(commits_key("keyed", 0)) == 3
+    kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
+    assert table.table().transaction(commits_key("keyed", 0)) == 4
+
+
+# K2
+
+
+def test_k2_an_older_update_does_not_bring_a_deleted_row_back(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, delete: gone")
+    table.put(row(1, 10, seq=1), row(1, None, gone=True, seq=5))
+    table.run()
+    table.put(row(1, 11, seq=4), to=ONE)
+    table.run()
+    assert table.values() == {}
+    assert table.totals(ONE) == (1, 0, 0, 1)
+    table.put(row(1, 12, seq=6), to=ONE)
+    table.run()
+    assert table.values() == {("a", 1): 12}
+
+
+def test_k2_tombstones_are_there_before_the_delete_is(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone")
+    table.put(row(1, 10))
+    table.run()
+    table.put(row(1, None, gone=True))
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((len(pl.read_delta(f"{table.path}_tombstones")), len(table.rows())))
+
+    table.run(once_at("tombstones_written", look))
+    assert seen == [(1, 1)]
+    assert table.rows() == []
+
+
+def test_k2_a_replayed_record_is_as_old_as_its_offset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone", on="new_column: quarantine")
+    table.put(row(1, 10, extra=1), row(2, 20, extra=1), row(3, 30, extra=1), row(1, 11), row(2, None, gone=True))
+    table.run()
+    assert table.values() == {("a", 1): 11}
+    monkeypatch.setitem(LOGS, KafkaLogSpec, table.log.view)
+    mended = Keyed(tmp_path, table.keyed, on="new_column: ignore", log=table.log)
+    assert replay(mended.job, spark=local_session()) == ReplayReport(runs=1, replayed=3)
+    assert table.values() == {("a", 1): 11, ("a", 3): 30}
+    assert mended.verified().ok
+    assert replay(mended.job, spark=local_session()) == ReplayReport()
+
+
+def test_k2_records_of_a_recreated_topic_are_newer_than_all_before(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]", on="recreated: restart")
+    table.put(*(row(1, number) for number in range(10)))
+    table.run()
+    table.log.recreate("events", "id-2")
+    anew = Partition("events", "id-2", 0)
+    table.put(row(1, 100), to=anew)
+    table.run()
+    assert table.values() == {("a", 1): 100}
+    assert pl.read_delta(table.path)["_sequence"].to_list() == [1 << OFFSET_BITS]
+
+
+def test_k2_records_of_new_partitions_are_newer_than_what_was_in_the_old_ones(tmp_path: Path) -> None:
+    """A key moves when partitions are added: what waits in its old partition by then is older, whatever its offset."""
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(9, 0))
+    table.run()
+    table.put(*(row(1, number) for number in range(5)))
+    table.put(row(1, 100), to=TWO)
+    table.run()
+    assert table.values()["a", 1] == 100
+    table.put(row(9, 1))
+    table.run()
+    assert table.values() == {("a", 1): 100, ("a", 9): 1}
+    assert table.verified().ok
+
+
+def test_k2_a_tombstone_goes_when_its_time_is_over(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone, tombstone_retention: 1h")
+    table.put(row(1, None, gone=True))
+    table.run()
+    table.put(row(2, None, gone=True), row(1, None, gone=True))
+    table.run()
+    kind = kind_of(table.job)
+    kind.compact(table.job, CompactWish(), Environment(), None)
+    assert len(pl.read_delta(f"{table.path}_tombstones")) == 2
+    late = Environment()
+    now = late.now
+    kind.compact(table.job, CompactWish(), Environment(now=lambda: now() + 7200), None)
+    assert len(pl.read_delta(f"{table.path}_tombstones")) == 0
+
+
+# K3
+
+
+def test_k3_a_compaction_between_merge_and_commit_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
+    for number in range(4):
+        table.put(row(number, number))
+        table.run()
+    table.put(row(2, 22))
+    compact = lambda: kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)  # noqa: E731
+    table.run(once_at("checked", compact))
+    assert table.values() == {("a", 0): 0, ("a", 1): 1, ("a", 2): 22, ("a", 3): 3}
+    assert table.verified().ok
+
+
+def test_k3_a_compaction_that_a_batch_overtakes_gives_its_groups_up(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], buckets: 1")
+    for number in range(3):
+        table.put(row(number, number))
+        table.run()
+    table.put(row(1, 11))
+    environment = once_at("compact_checked", lambda: table.run())
+    report = kind_of(table.job).compact(table.job, CompactWish(), environment, None)
+    assert (report.files_removed, report.dropped) == (0, 1)
+    assert table.values() == {("a", 0): 0, ("a", 1): 11, ("a", 2): 2}
+    assert table.verified().ok
+
+
+# K4
+
+
+def test_k4_chunks_that_are_there_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], buckets: 2, chunk_rows: 10", batch=100)
+    table.put(*(row(number, number) for number in range(60)))
+    table.run()
+    before = table.files()
+    read: list[str] = []
+    monkeypatch.setattr(ChunkStore, "read", lambda self, path, columns=None: read.append(path))
+    again = Keyed(tmp_path, table.keyed, name="again", log=table.log, batch=100)
+    again.run()
+    assert (again.files(), read) == (before, [])
+    assert again.totals() == (60, 0, 0, 60)
+
+
+def test_k4_a_chunk_with_another_value_or_sequence_is_looked_at_row_by_row(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], sequence: seq, buckets: 1")
+    table.put(*(row(number, number, seq=1) for number in range(10)))
+    table.run()
+    table.put(*(row(number, number, seq=2 if number == 3 else 1) for number in range(10)), to=ONE)
+    table.run()
+    # Nine have the sequence of those that are there, and a greater offset of none.
+    assert table.totals(ONE) == (10, 1, 0, 9)
+
+
+def test_k4_names_tell_rows_and_digest_and_statistics_the_keys(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], buckets: 1, chunk_rows: 4")
+    table.put(*(row(number, number) for number in (5, 1, 9, 3, 7, 2)))
+    table.run()
+    actions = pa.table(DeltaTable(table.path).get_add_actions(flatten=True)).to_pylist()
+    found = {}
+    for action in actions:
+        content = content_of(action["path"])
+        found[action["min.number"], action["max.number"]] = content and content.rows
+    assert found == {(1, 5): 4, (7, 9): 2}
+
+
+def test_a_change_of_keys_is_refused(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 1))
+    table.run()
+    for keyed in ("row_keys: [device]", "row_keys: [number], buckets: 4", "row_keys: [number], sequence: seq"):
+        with pytest.raises(UserError, match="keys"):
+            Keyed(tmp_path, keyed, log=table.log).open()
+
+
+def test_positions_of_all_partitions_move_together_or_not_at_all(tmp_path: Path) -> None:
+    table = Keyed(tmp_path)
+    table.put(row(1, 1))
+    table.put(row(1, 2, "b"), to=ONE)
+    table.run()
+    state = table.table().state([ZERO, ONE])
+    assert (state.of(ZERO).position, state.of(ONE).position) == (1, 1)
+
+
+# C2
+
+
+def test_c2_a_commit_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone")
+    table.put(row(1, 1), row(2, 2))
+    table.run()
+    lose_answers(monkeypatch)
+    table.put(row(1, 11), row(2, None, gone=True), row(3, 3))
+    table.run()
+    assert table.values() == {("a", 1): 11, ("a", 3): 3}
+    assert table.totals() == (5, 5, 0, 0)
+    assert table.verified().ok
+
+
+def test_c2_a_load_whose_answer_is_lost_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    pl.DataFrame({"number": [1, 2], "value": [1, 2]}).write_parquet(tmp_path / "rows.parquet")
+    kind = kind_of(table.job)
+    assert isinstance(kind, Loading)
+    wish = LoadWish((str(tmp_path / "rows.parquet"),), SaveMode.OVERWRITE)
+    kind.load(table.job, wish, local_session(), Environment())
+    before = table.table().version
+    lose_answers(monkeypatch)
+    kind.load(table.job, wish, local_session(), Environment())
+    assert table.table().version == before + 1
+    assert sorted(each["value"] for each in table.rows()) == [1, 2]
+
+
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first commit with files lands, and its process hears of an error."""
+    commit = Table.commit_actions
+    lost: list[int] = []
+
+    def losing(self: Table, actions: Any, transactions: Any, metadata: Any) -> None:
+        commit(self, actions, transactions, metadata)
+        if actions and not lost and not self.spec.path.endswith("_tombstones"):
+            lost.append(self.version)
+            raise TransientError("the connection was closed")
+
+    monkeypatch.setattr(Table, "commit_actions", losing)

@@ -1,0 +1,183 @@
+"""Batch loads: each file once, save modes as their names say, overwrites that are one commit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.tables.keyed.loading.load import LoadReport
+from penstock.tables.kind import Loading, LoadWish, SaveMode, VacuumWish
+from penstock.tables.registry import kind_of
+from tests.keyed_tables import Keyed, row
+from tests.scenarios.local_spark import local_session
+
+KEYED = "partition_keys: [device], row_keys: [number], buckets: 3, chunk_rows: 10"
+
+
+class CrashError(Exception):
+    """The process ends here."""
+
+
+def frame(*rows: dict[str, Any]) -> pl.DataFrame:
+    schema = {"device": pl.String, "number": pl.Int64, "value": pl.Int64}
+    return pl.DataFrame([{name: each.get(name) for name in schema} for each in rows], schema=schema)
+
+
+def files(folder: Path, *frames: pl.DataFrame) -> str:
+    folder.mkdir(exist_ok=True)
+    for number, each in enumerate(frames):
+        each.write_parquet(folder / f"{number}.parquet")
+    return str(folder)
+
+
+def load(table: Keyed, *paths: str, mode: SaveMode = SaveMode.APPEND, **more: Any) -> LoadReport:
+    kind = kind_of(table.job)
+    assert isinstance(kind, Loading)
+    environment = more.pop("environment", Environment())
+    found = kind.load(table.job, LoadWish(paths, mode, **more), local_session(), environment)
+    assert isinstance(found, LoadReport)
+    return found
+
+
+def test_files_of_every_format_become_rows(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    frame(row(1, 1)).write_parquet(tmp_path / "a.parquet")
+    frame(row(2, 2), row(7, None)).write_csv(tmp_path / "b.csv")
+    (tmp_path / "c.jsonl").write_text("\n".join(json.dumps(row(number, number)) for number in (3, 4)))
+    frame(row(5, 5, "x"), row(6, 6, "y")).write_delta(
+        str(tmp_path / "d"), delta_write_options={"partition_by": "device"}
+    )
+    paths = [str(tmp_path / name) for name in ("a.parquet", "b.csv", "c.jsonl", "d")]
+    assert load(table, *paths) == LoadReport(files=5, rows=7, commits=1)
+    wanted = {("a", number): number for number in (1, 2, 3, 4)}
+    assert table.values() == {**wanted, ("a", 7): None, ("x", 5): 5, ("y", 6): 6}
+    assert table.verified().ok
+
+
+def test_a_load_repeated_finds_nothing_to_do(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    folder = files(tmp_path / "in", frame(*(row(number, number) for number in range(50))), frame(row(99, 9)))
+    load(table, folder, mode=SaveMode.ERROR)
+    version = table.table().version
+    assert load(table, folder, mode=SaveMode.ERROR) == LoadReport(files_known=2)
+    assert table.table().version == version
+
+
+def test_a_file_written_again_with_the_same_rows_is_known_by_its_chunks(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    rows = frame(*(row(number, number) for number in range(50)))
+    load(table, files(tmp_path / "in", rows))
+    before = table.files()
+    report = load(table, files(tmp_path / "again", rows))
+    assert report == LoadReport(files=1, rows=50, skipped=50, unread=50, commits=1)
+    assert table.files() == before
+
+
+@pytest.mark.parametrize("step", ["runs_staged", "tombstones_written", "committed"])
+def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.tables.keyed.loading.load.FILES_PER_COMMIT_MAX", 1)
+    table = Keyed(tmp_path, KEYED)
+    folder = files(tmp_path / "in", *(frame(row(number, number)) for number in range(4)))
+    visits: list[str] = []
+
+    def crash(reached: str) -> None:
+        if reached == step:
+            visits.append(reached)
+            if len(visits) == 3:
+                raise CrashError
+
+    with pytest.raises(CrashError):
+        load(table, folder, mode=SaveMode.ERROR, environment=Environment(reach=crash))
+    report = load(table, folder, mode=SaveMode.ERROR)
+    assert report.files + report.files_known == 4 and report.files_known in (2, 3)
+    assert table.values() == {("a", number): number for number in range(4)}
+    assert table.verified().ok
+
+
+def test_a_later_load_replaces_by_key_and_the_last_row_of_a_key_wins(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    load(table, files(tmp_path / "one", frame(row(1, 1), row(2, 2), row(2, 22))))
+    load(table, files(tmp_path / "two", frame(row(1, 11), row(3, 3))))
+    assert table.values() == {("a", 1): 11, ("a", 2): 22, ("a", 3): 3}
+
+
+def test_records_of_the_log_are_newer_than_every_load(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED + ", delete: gone")
+    table.put(row(1, 1), row(2, None, gone=True))
+    table.run()
+    load(table, files(tmp_path / "in", frame(row(1, 100), row(2, 200), row(3, 300))))
+    assert table.values() == {("a", 1): 1, ("a", 3): 300}
+    table.put(row(3, 3))
+    table.run()
+    assert table.values() == {("a", 1): 1, ("a", 3): 3}
+    assert table.verified().ok
+
+
+def test_modes_say_what_becomes_of_rows_that_are_there(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    load(table, files(tmp_path / "one", frame(row(1, 1), row(2, 2))))
+    other = files(tmp_path / "two", frame(row(2, 22, "b")))
+    before, version = table.values(), table.table().version
+    with pytest.raises(UserError, match="2 rows"):
+        load(table, other, mode=SaveMode.ERROR)
+    assert load(table, other, mode=SaveMode.IGNORE) == LoadReport()
+    assert (table.values(), table.table().version) == (before, version)
+    load(table, other, mode=SaveMode.OVERWRITE)
+    assert table.values() == {("b", 2): 22}
+    assert table.table().version == version + 1
+    assert not [check.name for check in table.verified().checks if check.name == "rows" and not check.ok]
+
+
+def test_an_overwrite_by_partition_leaves_the_other_partitions(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    rows = [row(number, number, device) for number in range(5) for device in "ab"]
+    load(table, files(tmp_path / "one", frame(*rows)))
+    load(table, files(tmp_path / "two", frame(row(1, 100))), mode=SaveMode.OVERWRITE, by_partition=True)
+    assert table.values() == {**{("b", number): number for number in range(5)}, ("a", 1): 100}
+    assert not [check.name for check in table.verified().checks if check.name == "rows" and not check.ok]
+
+
+def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    load(table, files(tmp_path / "one", frame(row(1, 1))))
+    bad = files(tmp_path / "two", frame(row(2, 2), {"device": "a", "number": None, "value": 3}))
+    with pytest.raises(UserError, match="no place"):
+        load(table, bad, mode=SaveMode.OVERWRITE)
+    assert table.values() == {("a", 1): 1}
+
+
+def test_new_columns_follow_the_policy(tmp_path: Path) -> None:
+    rows = frame(row(1, 1)).with_columns(pl.lit("red").alias("color"))
+    table = Keyed(tmp_path, KEYED)
+    load(table, files(tmp_path / "in", rows))
+    assert table.rows()[0]["color"] == "red"
+    strict = Keyed(tmp_path, KEYED, on="new_column: fail")
+    with pytest.raises(UserError, match="shape"):
+        load(strict, files(tmp_path / "more", rows.with_columns(pl.lit(1).alias("shape"))))
+
+
+def test_a_bulk_load_does_not_go_on_after_files_were_loaded(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], bulk: true")
+    table.put(row(1, 1))
+    table.run()
+    load(table, files(tmp_path / "in", frame(row(2, 2))))
+    with pytest.raises(UserError, match="bulk"):
+        table.open()
+
+
+def test_nothing_to_load_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nothing to load"):
+        load(Keyed(tmp_path, KEYED), str(tmp_path / "nowhere"))
+
+
+def test_what_a_load_leaves_is_taken_by_vacuum_once_no_commit_can_name_it(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, KEYED)
+    load(table, files(tmp_path / "in", frame(row(1, 1))))
+    report = kind_of(table.job).vacuum(table.job, VacuumWish(), Environment())
+    assert report.deleted == () and report.kept["may still be committed"] == 1

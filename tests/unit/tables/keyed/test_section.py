@@ -1,0 +1,122 @@
+"""The section `table.keyed`: what a job file may state, and every fault with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.job.faults import JobFileError
+from penstock.tables.keyed.layout import DeleteRule, KeyPart
+from penstock.tables.keyed.spec import KeyedSpec
+from penstock.tables.registry import load_job
+
+BASE = """\
+job: keyed
+log: {{kafka: {{bootstrap: "nowhere:9092", topics: [events]}}}}
+decode: json
+schema: {{device: string, at: timestamp, number: long, share: double, tags: [string], gone: boolean, state: string}}
+table: {{keyed: {{path: /lake/keyed{more}}}}}
+{further}"""
+Load = Callable[..., KeyedSpec]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    def loading(more: str, further: str = "") -> KeyedSpec:
+        path = tmp_path / "job.yaml"
+        path.write_text(BASE.format(more=f", {more}" if more else "", further=further))
+        table = load_job(path).table
+        assert isinstance(table, KeyedSpec)
+        return table
+
+    return loading
+
+
+def faults(load: Load, more: str, further: str = "") -> list[tuple[str, str]]:
+    with pytest.raises(JobFileError) as caught:
+        load(more, further)
+    return [(each.key, each.message) for each in caught.value.faults]
+
+
+def test_defaults(load: Load) -> None:
+    spec = load("row_keys: [number]")
+    assert spec.layout.row_keys == ("number",) and spec.layout.partition_keys == ()
+    assert (spec.layout.sequence, spec.layout.delete, spec.layout.merge, spec.layout.buckets) == (None, None, False, 16)
+    assert (spec.partition_by, spec.bulk, spec.tombstones_path) == (("_bucket",), False, "/lake/keyed_tombstones")
+
+
+def test_everything_that_can_be_stated(load: Load) -> None:
+    spec = load(
+        "partition_keys: [device, 'hash(number, 8)', 'prefix(state, 2)', 'timeslice(at, 30s)', 'round(share, 10)', "
+        "\"coalesce(state, 'new one')\"], row_keys: [number], sequence: at, delete: \"state = 'gone'\", "
+        "partial_updates: merge, buckets: 4, chunk_rows: 100, tombstone_retention: 2d"
+    )
+    assert spec.layout.partition_keys == (
+        KeyPart("device"),
+        KeyPart("number", "hash", 8),
+        KeyPart("state", "prefix", 2),
+        KeyPart("at", "timeslice", 30_000_000),
+        KeyPart("share", "round", 10),
+        KeyPart("state", "coalesce", "new one"),
+    )
+    assert spec.layout.delete == DeleteRule("state", "gone")
+    assert (spec.layout.sequence, spec.layout.merge, spec.layout.buckets) == ("at", True, 4)
+    assert (spec.chunk_rows, spec.tombstone_retention_seconds) == (100, 172_800)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("gone", DeleteRule("gone")),
+        ("gone = false", DeleteRule("gone", False)),
+        ("number = 7", DeleteRule("number", 7)),
+        ("state = gone", DeleteRule("state", "gone")),
+    ],
+)
+def test_deletes(load: Load, text: str, rule: DeleteRule) -> None:
+    assert load(f'row_keys: [number], delete: "{text}"').layout.delete == rule
+
+
+@pytest.mark.parametrize(
+    ("more", "key", "words"),
+    [
+        ("", "table.keyed.row_keys", "required"),
+        ("row_keys: []", "table.keyed.row_keys", "no column"),
+        ("row_keys: [numbr]", "table.keyed.row_keys[0]", "no column"),
+        ("row_keys: [number, number]", "table.keyed.row_keys[1]", "twice"),
+        ("row_keys: [share]", "table.keyed.row_keys[0]", "cannot be part of a key"),
+        ("row_keys: [tags]", "table.keyed.row_keys[0]", "cannot be part of a key"),
+        ("row_keys: ['hash(number, 4)']", "table.keyed.row_keys[0]", "no column"),
+        ("row_keys: [number], partition_keys: ['hsh(number, 4)']", "table.keyed.partition_keys[0]", "unknown function"),
+        ("row_keys: [number], partition_keys: ['hash(number)']", "table.keyed.partition_keys[0]", "one argument"),
+        ("row_keys: [number], partition_keys: ['hash(number, 0)']", "table.keyed.partition_keys[0]", "more than 0"),
+        ("row_keys: [number], partition_keys: ['timeslice(at, 3)']", "table.keyed.partition_keys[0]", "duration"),
+        ("row_keys: [number], partition_keys: ['timeslice(state, 3s)']", "table.keyed.partition_keys[0]", "timestamp"),
+        ("row_keys: [number], partition_keys: ['prefix(number, 3)']", "table.keyed.partition_keys[0]", "text"),
+        ("row_keys: [number], partition_keys: ['coalesce(number, x)']", "table.keyed.partition_keys[0]", "default"),
+        ("row_keys: [number], sequence: nothing", "table.keyed.sequence", "no column"),
+        ("row_keys: [number], sequence: share", "table.keyed.sequence", "whole numbers"),
+        ("row_keys: [number], delete: nothing", "table.keyed.delete", "no column"),
+        ("row_keys: [number], delete: number = x", "table.keyed.delete", "no value"),
+        ("row_keys: [number], buckets: 0", "table.keyed.buckets", "more than 0"),
+        ("row_keys: [number], buckets: 5000", "table.keyed.buckets", "4096"),
+        ("row_keys: [number], bulk: true, delete: gone", "table.keyed.bulk", "contradicts"),
+        ("row_keys: [number], partial_updates: mrge", "table.keyed.partial_updates", "not one of"),
+    ],
+)
+def test_a_fault_is_told_with_its_place(load: Load, more: str, key: str, words: str) -> None:
+    found = faults(load, more)
+    assert [each for each, _ in found] == [key]
+    assert words in found[0][1]
+
+
+def test_columns_that_keyed_tables_keep_for_themselves_are_refused(load: Load) -> None:
+    [(key, message)] = faults(load, "row_keys: [number]", "columns: {_sequence: kafka.offset}")
+    assert key == "table.keyed" and "_sequence" in message
+
+
+def test_a_policy_for_tombstones_has_no_meaning(load: Load) -> None:
+    [(key, _)] = faults(load, "row_keys: [number]", "on: {tombstone: row}")
+    assert key == "on.tombstone"
