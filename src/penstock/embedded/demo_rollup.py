@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from penstock.embedded.sample import create_topic, produce_keyed, produce_values
-from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
+from penstock.embedded.sample_metrics import LATENESS, WINDOWS, MetricSample, end_markers, metric_records, rollup_job
 from penstock.tables.registry import load_job
 from penstock.verify import Sample, VerifyReport, verify
 
@@ -48,8 +48,13 @@ def produce_metrics(bootstrap: str, folder: Path) -> Path:
     produce_keyed(bootstrap, TOPIC, metric_records(SAMPLE))
     produce_values(bootstrap, TOPIC, end_markers(SAMPLE, PARTITIONS), PARTITIONS)
     job_path = folder / JOB_FILE
-    job_path.write_text(rollup_job(bootstrap, TOPIC, str(_table(folder))))
+    job_path.write_text(_keeping_partials(rollup_job(bootstrap, TOPIC, str(_table(folder)))))
     return job_path
+
+
+def _keeping_partials(text: str) -> str:
+    """Longer than event time moves on, so that every closed window can be computed again."""
+    return text.replace(f"lateness: {LATENESS}", f"lateness: {LATENESS}, update_grace: 30d")
 
 
 def look_at_windows(folder: Path) -> RollupReport:

@@ -120,19 +120,22 @@ def compared(rows: Mapping[Window, Mapping[str, Any]], names: Iterable[str]) -> 
 def check_published(records: Sequence[OutputRecord], rows: Mapping[Window, Mapping[str, Any]]) -> None:
     """Every row of a close once, in order, and the last one of each window is the row in the table."""
     by_series: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
-    last: dict[tuple[str, str, str], dict[str, Any]] = {}
     for record in records:
         row = json.loads(record.value)
         assert record.key.decode() == row["series"]
         by_series[row["series"]].append((row["close"], row["interval"], row["window_start"]))
-        last[row["series"], row["interval"], row["window_start"]] = row
     for series, order in by_series.items():
         assert order == sorted(set(order)), f"{series} is not in order, or has a row twice"
-    there = {
-        (series, interval, row["window_start"].strftime("%Y-%m-%dT%H:%M:%SZ")): row
-        for (series, interval, _), row in rows.items()
-    }
+    check_last_published(records, rows)
+
+
+def check_last_published(records: Sequence[OutputRecord], rows: Mapping[Window, Mapping[str, Any]]) -> None:
+    """The last record of each window is the row in the table."""
     names = ("count", "sum", "min", "max", "revision", "close")
-    assert {key: [row[name] for name in names] for key, row in last.items()} == {
-        key: [row[name] for name in names] for key, row in there.items()
+    last: dict[tuple[str, str, str], list[Any]] = {}
+    for row in (json.loads(record.value) for record in records):
+        last[row["series"], row["interval"], row["window_start"]] = [row[name] for name in names]
+    assert last == {
+        (series, interval, row["window_start"].strftime("%Y-%m-%dT%H:%M:%SZ")): [row[name] for name in names]
+        for (series, interval, _), row in rows.items()
     }

@@ -25,7 +25,7 @@ def lines_of(rollup: Rollup) -> list[str]:
 
 
 def test_windows_points_and_what_holds_time_back_are_told_in_a_line_each(tmp_path: Path) -> None:
-    rollup = Rollup(tmp_path)
+    rollup = Rollup(tmp_path, clock=START + 600)
     odd = b'{"name": "cpu", "tags": {}, "fields": {"load": 1, "state": "on", "up": true}, "timestamp": %d}' % START
     rollup.send(0, odd, point(START + 30), point(START + 75), point(START + 10**6))
     rollup.send(1, point(START + 80))
@@ -46,7 +46,7 @@ def test_windows_points_and_what_holds_time_back_are_told_in_a_line_each(tmp_pat
 
 
 def test_corrections_are_counted_and_nothing_left_out_is_said_so(tmp_path: Path) -> None:
-    rollup = Rollup(tmp_path, more="late: update")
+    rollup = Rollup(tmp_path, "late: update", clock=START + 600)
     for number in (0, 1):
         rollup.send(number, point(START), point(START + 75))
     rollup.run()
@@ -60,7 +60,7 @@ def test_corrections_are_counted_and_nothing_left_out_is_said_so(tmp_path: Path)
 def test_without_the_log_the_watermark_is_that_of_the_last_close(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rollup = Rollup(tmp_path)
+    rollup = Rollup(tmp_path, clock=START + 600)
     for number in (0, 1):
         rollup.send(number, point(START), point(START + 75))
     rollup.run()

@@ -13,6 +13,7 @@ import polars as pl
 from penstock.flow.points.blacklist import Blacklist
 
 BUCKETS = 256
+"""A series is in one of so many, whatever process writes it; fixed, because tables hold the numbers."""
 BLACKLISTED = -1
 """Stands for the number of a series that the job does not want."""
 

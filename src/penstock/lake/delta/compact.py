@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
-from deltalake.transaction import RemoveAction
 
 from penstock.flow.columns.partition_values import Values
 from penstock.flow.write.files import StagedWriter, WriteOptions
@@ -101,13 +100,9 @@ def commit_merged(
 
 
 def _change(table: Table, merged: Iterable[MergedGroup]) -> Change:
-    now_ms, columns = int(table.environment.now() * 1000), table.spec.partition_by
     inputs = [file for each in merged for file in each.group.files]
     outputs = [file for each in merged for file in each.outputs]
-    removes = [
-        RemoveAction(each.path, False, now_ms, each.size_bytes, dict(zip(columns, each.values, strict=True)))
-        for each in inputs
-    ]
+    removes = [table.remove_action(each, data_change=False) for each in inputs]
     return Change(
         actions=[*removes, *(table.add_action(file, data_change=False) for file in outputs)],
         transactions={},

@@ -15,6 +15,7 @@ from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.manifest import StagedFile
 from penstock.job.spec import NewColumnPolicy, TableSpec
+from penstock.lake.delta.active_files import ActiveFile
 from penstock.lake.delta.effect import Effect, effect
 from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
@@ -177,6 +178,11 @@ class Table:
             data_change,
             file.stats,
         )
+
+    def remove_action(self, file: ActiveFile, data_change: bool = True) -> RemoveAction:
+        now_ms = int(self.environment.now() * 1000)
+        values = dict(zip(self.spec.partition_by, file.values, strict=True))
+        return RemoveAction(file.path, data_change, now_ms, file.size_bytes, values)
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, and fields of columns; a rival that adds them first has done our work, its types then stand."""

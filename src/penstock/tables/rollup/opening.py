@@ -9,14 +9,16 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec, NewColumnPolicy
+from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
 from penstock.logs.log import Log
 from penstock.tables.quarantine.table import refuse_earlier_table
 from penstock.tables.rollup.closing.closing import Closing
+from penstock.tables.rollup.closing.standing import windows_key
 from penstock.tables.rollup.closing.windows_table import open_windows_table
-from penstock.tables.rollup.partials.schema import finest_key, partials_schema
+from penstock.tables.rollup.partials.schema import close_key, finest_key, partials_schema
 from penstock.tables.rollup.publishing.outputs import open_output
 from penstock.tables.rollup.publishing.publishing import Publishing, keep_buckets
 from penstock.tables.rollup.spec import RollupSpec, partials_job
@@ -35,6 +37,7 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     """Both tables with at least the job's columns, and what is done with them."""
     partials = open_partials(job, environment)
     windows = open_windows_table(job, environment)
+    _keep_together(partials, windows)
     publishing = _publishing(job, windows, log, environment)
     published = publishing.published if publishing is not None else lambda close: True
     closing = Closing(job, partials, windows, spark, log, environment, published)
@@ -68,6 +71,24 @@ def existing_tables(job: JobSpec[RollupSpec], environment: Environment) -> Table
         )
     except MissingTableError as error:
         raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
+
+
+def _keep_together(partials: Table, windows: Table) -> None:
+    """A table of windows that was made anew has none of the closed ones: only a job without a close may go on."""
+    key, there = windows_key(partials.job), fingerprint(str(windows.handle.metadata().id))
+
+    def decide() -> Change | None:
+        before = partials.transaction(key)
+        if before == there:
+            return None
+        if before is not None and partials.transaction(close_key(partials.job)):
+            raise UserError(
+                f"the table at {windows.spec.path} is not the one that windows of {partials.job} were closed to",
+                hint="was it deleted, moved or restored? Restore it, or delete both tables and start from the log",
+            )
+        return Change([], {key: there}, Provenance(kind="windows", job=partials.job).metadata)
+
+    partials.swap(decide)
 
 
 def _keep_finest(job: JobSpec[RollupSpec], table: Table) -> None:

@@ -16,7 +16,7 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log
 from penstock.staging.batch_job import BatchJob, Records, stopping_nothing
 from penstock.staging.reports import Written, check_conserved
-from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.partials.schema import ROW_GROUP_ROWS_MAX, written_schema
 from penstock.tables.rollup.partials.task import PartialsFlow, partials_stage
 from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.rollup.table import RollupTable
@@ -25,8 +25,6 @@ from penstock.tables.single.replay_target import TableTarget
 MEBIBYTE = 1024**2
 READ_BYTES_MIN = 32 * MEBIBYTE
 """Of records that are read together: points are decoded fastest in large batches."""
-ROW_GROUP_BYTES_MAX = 8 * MEBIBYTE
-"""Of partials: a close reads only the row groups of its buckets."""
 
 
 class RollupWriter:
@@ -79,7 +77,7 @@ class RollupWriter:
             aggregates=spec.aggregates,
             earliest_ms=int(datetime.combine(spec.not_before, time(), UTC).timestamp() * 1000),
             latest_ms=int(self._environment.now() * 1000) + spec.future_cutoff_ms,
-            table=replace(table, row_group_bytes_max=min(ROW_GROUP_BYTES_MAX, table.row_group_bytes_max)),
+            table=replace(table, row_group_rows_max=ROW_GROUP_ROWS_MAX),
             quarantine=replace(
                 write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1
             ),

@@ -41,8 +41,8 @@ def expected_emissions(lake: RollupLake) -> tuple[dict[Any, list[Point]], dict[s
 
 def plain_row(points: list[Point]) -> tuple[Any, ...]:
     found = plain_values(points)
-    # So few values are all in the sketch: below its median lies at most half of them.
-    middle = sorted(each.value for each in points)[len(points) // 2]
+    # So few values are all in the sketch: the least value that at least half of them do not exceed.
+    middle = sorted(each.value for each in points)[(len(points) + 1) // 2 - 1]
     return tuple({**found, "mean": found["sum"] / found["count"], "q50": middle}[name] for name in COLUMNS)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from deltalake.transaction import RemoveAction
 
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.provenance import Provenance
@@ -35,19 +34,11 @@ def unchanged(partials: Table, closed: int, paths: list[str]) -> list[ActiveFile
     return [active[path] for path in paths] if all(path in active for path in paths) else None
 
 
-def removals(partials: Table, files: list[ActiveFile], *, data_change: bool) -> list[RemoveAction]:
-    now_ms, columns = int(partials.environment.now() * 1000), partials.spec.partition_by
-    return [
-        RemoveAction(each.path, data_change, now_ms, each.size_bytes, dict(zip(columns, each.values, strict=True)))
-        for each in files
-    ]
-
-
 def _change(partials: Table, chore: Clean, files: list[ActiveFile], points: int) -> Change:
     job = partials.job
     before = partials.transaction(cleaned_key(job))
     return Change(
-        actions=[*removals(partials, files, data_change=True)],
+        actions=[partials.remove_action(each) for each in files],
         transactions={
             cleaned_key(job): chore.cleaned_ms if before is None else max(before, chore.cleaned_ms),
             removed_key(job): (partials.transaction(removed_key(job)) or 0) + points,

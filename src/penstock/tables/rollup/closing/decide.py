@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from penstock.flow.points.series import BUCKETS
 from penstock.tables.rollup.closing.standing import LEAST_MS, Standing
-from penstock.tables.rollup.partials.schema import BUCKETS
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec, Window
 
 PORTION_ROWS_MAX = 8_000_000

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import InvariantError
 from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.points.series import BUCKETS
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import compacted_name
@@ -25,13 +26,13 @@ from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
 from penstock.lake.storage import open_storage
-from penstock.tables.rollup.closing.clean import removals, unchanged
+from penstock.tables.rollup.closing.clean import unchanged
 from penstock.tables.rollup.closing.decide import Merge
-from penstock.tables.rollup.closing.portion.closing_job import ROW_GROUP_ROWS_MAX, Stage, cores_of, run_stage, shares_of
+from penstock.tables.rollup.closing.portion.closing_job import Stage, cores_of, run_stage, shares_of
 from penstock.tables.rollup.closing.portion.scan import Wanted, scan
 from penstock.tables.rollup.closing.portion.task import Merging, report_batch
 from penstock.tables.rollup.closing.standing import LEAST_MS
-from penstock.tables.rollup.partials.schema import BUCKETS, EPOCH, SORTED_BY, written_schema
+from penstock.tables.rollup.partials.schema import EPOCH, ROW_GROUP_ROWS_MAX, SORTED_BY, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 
 
@@ -75,7 +76,7 @@ def merge(partials: Table, spark: SparkSession, spec: RollupSpec, chore: Merge) 
         check_staged(partials.storage(), outputs)
         added = [partials.add_action(each, data_change=False) for each in outputs]
         return Change(
-            actions=[*removals(partials, found, data_change=False), *added],
+            actions=[*(partials.remove_action(each, data_change=False) for each in found), *added],
             transactions={},
             metadata=Provenance(
                 kind="merge", job=partials.job, files_removed=len(found), files_added=len(added)

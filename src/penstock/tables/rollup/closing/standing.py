@@ -87,6 +87,11 @@ def standing_of(job: str, partials: Mapping[str, int], windows: Mapping[str, int
     )
 
 
+def windows_key(job: str) -> str:
+    """In the table of partials: the fingerprint of the table that their windows are closed to."""
+    return f"{job}#windows"
+
+
 def refuse_apart(standing: Standing, partials_path: str, windows_path: str) -> None:
     """The two tables belong together: one that was deleted alone cannot be made up from the other."""
     if standing.close - 1 <= standing.closed <= standing.close:

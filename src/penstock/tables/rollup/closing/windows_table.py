@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from deltalake.transaction import RemoveAction
 
 from penstock.environment import Environment
 from penstock.errors import TransientError
@@ -89,11 +88,7 @@ def _check_active(windows: Table, staged: StagedPortion) -> None:
 
 
 def _change(windows: Table, portion: ClosePortion, staged: StagedPortion) -> Change:
-    now_ms, columns = int(windows.environment.now() * 1000), windows.spec.partition_by
-    removes = [
-        RemoveAction(each.path, True, now_ms, each.size_bytes, dict(zip(columns, each.values, strict=True)))
-        for each in staged.replaced
-    ]
+    removes = [windows.remove_action(each) for each in staged.replaced]
     return Change(
         actions=[*removes, *map(windows.add_action, staged.files)],
         transactions={**_progress(windows.job, portion), **_since(windows, portion), **_sums(windows, staged)},

@@ -10,8 +10,8 @@ INSTANT = pa.timestamp("us", tz="UTC")
 SERIES_COLUMNS = ("metric", "tags")
 SORTED_BY = ("bucket", *SERIES_COLUMNS, "window_start")
 """The order of rows in a file, so that a range of buckets is a range of row groups."""
-BUCKETS = 256
-"""A series is in one of so many, whatever process writes it."""
+ROW_GROUP_ROWS_MAX = 16_384
+"""A close reads the row groups of its buckets: with larger ones its tasks read much of a file several times."""
 EPOCH = "epoch"
 """A partition column that the commit fills in: the number of closes begun before it (RULES W2)."""
 

@@ -4,42 +4,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 import pyarrow as pa
 
 from penstock.errors import InvariantError
+from penstock.flow.points.series import BUCKETS
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.table import Table
 from penstock.lake.storage import NotFoundError
 from penstock.proof.findings import Unproven
 from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import SPANNED, span_ms
+from penstock.tables.rollup.closing.portion.closed_rows import quantile_column, windows_schema
 from penstock.tables.rollup.closing.portion.numbering import series_text
 from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, scan
 from penstock.tables.rollup.closing.standing import Standing
 from penstock.tables.rollup.partials.aggregate import merge_partials
-from penstock.tables.rollup.partials.schema import BUCKETS, INSTANT, written_schema
+from penstock.tables.rollup.partials.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 
 ROWS_PER_PASS_MAX = 8_000_000
 SUM_TOLERANCE = 1e-9
-"""Of a sum, relative: additions in another order differ in the last digits."""
+"""Of a sum or a mean, relative: additions in another order differ in the last digits."""
 _KEY = ["series", "window_start"]
-_VALUES = ("count", "sum", "min", "max")
-_CLOSED = pa.schema(
-    [
-        ("series", pa.string()),
-        ("window_start", INSTANT),
-        ("window_end", INSTANT),
-        ("count", pa.int64()),
-        ("sum", pa.float64()),
-        ("min", pa.float64()),
-        ("max", pa.float64()),
-        ("bucket", pa.int16()),
-    ]
-)
+_UNUSED = ("metric", "tags", "interval", "revision", "close", "day")
+"""Columns of closed windows that are not compared."""
 
 
 @dataclass(slots=True)
@@ -50,16 +41,22 @@ class ClosedRows:
     compared: int = 0
     with_late: int = 0
     """Rows whose partials hold points that came later: only bounds of their values could be compared."""
+    without_partials: int = 0
+    """Rows whose partials were removed: only their number of points could be compared, in sum."""
     points: Counter[str] = field(default_factory=Counter)
     """By interval."""
     faults: list[str] = field(default_factory=list)
 
     @property
     def unproven(self) -> list[Unproven]:
-        if not self.with_late:
-            return []
-        what = f"the exact values of {self.with_late} windows: late points were merged with theirs"
-        return [Unproven(what, "their counts, least and greatest values fit")]
+        found = []
+        if self.with_late:
+            what = f"the exact values of {self.with_late} windows: late points were merged with theirs"
+            found.append(Unproven(what, "their counts, least and greatest values fit"))
+        if self.without_partials:
+            what = f"the values of {self.without_partials} windows: their partials were removed"
+            found.append(Unproven(what, "verify before that, or keep partials longer (update_grace)"))
+        return found
 
 
 def compare_closed(
@@ -73,7 +70,7 @@ def compare_closed(
         if window is None:
             # The job had this interval once; its rows stay as they are.
             continue
-        comparing = _Comparing(window, windows, partials, files, standing, found)
+        comparing = _Comparing(window, spec.aggregates, windows, partials, files, standing, found)
         try:
             comparing.look_at(group)
         except (NotFoundError, InvariantError) as error:
@@ -94,6 +91,7 @@ class _Comparing:
     """The windows of one interval on one day."""
 
     window: Window
+    aggregates: Aggregates
     windows: Table
     partials: Table
     files: Sequence[PartialsFile]
@@ -110,20 +108,27 @@ class _Comparing:
         for number in range(passes):
             buckets = range(BUCKETS * number // passes, BUCKETS * (number + 1) // passes)
             wanted = Wanted(buckets, start, end)
-            closed = _together(self._closed(group, wanted), _CLOSED)
+            closed = _together(self._closed(group, wanted), self._columns)
             self._count(closed)
             self._compare(closed, self._merged(inputs, wanted))
 
     def _closed(self, group: Sequence[ActiveFile], wanted: Wanted) -> Iterator[pl.DataFrame]:
         storage = self.windows.storage()
         for each in group:
-            yield from scan(storage, each.path, _CLOSED, wanted)
+            yield from scan(storage, each.path, self._columns, wanted)
+
+    @property
+    def _columns(self) -> pa.Schema:
+        table = windows_schema(self.aggregates)
+        return pa.schema([each for each in table if each.name not in _UNUSED])
 
     def _merged(self, inputs: Sequence[PartialsFile], wanted: Wanted) -> pl.DataFrame:
         storage = self.partials.storage()
-        schema = pa.schema([each for each in written_schema(Aggregates()) if each.name != "day"])
+        without_sketches = replace(self.aggregates, quantiles=())
+        schema = pa.schema([each for each in written_schema(without_sketches) if each.name != "day"])
         rows = _together((row for each in inputs for row in scan(storage, each.path, schema, wanted)), schema)
-        return merge_partials(rows.lazy(), self.window.millis, Aggregates()).with_columns(series_text()).collect()
+        merged = merge_partials(rows.lazy(), self.window.millis, without_sketches)
+        return merged.with_columns(series_text()).collect()
 
     def _count(self, closed: pl.DataFrame) -> None:
         self.found.rows += closed.height
@@ -131,7 +136,7 @@ class _Comparing:
         start, end = (pl.col(name).to_physical() for name in ("window_start", "window_end"))
         length = self.window.millis * 1000
         odd = closed.filter(
-            (start % length != 0) | (end - start != length) | (pl.col("count") < 1) | (pl.col("min") > pl.col("max"))
+            (start % length != 0) | (end - start != length) | (pl.col("count") < 1) | self._values_odd()
         )
         twice = closed.height - closed.select(_KEY).n_unique()
         for frame, what in ((odd, "malformed"), (closed.filter(closed.select(_KEY).is_duplicated()), "there twice")):
@@ -139,9 +144,19 @@ class _Comparing:
                 number = twice if what == "there twice" else frame.height
                 self._fault(f"{number} windows are {what}", frame)
 
+    def _values_odd(self) -> pl.Expr:
+        """Values that contradict each other, whatever the points were."""
+        odd = pl.col("min") > pl.col("max")
+        for name in (*(("first", "last") if self.aggregates.ends else ()), *_quantile_columns(self.aggregates)):
+            odd |= ~pl.col(name).is_between("min", "max").fill_null(True)
+        if self.aggregates.mean:
+            odd |= ~_close(pl.col("mean"), pl.col("sum") / pl.col("count")).fill_null(True)
+        return odd
+
     def _compare(self, closed: pl.DataFrame, merged: pl.DataFrame) -> None:
         """Where partials may have been removed, they prove nothing."""
         kept = pl.col("window_start").to_physical() >= self.standing.cleaned_ms * 1000
+        self.found.without_partials += closed.filter(~kept).height
         closed, merged = closed.filter(kept), merged.filter(kept)
         closed_us = (self.standing.closed_until_ms - self.standing.closed_until_ms % self.window.millis) * 1000
         due = merged.filter(pl.col("window_start").to_physical() < closed_us)
@@ -150,7 +165,7 @@ class _Comparing:
         more = pl.col("count_partials").is_null() | (pl.col("count") > pl.col("count_partials"))
         self._fault_if(both.filter(more), "have more points than their partials")
         equal = both.filter(pl.col("count") == pl.col("count_partials"))
-        self._fault_if(equal.filter(_differs()), "have other values than their partials")
+        self._fault_if(equal.filter(_differs(self.aggregates)), "have other values than their partials")
         late = both.filter(pl.col("count") < pl.col("count_partials"))
         outside = (pl.col("min") < pl.col("min_partials")) | (pl.col("max") > pl.col("max_partials"))
         self._fault_if(late.filter(outside), "have values beyond those of their partials")
@@ -166,12 +181,23 @@ class _Comparing:
         self.found.faults.append(f"{self.window.name}: {what}, the first is {at}")
 
 
-def _differs() -> pl.Expr:
-    same_sum = (pl.col("sum") - pl.col("sum_partials")).abs() <= SUM_TOLERANCE * pl.col("sum").abs() + SUM_TOLERANCE
-    both_odd = ~pl.col("sum").is_finite() & ~pl.col("sum_partials").is_finite()
-    return (
-        ~(same_sum | both_odd) | (pl.col("min") != pl.col("min_partials")) | (pl.col("max") != pl.col("max_partials"))
-    )
+def _differs(aggregates: Aggregates) -> pl.Expr:
+    differs = ~_close(pl.col("sum"), pl.col("sum_partials"))
+    for name in ("min", "max"):
+        differs |= pl.col(name) != pl.col(f"{name}_partials")
+    for name in ("first", "last") if aggregates.ends else ():
+        # Where one of both does not tell, the job did not ask for it at the time.
+        differs |= (pl.col(name) != pl.col(f"{name}_partials")).fill_null(False)
+    return differs
+
+
+def _close(one: pl.Expr, other: pl.Expr) -> pl.Expr:
+    """Equal but for the last digits, or neither of them a number."""
+    return ((one - other).abs() <= SUM_TOLERANCE * one.abs() + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
+
+
+def _quantile_columns(aggregates: Aggregates) -> list[str]:
+    return [quantile_column(each) for each in aggregates.quantiles]
 
 
 def _together(frames: Iterator[pl.DataFrame], schema: pa.Schema) -> pl.DataFrame:

@@ -58,6 +58,8 @@ class _Lane:
     """When another producer took it."""
     rows: pa.Table | None = None
     """Of the close of the position."""
+    in_topic: int = 0
+    """The close of the position as the topic has it: closes without rows of the bucket move only the other."""
 
 
 @dataclass(slots=True)
@@ -163,6 +165,7 @@ class Publishing:
                 if part.num_rows:
                     lane.output.publish(ENCODERS[self._spec.format](part), position)
                     turn.rows += part.num_rows
+                    lane.in_topic = position.close
                 if position.row == 0:
                     lane.rows = None
                 lane.position = position
@@ -184,14 +187,12 @@ class Publishing:
 
     def _resumed(self, lane: _Lane, found: PublishPosition | None) -> PublishPosition:
         """Where to go on. A close without rows of the bucket moves only the number in the table, not the topic."""
-        position = found or PublishPosition(1, 0)
-        noted = self._published(lane.bucket.number)
-        if position.close > noted:
-            return self._recounted(position)
-        for close in range(position.close, noted + 1):
-            if rows_of(self._windows, close, lane.bucket.number, lane.bucket.count).num_rows:
-                raise self._lost(lane, found, noted)
-        return PublishPosition(noted + 1, 0)
+        lane.in_topic = 0 if found is None else found.close
+        noted = self._windows.transaction(in_topic_key(self._job.name, lane.bucket.number)) or 0
+        if lane.in_topic < noted:
+            raise self._lost(lane, found, noted)
+        done = PublishPosition(self._published(lane.bucket.number) + 1, 0)
+        return done if found is None or found < done else self._recounted(found)
 
     def _recounted(self, position: PublishPosition) -> PublishPosition:
         """The same, unless publishing was switched off inside a close: updates may have taken rows of it since."""
@@ -202,10 +203,10 @@ class Publishing:
         return PublishPosition(position.close, 0)
 
     def _lost(self, lane: _Lane, found: PublishPosition | None, noted: int) -> UserError:
-        there = "nothing" if found is None else f"close {found.close} as the next one"
+        there = "knows nothing" if found is None else f"goes on with close {found.close}"
         return UserError(
             f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
-            detail=f"{self._windows.spec.path} says that close {noted} was published, the topic says {there}",
+            detail=f"by {self._windows.spec.path} it goes on with close {noted}, the topic {there}",
             hint="restore the positions topic, or set publish.bootstrap and publish.positions_topic back; "
             "without it the rows would be published twice",
         )
@@ -257,11 +258,13 @@ class Publishing:
         """Tell the other processes in the table what our buckets have in the topic."""
 
         def decide() -> Change | None:
-            done = {
-                self._key(number): lane.position.close - 1
-                for number, lane in self._lanes.items()
-                if lane.position is not None and lane.position.close - 1 > self._published(number)
-            }
+            done: dict[str, int] = {}
+            for number, lane in self._lanes.items():
+                if lane.position is not None and lane.position.close - 1 > self._published(number):
+                    done[self._key(number)] = lane.position.close - 1
+                key = in_topic_key(self._job.name, number)
+                if lane.position is not None and lane.in_topic > (self._windows.transaction(key) or 0):
+                    done[key] = lane.in_topic
             return Change([], done, Provenance(kind="publish", job=self._job.name).metadata) if done else None
 
         self._windows.swap(decide)
@@ -273,6 +276,11 @@ class Publishing:
 def published_key(job: str, bucket: int) -> str:
     """In the table of windows: the last close whose rows of a bucket are all in the topic; it may lag."""
     return f"{job}#published/{bucket}"
+
+
+def in_topic_key(job: str, bucket: int) -> str:
+    """In the table of windows: the close that the bucket's position in the topic is at, or was a little before."""
+    return f"{job}#in_topic/{bucket}"
 
 
 def buckets_key(job: str) -> str:

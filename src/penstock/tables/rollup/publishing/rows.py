@@ -9,18 +9,18 @@ import pyarrow.compute as pc
 
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.table import Table
-from penstock.tables.rollup.closing.portion.scan import read_batches
+from penstock.tables.rollup.closing.portion.scan import read_batches, with_partition_columns
 
 ORDER = [("series", "ascending"), ("interval", "ascending"), ("window_start", "ascending")]
 
 
 def rows_of(windows: Table, close: int, bucket: int, buckets: int) -> pa.Table:
     """In the columns of the table; the same rows in the same order, however often they are asked for."""
-    schema = windows.schema
-    inside = pa.schema([each for each in schema if each.name not in windows.spec.partition_by])
+    schema, partition_by = windows.schema, windows.spec.partition_by
+    inside = pa.schema([each for each in schema if each.name not in partition_by])
     storage = windows.storage()
     found = [
-        _whole(batch.filter(_wanted(batch, close, bucket, buckets)), file, windows)
+        with_partition_columns(batch.filter(_wanted(batch, close, bucket, buckets)), partition_by, file.scalars, schema)
         for file in _files(windows, close)
         for batch in read_batches(storage, file.path, inside)
     ]
@@ -39,15 +39,3 @@ def _wanted(batch: pa.RecordBatch, close: int, bucket: int, buckets: int) -> pa.
     # Arrow has no remainder.
     rest = pc.subtract(numbers, pc.multiply(pc.divide(numbers, buckets), buckets))
     return pc.and_(pc.equal(batch.column("close"), close), pc.equal(rest, bucket))
-
-
-def _whole(rows: pa.RecordBatch, file: ActiveFile, windows: Table) -> pa.RecordBatch:
-    """With the columns that the log of the table tells, and not the file."""
-    constant = dict(zip(windows.spec.partition_by, file.scalars, strict=True))
-    columns = [
-        pa.repeat(constant[each.name], rows.num_rows).cast(each.type)
-        if each.name in constant
-        else rows.column(each.name)
-        for each in windows.schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=windows.schema)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table, find_table
 from penstock.logs.registry import OpenLog
-from penstock.status.model import JobStatus, PartitionStatus, Section, shown_path
+from penstock.status.model import JobStatus, Section, shown_path
 from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import partials_files
 from penstock.tables.rollup.closing.standing import LEAST_MS, Standing, late_key, standing_of, updated_key
@@ -32,7 +32,7 @@ def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[],
         return JobStatus(job.name, shown_path(job), None)
     base = facts_status(of_partials, facts, open_log, now)
     windows = find_table(job.table.windows_place, job.name)
-    section = _section(job, facts, windows, base.partitions, int(now() * 1000))
+    section = _section(job, facts, windows, base, int(now() * 1000))
     return replace(base, table=shown_path(job), sections=(*base.sections, section))
 
 
@@ -40,13 +40,13 @@ def _section(
     job: JobSpec[RollupSpec],
     facts: TableFacts,
     windows: Table | None,
-    partitions: Sequence[PartitionStatus],
+    base: JobStatus,
     now_ms: int,
 ) -> Section:
     numbers = {} if windows is None else windows.transactions()
     standing = standing_of(job.name, facts.table.transactions(), numbers)
     files = partials_files(facts.table.handle)
-    mark = _watermark(job, facts, partitions, standing, now_ms)
+    mark = _watermark(job, facts, base, standing, now_ms)
     by_interval = [_interval(job.name, each, standing, files, numbers) for each in job.table.windows]
     sums = {name: sum(each.numbers.get(name, 0) for each in facts.states.values()) for name in PARTITION_SUMS}
     values: dict[str, Any] = {
@@ -72,7 +72,7 @@ def _section(
             (each["interval"], _shown(each["closed_until"]) or "-", f"{each['open']:,}", f"{each['late']:,}")
             for each in by_interval
         ),
-        lines=tuple(f"{name:<10} {told}" for name, told in _told(values, reached=_reached(partitions)).items()),
+        lines=tuple(f"{name:<10} {told}" for name, told in _told(values, reached=base.log_error is None).items()),
     )
 
 
@@ -112,28 +112,25 @@ def _counted(number: int, thing: str) -> str:
 def _watermark(
     job: JobSpec[RollupSpec],
     facts: TableFacts,
-    partitions: Sequence[PartitionStatus],
+    base: JobStatus,
     standing: Standing,
     now_ms: int,
 ) -> Watermark:
     """As the closing process would see it; the committed one while the log is not reachable."""
-    if not _reached(partitions):
+    if base.log_error is not None:
         return Watermark(standing.watermark_ms, None)
     times = {
         each.partition: PartitionTime(
             each.position,
-            each.end or 0,
+            each.end,
             (numbers := facts.states[each.partition].numbers).get("event_ms"),
             numbers.get("moved_ms"),
         )
-        for each in partitions
+        for each in base.partitions
+        # Of a topic that was removed, the log tells no end: it does not count.
+        if each.end is not None
     }
     return watermark(times, standing.watermark_ms, job.table.idle_after_ms, now_ms)
-
-
-def _reached(partitions: Sequence[PartitionStatus]) -> bool:
-    """Whether the log has told the ends of all partitions."""
-    return all(each.end is not None for each in partitions)
 
 
 def _interval(

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
-from penstock.tables.rollup.closing.portion.scan import as_frame, read_batches, scan
+from penstock.tables.rollup.closing.portion.scan import as_frame, read_batches, scan, with_partition_columns
 from penstock.tables.rollup.closing.portion.task import close_names, report_batch, windows_storage
 
 _KEY = ("series", "window_start")
@@ -65,7 +65,7 @@ def _rewritten(flow: RewriteFlow, rewrite: Rewrite) -> RewriteReport:
         for batch in read_batches(storage, rewrite.path, inside):
             kept = batch.filter(_kept(batch, keys))
             left_out += batch.num_rows - kept.num_rows
-            writer.write(_whole(kept, rewrite.values, flow.windows))
+            writer.write(with_partition_columns(kept, flow.windows.partition_by, rewrite.values, schema))
         return RewriteReport(writer.finish(), left_out)
     except BaseException:
         writer.abandon()
@@ -83,15 +83,3 @@ def _kept(batch: pa.RecordBatch, keys: pl.DataFrame) -> pa.Array:
     kept = rows.join(keys, on=_KEY, how="anti")["row"]
     mask = pl.Series("kept", [False]).new_from_index(0, batch.num_rows).scatter(kept, True)
     return mask.to_arrow()
-
-
-def _whole(rows: pa.RecordBatch, values: Sequence[pa.Scalar], options: WriteOptions) -> pa.RecordBatch:
-    """With the columns that the table says and not the file."""
-    constant = dict(zip(options.partition_by, values, strict=True))
-    columns = [
-        pa.repeat(constant[each.name], rows.num_rows).cast(each.type)
-        if each.name in constant
-        else rows.column(each.name)
-        for each in options.schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=options.schema)

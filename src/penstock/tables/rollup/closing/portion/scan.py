@@ -80,6 +80,20 @@ def read_batches(
             raise InvariantError(f"cannot read {path} of {storage.url}", detail=str(error)) from error
 
 
+def with_partition_columns(
+    rows: pa.RecordBatch, partition_by: Sequence[str], values: Sequence[pa.Scalar], schema: pa.Schema
+) -> pa.RecordBatch:
+    """The rows of a file in the columns of its table, of which the log of the table tells some, and not the file."""
+    constant = dict(zip(partition_by, values, strict=True))
+    columns = [
+        pa.repeat(constant[each.name], rows.num_rows).cast(each.type)
+        if each.name in constant
+        else rows.column(each.name)
+        for each in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
 def empty_frame(schema: pa.Schema) -> pl.DataFrame:
     return as_frame(schema.empty_table())
 

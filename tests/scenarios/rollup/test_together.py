@@ -1,0 +1,330 @@
+"""Rollups together with what else a job can meet or state: each point still counts once, and `verify` agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from penstock.claims import StaticClaims
+from penstock.engine.replay import replay
+from penstock.errors import UserError
+from penstock.job.spec import KafkaLogSpec
+from penstock.logs.log import Partition
+from penstock.logs.registry import LOGS
+from penstock.tables.rollup.closing import decide
+from penstock.tables.rollup.closing.windows_table import WindowsRewrittenError
+from tests.pipes import CrashError, crash_at, once_at
+from tests.scenarios.local_spark import local_session
+from tests.scenarios.rollup.rollups import START, Rollup, expected, partition, point
+
+SERIES = 'cpu.load{"host":"a"}'
+UPDATE = "late: update\nupdate_grace: 30d\n"
+BOTH = ("1m", "10m")
+
+
+def minutes(rollup: Rollup, first: int, end: int, host: str = "a") -> list[tuple[str, float, float]]:
+    """A point every ten seconds of these minutes into both partitions; the points."""
+    times = range(START + 60 * first, START + 60 * end, 10)
+    for number in (0, 1):
+        rollup.send(number, *(point(each, each % 9, host) for each in times))
+    rollup.clock = max(rollup.clock, START + 60 * end)
+    series = f'cpu.load{{"host":"{host}"}}'
+    return [(series, float(each), float(each % 9)) for each in times] * 2
+
+
+def ended(rollup: Rollup) -> Rollup:
+    """The stream stops, and all its windows close."""
+    rollup.run()
+    rollup.clock += 7200
+    rollup.run()
+    return rollup
+
+
+def violated(rollup: Rollup) -> list[str]:
+    return [each.detail for each in rollup.verify(values=True).checks if each.verdict.value == "violated"]
+
+
+# what may come in
+
+
+def test_no_records_at_all_close_nothing(tmp_path: Path) -> None:
+    rollup = ended(Rollup(tmp_path))
+    assert rollup.windows() == {}
+    assert set(rollup.verdicts(values=True).values()) == {"proven"}
+
+
+def test_one_record_is_one_window_of_each_interval(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    rollup.send(1, point(START + 61, 5.0))
+    ended(rollup)
+    assert rollup.windows() == expected([(SERIES, START + 61, 5.0)], BOTH)
+    assert violated(rollup) == []
+
+
+def test_a_second_topic_counts_in_the_same_windows(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    points = minutes(rollup, 0, 3)
+    rollup.run()
+    rollup.topics = "metrics, more"
+    rollup.log.values[partition(0, "more")] = {}
+    rollup.send(0, point(START + 170, 4.0), topic="more")
+    ended(rollup)
+    wanted = expected([*points, (SERIES, START + 170, 4.0)], BOTH)
+    assert rollup.windows() == wanted
+    assert violated(rollup) == []
+
+
+def test_a_partition_that_comes_later_holds_the_watermark_until_it_is_read(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    points = minutes(rollup, 0, 3)
+    rollup.run()
+    before = rollup.windows()
+    rollup.log.values[partition(2)] = {}
+    points += minutes(rollup, 3, 5)
+    rollup.run()
+    assert rollup.windows() == before, "partition 2 has seen nothing"
+    rollup.send(2, point(START + 299, 4.0))
+    ended(rollup)
+    assert rollup.windows() == expected([*points, (SERIES, START + 299, 4.0)], BOTH)
+    assert rollup.late() == {"1m": 0, "10m": 0}
+    assert violated(rollup) == []
+
+
+def test_a_recreated_topic_adds_to_the_windows_that_are_open(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, on=", recreated: restart")
+    points = minutes(rollup, 0, 3)
+    rollup.run()
+    rollup.log.recreate("metrics", "id-2")
+    rollup.log.append(rollup.log.partitions()[0], point(START + 185, 8.0))
+    rollup.clock += 10
+    ended(rollup)
+    assert rollup.windows() == expected([*points, (SERIES, START + 185, 8.0)], BOTH)
+    assert violated(rollup) == []
+
+
+def test_records_that_the_log_lost_are_in_no_window(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, on=", gap: record")
+    points = minutes(rollup, 0, 3)
+    rollup.run()
+    rollup.send(0, *(point(START + 181, each) for each in range(5)))
+    rollup.log.expire(partition(0), 21)
+    ended(rollup)
+    wanted = [*points, *((SERIES, START + 181, each) for each in (3, 4))]
+    assert rollup.windows() == expected(wanted, BOTH)
+    assert violated(rollup) == []
+
+
+class Announcing(StaticClaims):
+    """Claims that remember what was announced, as those of a group do."""
+
+    def __init__(self) -> None:
+        self.ends: dict[Partition, int] = {}
+
+    def announce(self, ends: Mapping[Partition, int], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
+        self.ends |= ends
+        return frozenset(ends)
+
+    def announced(self, partition: Partition) -> int | None:
+        return self.ends.get(partition)
+
+
+def test_at_most_once_leaves_out_what_was_announced_and_not_landed(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, head="claims: group\ndelivery: at_most_once")
+    claims = Announcing()
+    minutes(rollup, 0, 3)
+    with pytest.raises(CrashError):
+        rollup.run(claims=claims, reach=crash_at("staged"))
+    landed = minutes(rollup, 3, 5)
+    rounds = rollup.run(claims=claims)
+    rollup.clock += 7200
+    rollup.run(rounds)
+    assert rollup.windows() == expected(landed, BOTH)
+    assert violated(rollup) == []
+
+
+@pytest.mark.parametrize("policy", ["late: drop\nupdate_grace: 30d\n", UPDATE], ids=["drop", "update"])
+def test_replayed_records_count_in_windows_open_and_closed(
+    policy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollup = Rollup(tmp_path, policy + "not_before: '2026-02-03'\n")
+    monkeypatch.setitem(LOGS, KafkaLogSpec, rollup.log.view)
+    day = 86_400
+    rollup.clock = START + day
+    rollup.send(0, point(START + 5, 50.0))
+    for number in (0, 1):
+        rollup.send(number, *(point(START + day + each, 1.0) for each in range(0, 100, 10)))
+    rollup.clock += 100
+    rollup.run()
+    assert rollup.counts("1m") == {START + day: 12}
+    rollup.more = policy
+    replay(rollup.job, environment=rollup.environment(), spark=local_session())
+    ended(rollup)
+    points = [(SERIES, START + day + each, 1.0) for each in (*range(0, 100, 10), *range(0, 100, 10))]
+    replayed = [(SERIES, START + 5, 50.0)] if policy == UPDATE else []
+    assert rollup.windows() == expected([*points, *replayed], BOTH)
+    assert rollup.late() == dict.fromkeys(BOTH, 0 if replayed else 1)
+    assert violated(rollup) == []
+
+
+def test_a_replayed_record_counts_in_its_window_that_is_still_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollup = Rollup(tmp_path, "future_cutoff: 1m\n")
+    monkeypatch.setitem(LOGS, KafkaLogSpec, rollup.log.view)
+    points = minutes(rollup, 0, 3)
+    rollup.send(0, point(START + 500, 50.0))
+    rollup.run()
+    rollup.clock = START + 450
+    replay(rollup.job, environment=rollup.environment(), spark=local_session())
+    ended(rollup)
+    assert rollup.windows() == expected([*points, (SERIES, START + 500, 50.0)], BOTH)
+    assert violated(rollup) == []
+
+
+# what a job file may state later
+
+
+def test_an_interval_that_is_added_closes_from_then_on(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, "update_grace: 30d\n", windows_asked="1m")
+    points = minutes(rollup, 0, 13)
+    rollup.run()
+    rollup.windows_asked = "1m, 10m"
+    points += minutes(rollup, 13, 25)
+    ended(rollup)
+    wanted = expected(points, BOTH)
+    del wanted[SERIES, "10m", START]
+    assert rollup.windows() == wanted
+    assert violated(rollup) == []
+
+
+def test_an_interval_that_is_removed_and_comes_back_has_a_hole(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, "update_grace: 30d\n")
+    points = minutes(rollup, 0, 11)
+    rollup.run()
+    rollup.windows_asked = "1m"
+    points += minutes(rollup, 11, 31)
+    rollup.run()
+    assert violated(rollup) == []
+    rollup.windows_asked = "1m, 10m"
+    points += minutes(rollup, 31, 41)
+    ended(rollup)
+    wanted = expected(points, BOTH)
+    del wanted[SERIES, "10m", START + 600], wanted[SERIES, "10m", START + 1200]
+    assert rollup.windows() == wanted
+    assert violated(rollup) == []
+
+
+@pytest.mark.parametrize(("before", "after"), [("10s", "3m"), ("3m", "10s"), ("3m", "0s")])
+def test_lateness_may_change_and_no_window_opens_or_closes_again(before: str, after: str, tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, lateness=before)
+    points = minutes(rollup, 0, 5)
+    rollup.run()
+    closed = rollup.windows()
+    rollup.lateness = after
+    rollup.run()
+    assert closed.items() <= rollup.windows().items()
+    points += minutes(rollup, 5, 12)
+    ended(rollup)
+    assert rollup.windows() == expected(points, BOTH)
+    assert violated(rollup) == []
+
+
+def test_aggregates_that_are_added_are_null_where_nobody_computed_them(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, "update_grace: 30d\n")
+    minutes(rollup, 0, 3)
+    rollup.run()
+    rollup.more += "aggregates: [first, last, mean]\nquantiles: [0.5]\n"
+    minutes(rollup, 3, 6)
+    ended(rollup)
+    rows = rollup.rows()
+    assert rows[SERIES, "1m", START]["first"] is None
+    assert rows[SERIES, "10m", START]["first"] is None, "its first points are of before"
+    assert rows[SERIES, "10m", START]["mean"] is not None
+    assert rows[SERIES, "10m", START]["q50"] is None
+    assert rows[SERIES, "1m", START + 240]["first"] == (START + 240) % 9
+    assert violated(rollup) == []
+
+
+@pytest.mark.parametrize("gone", ["windows", "windows_partials"])
+def test_one_of_both_tables_deleted_is_an_error(gone: str, tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    minutes(rollup, 0, 5)
+    rollup.run()
+    (tmp_path / gone).rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError):
+        rollup.run()
+
+
+def test_the_quarantine_of_an_earlier_life_is_refused(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    minutes(rollup, 0, 2)
+    rollup.send(0, b"no json")
+    rollup.run()
+    for name in ("windows", "windows_partials"):
+        (tmp_path / name).rename(tmp_path / f"{name}_old")
+    with pytest.raises(UserError):
+        rollup.run()
+
+
+def test_points_that_were_dropped_count_again_once_late_points_update(tmp_path: Path) -> None:
+    """The window is computed in full from all that was committed: what was late before is in it then."""
+    rollup = Rollup(tmp_path, "late: drop\nupdate_grace: 30d\n")
+    points = minutes(rollup, 0, 3)
+    rollup.run()
+    rollup.send(0, point(START + 5, 50.0))
+    rollup.send(1, point(START + 170, 50.0))
+    rollup.run()
+    assert rollup.late()["1m"] == 1
+    rollup.more = UPDATE
+    rollup.send(0, point(START + 6, 70.0))
+    ended(rollup)
+    points += [(SERIES, START + at, value) for at, value in ((5, 50.0), (170, 50.0), (6, 70.0))]
+    assert rollup.windows() == expected(points, BOTH)
+    assert violated(rollup) == []
+
+
+# what maintenance does between
+
+
+@pytest.mark.parametrize("step", ["close_begun", "close_staged", "close_landed"])
+@pytest.mark.parametrize("policy", ["late: drop\n", UPDATE], ids=["drop", "update"])
+def test_maintenance_inside_a_close_changes_nothing(
+    policy: str, step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decide, "PORTION_ROWS_MAX", 2)
+    monkeypatch.setattr(decide, "MERGE_FILES_MIN", 2)
+    rollup = Rollup(tmp_path, policy)
+    points = [each for host in "abc" for each in minutes(rollup, 0, 3, host)]
+    rollup.run()
+    rollup.compact()
+    rollup.vacuum()
+    late = [(SERIES, START + 7, 30.0), ('cpu.load{"host":"c"}', START + 8, 40.0)]
+    rollup.send(0, point(START + 7, 30.0), point(START + 8, 40.0, "c"))
+    points += [each for host in "abc" for each in minutes(rollup, 3, 6, host)]
+    with pytest.raises(CrashError):
+        rollup.run(reach=crash_at(step))
+    rollup.compact()
+    rollup.vacuum()
+    ended(rollup)
+    corrected = expected([*points, *late], BOTH)
+    if policy != UPDATE:
+        corrected.update({key: each for key, each in expected(points, ["1m"]).items() if key[2] == START})
+    assert rollup.windows() == corrected
+    assert violated(rollup) == []
+
+
+def test_a_compaction_while_an_update_rewrites_makes_it_begin_again(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, UPDATE)
+    points = minutes(rollup, 0, 3)
+    rollup.run()
+    points += minutes(rollup, 3, 5)
+    rollup.run()
+    rollup.send(0, point(START + 7, 30.0))
+    points += [(SERIES, START + 7, 30.0), *minutes(rollup, 5, 7)]
+    with pytest.raises(WindowsRewrittenError):
+        rollup.run(reach=once_at("close_staged", rollup.compact))
+    ended(rollup)
+    assert rollup.windows() == expected(points, BOTH)
+    assert violated(rollup) == []
