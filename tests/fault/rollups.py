@@ -84,7 +84,7 @@ class Rollup:
         return self.job(client_id, f"claims: {{client_id: {client_id}, heartbeat: 2s, topic: {self.topic}_claims}}\n")
 
     def feed(self, late: bool = False, skipped_seconds: int = 0) -> None:
-        """Two minutes of points of every series in every partition; event time then stands behind them everywhere.
+        """Two minutes of points of every series in every partition; event time then has passed them everywhere.
 
         With `late` some points belong to the two minutes before. `skipped_seconds` is a silence before the stage.
         """
@@ -92,8 +92,9 @@ class Rollup:
         self.until = start + STAGE_SECONDS
         number, records = len(self.stages), list[bytes]()
         for partition in range(self.partitions):
-            sent = [_point(host, start + 60 * (host % 2) + host, number + host / 2) for host in range(HOSTS)]
-            sent += [_point(host, start + 60 * (1 - host % 2), partition + 0.5) for host in range(HOSTS)]
+            # In the order of event time: whichever part of it is read first, the rest is not late.
+            sent = [_point(host, start + host, number + host / 2) for host in range(HOSTS)]
+            sent += [_point(host, start + 60 + host, partition + 0.5) for host in range(HOSTS)]
             if late:
                 sent += [_point(host, start - STAGE_SECONDS + host, 100.0 + partition) for host in range(5)]
             sent.append(_point("clock", self.until + LATENESS_SECONDS, 1.0))
