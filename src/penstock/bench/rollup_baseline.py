@@ -32,6 +32,9 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, table: Path, check
     The second aggregation sees a row for each series and minute instead of every point four times. In append mode each
     window is emitted once, when the watermark has passed its end; the batch without data that `availableNow` runs last
     emits what the end markers close.
+
+    Measured with 2,000,000 records of 16,000 series, once each on a busy machine: 67 s and 47 s of CPU time. All points
+    four times over into one aggregation took 92 s and 50 s. Other batch sizes and RocksDB have not been compared yet.
     """
     points = _points(kafka_source(spark, bootstrap, topic).load())
     value = F.col("value")
