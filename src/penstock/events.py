@@ -31,6 +31,10 @@ class Event:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {name: fact for name, fact in found.items() if fact is not None}
 
+    def in_short(self) -> str:
+        """What live progress shows as the state of the job: the words, where a fact matters with it."""
+        return self.name
+
 
 class Listener(Protocol):
     """Hears what happens in a job."""

@@ -13,15 +13,16 @@ from rich.console import Console
 
 from penstock.cli.verify import print_report
 from penstock.embedded.demo import DemoReport, run_demo
+from penstock.embedded.demo_rollup import RollupReport
 
 EXIT_FAILED = 1
 
 
 def demo(
-    folder: Annotated[Path | None, typer.Option(help="Where to put the broker, the job file and the table.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Where to put the broker, the job files and the tables.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """A broker, a topic with bad records, a kill -9 in mid-batch, a restart, and the proof."""
+    """A broker, topics with bad records and metrics, a kill -9 in mid-batch, a restart, and the proof."""
     place = folder or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     place.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -45,7 +46,17 @@ def _print(report: DemoReport, place: Path, console: Console) -> None:
     for day, rows in report.rows_by_day.items():
         console.print(f"{rows:>9,}   on {day}")
     console.print(f"{report.quarantined:>9,} records in quarantine")
-    console.print()
-    print_report(report.verified, console)
+    _print_windows(report.metrics, console)
+    for verified in (report.verified, report.metrics.verified):
+        console.print()
+        print_report(verified, console)
     verdict = "every record once" if report.ok else "NOT every record once"
     console.print(f"\n[bold]{verdict}[/bold], in {report.seconds} s. Look around: {place}")
+
+
+def _print_windows(found: RollupReport, console: Console) -> None:
+    console.print()
+    console.print(f"{found.points:>9,} points in the topic of metrics")
+    for interval, windows in found.windows.items():
+        console.print(f"{windows:>9,} closed windows of {interval}, with {found.points_in_windows[interval]:,} points")
+    console.print(f"          such as {found.example}")

@@ -77,8 +77,9 @@ def print_report(report: VerifyReport, console: Console) -> None:
     """One line per check with what it leaves open, the first violation, what was checked, and the verdict."""
     version = "no table yet" if report.version is None else f"version {report.version}"
     console.print(Text.assemble((report.job, "bold"), f"  {report.table}  {version}"))
+    width = max((len(check.name) for check in report.checks), default=0)
     for check in report.checks:
-        console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<8} {check.detail}"))
+        console.print(Text.assemble("  ", MARKS[check.verdict], f" {check.name:<{width}}  {check.detail}"))
         for unproven in check.unproven:
             places = ", ".join(str(each) for each in sorted(unproven.partitions or ()))
             console.print(Text(f"    ? {f'{places}: ' if places else ''}{unproven.what}", style="yellow"))

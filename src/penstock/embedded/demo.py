@@ -1,4 +1,7 @@
-"""The demo: a real broker, bad records among good ones, a process killed in mid-batch, a restart, and the proof."""
+"""The demo: a real broker, bad records among good ones, a process killed in mid-batch, a restart, and the proof.
+
+The second start runs two jobs in one process: the killed one, and a rollup.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
+from penstock.embedded import demo_rollup
 from penstock.embedded.broker import Cluster
+from penstock.embedded.demo_rollup import RollupReport
 from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_values, web_requests
 from penstock.errors import TransientError
@@ -40,16 +45,18 @@ class DemoReport:
     rows_by_day: dict[str, int]
     quarantined: int
     verified: VerifyReport
+    metrics: RollupReport
     seconds: float
 
     @property
     def ok(self) -> bool:
         good = self.produced - self.bad
-        return self.verified.ok and self.rows_polars == self.rows_spark == good and self.quarantined == self.bad
+        read_back = self.rows_polars == self.rows_spark == good and self.quarantined == self.bad
+        return read_back and self.verified.ok and self.metrics.ok
 
     def as_json(self) -> dict[str, object]:
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "verified"}
-        return {"ok": self.ok, **values, "verify": self.verified.as_json()}
+        return {"ok": self.ok, **values, "verify": self.verified.as_json(), "metrics": self.metrics.as_json()}
 
 
 def run_demo(folder: Path, say: Say) -> DemoReport:
@@ -66,10 +73,15 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         say(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
         staged = _run_and_kill(job_path, table)
         before = _rows(table)
-        say(f"killed: {before:,} rows committed, {staged} files staged and invisible. Starting again")
-        _run_to_end(job_path)
-        say("penstock verify")
+        say(f"killed: {before:,} rows committed, {staged} files staged and invisible")
+        sample = demo_rollup.SAMPLE
+        say(f"producing {sample.records:,} metrics of {sample.series} series as Telegraf writes them")
+        rollup_path = demo_rollup.produce_metrics(cluster.bootstrap, folder)
+        say(f"penstock run {job_path.name} {rollup_path.name}: the killed job goes on, and a rollup closes its windows")
+        _run_to_end(job_path, rollup_path)
+        say("penstock verify, for both")
         verified = verify(load_job(job_path))
+        metrics = demo_rollup.look_at_windows(folder)
     say("reading the table back with Polars and with Spark")
     return DemoReport(
         produced=SAMPLE.records,
@@ -81,6 +93,7 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         rows_by_day=_rows_by_day(table),
         quarantined=_rows(Path(f"{table}_quarantine")),
         verified=verified,
+        metrics=metrics,
         seconds=round(time.monotonic() - began, 1),
     )
 
@@ -105,8 +118,8 @@ def _run_and_kill(job_path: Path, table: Path) -> int:
     return len({path.name for path in _staged_files(table)} - named)
 
 
-def _run_to_end(job_path: Path) -> None:
-    with penstock_run(job_path, "--once") as process:
+def _run_to_end(job_path: Path, *others: Path) -> None:
+    with penstock_run(job_path, *map(str, others), "--once") as process:
         out, _ = process.communicate(timeout=_RUN_SECONDS_MAX)
         if process.returncode:
             raise TransientError("penstock run failed", detail=(out or "")[-1500:])

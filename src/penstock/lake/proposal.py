@@ -45,6 +45,7 @@ class GivenUpPart:
 
     piece: Slice
     token: int
+    numbers: Numbers = field(default_factory=Numbers)
 
     @property
     def partition(self) -> Partition:

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, get_args
 
-from penstock.job.checks.topics import topic_name_findings
+from penstock.job.checks.topics import reads_topic, topic_name_findings
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath
+from penstock.job.sections.models import JobFile
 from penstock.job.sections.scalars import Positive, Settings, Text, one_of
 from penstock.job.sections.section import Section, stated
 from penstock.logs.kafka.section.checks import (
@@ -70,6 +71,15 @@ def publish_findings(section: PublishSection, document: Document, at: KeyPath) -
     yield from client_findings(section.client, at, numbers, words, _FORBIDDEN_CLIENT)
     if section.security is not None:
         yield from security_findings(section.security, document, (*at, "security"))
+
+
+def loop_findings(section: PublishSection, file: JobFile, at: KeyPath) -> Iterator[Finding]:
+    """Whether the job would read what it publishes."""
+    log = file.logs.get(KafkaLogSection.name)
+    if section.topic is None or log is None or section.bootstrap not in (None, getattr(log, "bootstrap", None)):
+        return
+    if reads_topic(log, section.topic):
+        yield Finding((*at, "topic"), "is a topic that the job reads: it would read what it publishes")
 
 
 def publish_spec(section: PublishSection, folder: Path) -> PublishSpec:

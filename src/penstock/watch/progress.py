@@ -52,7 +52,7 @@ class Progress:
     def hear(self, job: str, event: Event) -> None:
         with self._lock:
             row = self._rows[job]
-            row.state = event.name
+            row.state = event.in_short()
             row.claims += _CLAIMS.get(type(event), 0)
             if isinstance(event, BatchCommitted):
                 row.commits += 1

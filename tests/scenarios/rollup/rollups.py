@@ -19,6 +19,7 @@ from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog, MemoryRecord
 from penstock.proof.findings import VerifyReport
 from penstock.proof.sources import Sample
+from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import kind_of, load_job
 from penstock.verify import verify
 from tests.scenarios.local_spark import local_session
@@ -29,14 +30,15 @@ ROUNDS_MAX = 200
 
 JOB = """\
 job: rollups
-log: {{kafka: {{bootstrap: "nowhere:9092", topics: [metrics]}}}}
+log: {{kafka: {{bootstrap: "nowhere:9092", topics: [{topics}]}}}}
 decode: telegraf
-on: {{bad_share: 1}}
+on: {{bad_share: 1{on}}}
+{head}
 table:
   rollup:
     path: '{path}'
-    windows: [1m, 10m]
-    lateness: 10s
+    windows: [{windows}]
+    lateness: {lateness}
     idle_after: 30s
 {more}"""
 
@@ -58,18 +60,35 @@ class Rollup:
 
     folder: Path
     more: str = ""
+    """Further lines of the section of the table."""
     clock: float = START
+    windows_asked: str = "1m, 10m"
+    lateness: str = "10s"
+    topics: str = "metrics"
+    head: str = ""
+    """Further lines of the file."""
+    on: str = ""
     log: MemoryLog = field(default_factory=lambda: MemoryLog({partition(0): {}, partition(1): {}}))
 
     @property
     def job(self) -> JobSpec:
         path = self.folder / "job.yaml"
         more = "".join(f"    {line}\n" for line in self.more.splitlines())
-        path.write_text(JOB.format(path=self.folder / "windows", more=more))
+        path.write_text(
+            JOB.format(
+                path=self.folder / "windows",
+                more=more,
+                windows=self.windows_asked,
+                lateness=self.lateness,
+                topics=self.topics,
+                head=self.head,
+                on=self.on,
+            )
+        )
         return load_job(path)
 
-    def send(self, number: int, *values: bytes | None) -> None:
-        self.log.append(partition(number), *(MemoryRecord(each, at=self.clock) for each in values))
+    def send(self, number: int, *values: bytes | None, topic: str = "metrics") -> None:
+        self.log.append(partition(number, topic), *(MemoryRecord(each, at=self.clock) for each in values))
 
     def environment(self, **more: Any) -> Environment:
         return Environment(now=lambda: self.clock, sleep=lambda _: None, **more)
@@ -88,15 +107,22 @@ class Rollup:
                 return rounds
         raise AssertionError("there was always something due")
 
-    def windows(self, interval: str | None = None) -> dict[Window, Values]:
-        """The closed windows; each is there once."""
-        rows = pl.read_delta(str(self.folder / "windows"))
-        found: dict[Window, Values] = {}
-        for row in rows.to_dicts():
+    def rows(self) -> dict[Window, dict[str, Any]]:
+        """The closed windows with all their columns; each is there once."""
+        found: dict[Window, dict[str, Any]] = {}
+        for row in pl.read_delta(str(self.folder / "windows")).to_dicts():
             key = (row["series"], row["interval"], int(row["window_start"].timestamp()))
             assert key not in found, f"{key} is there twice"
-            found[key] = (row["count"], row["sum"], row["min"], row["max"])
-        return {key: values for key, values in found.items() if interval in (None, key[1])}
+            found[key] = row
+        return found
+
+    def windows(self, interval: str | None = None) -> dict[Window, Values]:
+        """The closed windows."""
+        return {
+            key: (row["count"], row["sum"], row["min"], row["max"])
+            for key, row in self.rows().items()
+            if interval in (None, key[1])
+        }
 
     def counts(self, interval: str) -> dict[int, int]:
         """Points by start of window, over all series."""
@@ -112,13 +138,23 @@ class Rollup:
     def late(self) -> dict[str, int]:
         return {each["interval"]: each["late"] for each in self.status()["windows"]}
 
+    def verdicts(self, values: bool = False) -> dict[str, str]:
+        """By the name of the check."""
+        return {each.name: each.verdict.value for each in self.verify(values).checks}
+
+    def compact(self) -> None:
+        kind_of(self.job).compact(self.job, CompactWish(), self.environment(), None)
+
+    def vacuum(self) -> None:
+        kind_of(self.job).vacuum(self.job, VacuumWish(), self.environment())
+
     def verify(self, values: bool = False) -> VerifyReport:
         sample = Sample(None) if values else None
         return verify(self.job, values=sample, open_log=lambda job: self.log.view(job.log))
 
 
-def partition(number: int) -> Partition:
-    return Partition("metrics", "id-1", number)
+def partition(number: int, topic: str = "metrics") -> Partition:
+    return Partition(topic, "id-1" if topic == "metrics" else f"id-{topic}", number)
 
 
 def expected(points: Iterable[tuple[str, float, float]], intervals: Iterable[str]) -> dict[Window, Values]:

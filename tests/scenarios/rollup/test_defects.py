@@ -86,6 +86,18 @@ def test_4_a_point_of_the_future_poisons_nothing(rollup: Rollup) -> None:
     assert rollup.late() == {"1m": 0, "10m": 0}
 
 
+def test_4_a_point_ahead_of_the_clock_that_is_believed_makes_no_point_of_now_late(rollup: Rollup) -> None:
+    for number in (0, 1):
+        fill(rollup, range(30), number)
+        rollup.send(number, point(START + 50 * 60, 1.0))
+    rollup.run()
+    for number in (0, 1):
+        fill(rollup, range(30, 200), number)
+    rollup.run()
+    assert rollup.counts("1m") == {START: 120, START + 60: 120, START + 120: 120}
+    assert rollup.late() == {"1m": 0, "10m": 0}
+
+
 def test_5_a_write_that_fails_destroys_nothing(rollup: Rollup, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(rollup, range(100))
     fill(rollup, range(100), 1)

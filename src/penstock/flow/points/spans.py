@@ -91,6 +91,47 @@ def find(texts: pa.Array, literal: str) -> Integers:
     return found.cast(pl.Int64).fill_null(-1).to_numpy()
 
 
+def find_alike(spans: Spans, literal: str, *, from_end: bool) -> Integers:
+    """Where each span holds the literal, which is ASCII; -1 where it does not.
+
+    Tried first is where the first span has it, counted from its start or its end: most spans are alike. If one holds
+    it several times, any of these places may be told.
+    """
+    if not len(spans):
+        return np.empty(0, np.int64)
+    wanted = literal.encode()
+    start, end = int(spans.starts[0]), int(spans.ends[0])
+    offset = max(0, spans.bytes[start:end].tobytes().find(wanted))
+    places = spans.ends + (start + offset - end) if from_end else spans.starts + offset
+    others = ~_stands_at(spans, places, wanted)
+    if others.any():
+        rest = spans.where(others)
+        found = find(rest.texts(), literal)
+        places[others] = np.where(found >= 0, rest.starts + found, -1)
+    return places
+
+
+def _stands_at(spans: Spans, places: Integers, wanted: bytes) -> Mask:
+    """Which spans hold the bytes at these places."""
+    found = (places >= spans.starts) & (places + len(wanted) <= spans.ends)
+    if found.any():
+        data, inside = spans.bytes, np.where(found, places, 0)
+        for index, byte in enumerate(wanted):
+            found &= data[inside + index] == byte
+    return found
+
+
+def places_of(spans: Spans, byte: int) -> Integers:
+    """Everywhere between the first and the last span where the byte stands, and the end of the buffer."""
+    first, last = (int(spans.starts[0]), int(spans.ends[-1])) if len(spans) else (0, 0)
+    return np.append(np.flatnonzero(spans.bytes[first:last] == byte) + first, len(spans.bytes))
+
+
+def next_of(places: Integers, starts: Integers) -> Integers:
+    """The first of the ascending places at or after each start; the last of them is after all starts."""
+    return places[np.searchsorted(places, starts)]
+
+
 def matches(texts: pa.Array, pattern: str) -> Mask:
     """Which strings the pattern matches, which has anchors of its own."""
     return _series(texts).str.contains(pattern).to_numpy()

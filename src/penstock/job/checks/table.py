@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath, shown
+from penstock.job.faults import Finding, KeyPath, nearest, shown
 from penstock.job.sections.kind_section import AnyKindSection, Kinds, own_keys
 from penstock.job.sections.models import TableSection
 from penstock.job.spec import Secret
@@ -47,7 +47,7 @@ def kind_findings(document: Document, kind: AnyKindSection, kinds: Kinds) -> Ite
     stated = [each.name for each in kinds if document.has("table", each.name)]
     for name in stated[1:]:
         yield Finding(("table", name), f"contradicts table.{stated[0]}: give one of both", on_key=True)
-    if not stated:
+    if not stated and not _misspelled(document, kinds):
         first, *others = kinds
         hint = ", ".join([f"{first.name} is {first.phrase}", *(f"{each.name} {each.phrase}" for each in others)])
         yield Finding(("table", kind.name), "required key is missing", hint)
@@ -101,3 +101,10 @@ def _path_fault(path: str) -> tuple[str, str] | None:
     if not key.strip("/"):
         return ("the table needs a folder of its own", "a table at the root would share it with its quarantine")
     return None
+
+
+def _misspelled(document: Document, kinds: Kinds) -> bool:
+    """Whether a key under `table` is nearly that of a kind: as an unknown key it has its finding."""
+    stated = document.values.get("table")
+    names = [each.name for each in kinds]
+    return isinstance(stated, dict) and any(nearest(str(name), names) for name in stated)

@@ -46,6 +46,12 @@ def start_offsets(section: TopicsSection) -> StartAt | Mapping[str, Mapping[int,
     return {only: {int(part): offset for part, offset in start.items()}}
 
 
+def reads_topic(section: TopicsSection, topic: str) -> bool:
+    """Whether a topic is among those of the log."""
+    pattern = _compiled(section.topic_pattern) if section.topic_pattern is not None else None
+    return topic in (section.topics or ()) or (pattern is not None and pattern.fullmatch(topic) is not None)
+
+
 def _topic_findings(section: TopicsSection, document: Document, log_at: KeyPath) -> Iterator[Finding]:
     has_topics, has_pattern = (document.has(*log_at, "topics"), document.has(*log_at, "topic_pattern"))
     if has_topics and has_pattern:

@@ -250,13 +250,19 @@ def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> 
             )
             return Finding(key, "unknown key", hint, on_key=True)
         case "model_type" | "dict_type":
-            return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}")
+            return Finding(key, f"expected a mapping, found {kind_of(detail['input'])}", _example(model, key))
         case "list_type":
             return Finding(key, f"expected a list, found {kind_of(detail['input'])}", "write [one, two]")
     refusal = detail.get("ctx", {}).get("error")
     if isinstance(refusal, ValueRefusedError):
         return Finding(key, refusal.message, refusal.hint)
     return Finding(key, f"cannot be {kind_of(detail['input'])}")
+
+
+def _example(model: type[Section], at: KeyPath) -> str:
+    """How the shortest mapping under this path looks, if it has keys that it cannot be without."""
+    section = _section_at(model, at)
+    return f"write {{{', '.join(f'{name}: ...' for name in section.REQUIRED)}}}" if section and section.REQUIRED else ""
 
 
 def _section_at(section: type[Section], at: KeyPath) -> type[Section] | None:

@@ -73,7 +73,8 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
             )
         case GivenUpPart():
             totals = before.totals + given_up_totals(part.piece)
-            return replace(before, position=part.piece.end, token=part.token, totals=totals)
+            numbers = part.numbers.on(before.numbers)
+            return replace(before, position=part.piece.end, token=part.token, totals=totals, numbers=numbers)
         case FencePart():
             return replace(before, token=part.token)
         case _:

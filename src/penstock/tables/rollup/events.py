@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from penstock.events import Event
 
@@ -22,6 +23,9 @@ class WindowsClosed(Event):
     until: float
     """Windows that end at or before this instant are closed."""
 
+    def in_short(self) -> str:
+        return f"{self.name} until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%SZ}"
+
 
 @dataclass(frozen=True)
 class PartialsCleaned(Event):
@@ -39,6 +43,9 @@ class PartialsMerged(Event):
 class WindowsPublished(Event):
     rows: int
     topic: str
+
+    def in_short(self) -> str:
+        return f"{self.rows:,} {self.name}"
 
 
 @dataclass(frozen=True)

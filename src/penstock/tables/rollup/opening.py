@@ -18,7 +18,7 @@ from penstock.tables.rollup.closing.closing import Closing
 from penstock.tables.rollup.closing.windows_table import open_windows_table
 from penstock.tables.rollup.partials.schema import finest_key, partials_schema
 from penstock.tables.rollup.publishing.outputs import open_output
-from penstock.tables.rollup.publishing.publishing import Publishing
+from penstock.tables.rollup.publishing.publishing import Publishing, keep_buckets
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.table import RollupTable
 
@@ -45,6 +45,7 @@ def _publishing(job: JobSpec[RollupSpec], windows: Table, log: Log, environment:
     spec = job.table.publish
     if spec is None:
         return None
+    keep_buckets(job, spec, windows)
     return Publishing(job, spec, windows, log, environment, lambda bucket: open_output(job, spec, bucket, environment))
 
 

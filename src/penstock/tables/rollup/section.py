@@ -19,8 +19,8 @@ from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.sections.quantities import QuantityError, parse_duration
 from penstock.job.sections.scalars import Text, ValueRefusedError, one_of, text
 from penstock.job.sections.section import stated
-from penstock.job.spec import JobSpec, Secret, TableSpec, TombstonePolicy
-from penstock.publish.section import PublishSection, publish_findings, publish_spec
+from penstock.job.spec import JobSpec, Secret, TableSpec
+from penstock.publish.section import PublishSection, loop_findings, publish_findings, publish_spec
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, RollupSpec, Window
 
 AT: KeyPath = ("table", RollupSpec.kind)
@@ -32,8 +32,7 @@ COMPUTED = ("count", "sum", "min", "max", "mean", "first", "last")
 
 
 def window(value: object) -> Window:
-    word = text(value).strip()
-    seconds = _seconds(word)
+    word, seconds = _duration(value)
     if not WINDOW_SECONDS_MIN <= seconds <= WINDOW_SECONDS_MAX:
         raise ValueRefusedError(f"{shown(word)} is no window", "from 1s to 366d")
     return Window(word, round(seconds * 1000))
@@ -41,12 +40,16 @@ def window(value: object) -> Window:
 
 def millis(value: object) -> int:
     """A duration, which may be 0."""
-    return round(_seconds(text(value).strip()) * 1000)
+    return round(_duration(value)[1] * 1000)
 
 
-def _seconds(word: str) -> float:
+def _duration(value: object) -> tuple[str, float]:
+    """As the file writes it, and in seconds."""
+    if not isinstance(value, str):
+        raise ValueRefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
+    word = value.strip()
     try:
-        return parse_duration(word)
+        return word, parse_duration(word)
     except QuantityError as error:
         raise ValueRefusedError(f"{shown(word)} is no duration", str(error)) from None
 
@@ -96,13 +99,15 @@ class RollupSection(KindSection[JobFile, RollupTableSection, Parts]):
     takes_points = True
 
     def read(self, reading: RollupReading) -> tuple[Parts, list[Finding]]:
-        findings = [*_contradictions(reading)]
+        findings: list[Finding] = []
         if reading.section is not None:
             findings += _window_findings(reading.section.windows)
             findings += _quantile_findings(reading.section.quantiles or [])
             findings += _path_findings(reading)
             if reading.section.publish is not None:
-                findings += publish_findings(reading.section.publish, reading.document, (*AT, "publish"))
+                at = (*AT, "publish")
+                findings += publish_findings(reading.section.publish, reading.document, at)
+                findings += loop_findings(reading.section.publish, reading.file, at)
         return Parts(pa.schema([]), {}), findings
 
     def build(self, reading: RollupReading, parts: Parts, place: TableSpec) -> RollupSpec:
@@ -151,16 +156,6 @@ def _partials_path(reading: RollupReading, path: str) -> str:
     if reading.section.partials is not None:
         return table_path(reading.section.partials, reading.folder)
     return Secret(f"{path}_partials") if isinstance(path, Secret) else f"{path}_partials"
-
-
-def _contradictions(reading: RollupReading) -> Iterator[Finding]:
-    for name in ("schema", "columns", "sql"):
-        if reading.document.has(name):
-            message = "contradicts table.rollup, whose columns are fixed"
-            yield Finding((name,), message, "remove it", on_key=True)
-    on = reading.file.on
-    if on is not None and on.tombstone is TombstonePolicy.ROW:
-        yield Finding(("on", "tombstone"), "row contradicts table.rollup: a record without a value has no point")
 
 
 def _window_findings(windows: list[Window] | None) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from penstock.lake.delta.schema import TablePlace
 from penstock.publish.spec import PublishSpec
 
 PARTITION_PEAKS = ("event_ms", "moved_ms")
-"""Of a partition: the greatest event time seen, and the clock when its position last moved (RULES W1, W4)."""
+"""Of a partition: the greatest event time seen, up to the clock, and the clock when its position last moved (W1)."""
 PARTITION_SUMS = ("points", "blacklisted", "non_numeric", "non_finite", "future")
 """Of a partition: points that were aggregated or left out, and records that were too far ahead."""
 

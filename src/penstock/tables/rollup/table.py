@@ -9,7 +9,7 @@ from penstock.environment import Environment
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
-from penstock.lake.proposal import Outcome, Proposal, StartPart
+from penstock.lake.proposal import GivenUpPart, Outcome, Proposal, StartPart
 from penstock.lake.state import Numbers
 from penstock.logs.log import Partition
 from penstock.tables.kind import Chore, View
@@ -37,14 +37,19 @@ class RollupTable(SingleTable):
         self.publishing = publishing
 
     def commit(self, proposal: Proposal) -> Outcome:
-        """A partition that starts has moved: from then on it may become idle (RULES W1)."""
+        """A partition that starts, or passes over what was given up, has moved: now it may become idle (RULES W1)."""
         moved = Numbers(peaks={"moved_ms": self._now_ms()})
-        parts = tuple(replace(each, numbers=moved) if isinstance(each, StartPart) else each for each in proposal.parts)
+        parts = tuple(
+            replace(each, numbers=moved) if isinstance(each, StartPart | GivenUpPart) else each
+            for each in proposal.parts
+        )
         return super().commit(replace(proposal, parts=parts))
 
     def numbers(self, share: Share) -> Numbers:
-        seen = {} if share.event_ms_max is None else {"event_ms": share.event_ms_max}
-        return Numbers(share.sums, {**seen, "moved_ms": self._now_ms()})
+        """A time that the clock has not reached is not seen yet: it would make the points of now late."""
+        now_ms = self._now_ms()
+        seen = {} if share.event_ms_max is None else {"event_ms": min(share.event_ms_max, now_ms)}
+        return Numbers(share.sums, {**seen, "moved_ms": now_ms})
 
     def chores(self, view: View) -> Sequence[Chore]:
         """What is published goes before what is closed next: a close waits until the one before it is out."""

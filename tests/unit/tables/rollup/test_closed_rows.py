@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.tables.rollup.closing.portion.closed_rows import quantile_column, tags_of
+from penstock.tables.rollup.closing.portion.closed_rows import quantile_column
+from penstock.tables.rollup.closing.portion.tags import tags_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     ['"', ",", ":", "{}", '","', '":"', "\\", "", "é"]

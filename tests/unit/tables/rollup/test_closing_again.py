@@ -227,3 +227,19 @@ def test_vacuum_takes_a_staged_file_of_a_close_only_once_the_close_is_complete(t
     found = ListedTable.of(lake.windows).classify(windows_rules)
     assert [reason for _, reason in found.dead] == [Dead.CLOSED]
     assert found.kept[Kept.ACTIVE] == 1
+
+
+def test_a_window_that_the_job_asks_for_in_the_middle_of_a_close_is_whole_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends after some portions, and starts again with another job file."""
+    monkeypatch.setattr(deciding, "PORTION_ROWS_MAX", 5)
+    lake = RollupLake(tmp_path, update_grace_ms=HOUR.millis)
+    lake.land([Point(host, 0, 1.0) for host in HOSTS])
+    lake.land([Point("clock", 600_000, 0.0)])
+    fail_at(lake, "close_landed")
+    lake.reopen((MINUTE, TEN_MINUTES), update_grace_ms=HOUR.millis)
+    lake.work()
+    lake.close_all(1_200_000)
+    found = {host for interval, host, start in lake.values() if (interval, start) == ("10m", 0)}
+    assert found in (set(), set(HOSTS))

@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from penstock.lake.proposal import GivenUpPart, Proposal
+from penstock.logs.log import Slice
 from penstock.tables.rollup.closing.decide import BeginClose, Clean, ClosePortion
 from penstock.tables.rollup.closing.watermark import HeldBy
 from penstock.tables.rollup.spec import LatePolicy
-from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, partition
+from penstock.tables.rollup.table import RollupTable
+from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, TOKEN, Point, RollupLake, partition
 
 
 def test_w1_unread_records_of_any_partition_hold_windows_open_however_long(tmp_path: Path) -> None:
@@ -182,3 +185,14 @@ def test_the_next_close_waits_until_the_one_before_is_published(tmp_path: Path) 
     gone.add(1)
     lake.work()
     assert lake.number("closed") == 2
+
+
+def test_w1_a_partition_whose_claimed_records_were_given_up_is_not_idle_at_once(tmp_path: Path) -> None:
+    lake = RollupLake(tmp_path)
+    table = RollupTable(lake.job, lake.partials, lake.closing, None, lake.environment)
+    lake.log.append(partition(0), b"claimed at most once by a process that died")
+    lake.clock.at = 1_000.0
+    given_up = GivenUpPart(Slice(partition(0), 0, 1, 0), TOKEN)
+    table.commit(Proposal(lake.job.name, "given-up", (given_up,)))
+    state = table.state([partition(0)]).of(partition(0))
+    assert (state.position, state.numbers["moved_ms"]) == (1, 1_000_000)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -39,7 +40,7 @@ def file(first_ms: int, last_ms: int, epoch: int = 0, rows: int = 10, path: str 
     return PartialsFile(path or f"{first_ms}-{last_ms}-{epoch}-{rows}", DAY, epoch, rows, first_ms, last_ms)
 
 
-def closed(number: int, until_ms: int, **more: int) -> Standing:
+def closed(number: int, until_ms: int, **more: Any) -> Standing:
     return replace(Standing(number, until_ms, until_ms, closed=number, closed_until_ms=until_ms), **more)
 
 

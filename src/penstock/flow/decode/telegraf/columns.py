@@ -15,7 +15,18 @@ import pyarrow.compute as pc
 
 from penstock.flow.decode.telegraf.packed import unpacked
 from penstock.flow.points.metrics import MetricColumns
-from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, numbers, spans_of, utf8_lines
+from penstock.flow.points.spans import (
+    Integers,
+    Mask,
+    Spans,
+    find_alike,
+    matches,
+    next_of,
+    numbers,
+    places_of,
+    spans_of,
+    utf8_lines,
+)
 from penstock.flow.points.times import whole_ms
 from penstock.job.spec import PointTimes
 
@@ -29,7 +40,7 @@ _TEXT = r'"[^"\\\x00-\x1f]*"'
 _FIELD = rf"{_TEXT}:(?:{_NUMBER}|{_TEXT}|true|false|null)"
 _FIELDS_PATTERN = rf"^{_FIELD}(?:,{_FIELD})*$"
 _TIME_PATTERN = r"^(?:0|[1-9][0-9]{0,17}|[1-8][0-9]{18})$"
-_QUOTE, _COLON = 0x22, 0x3A
+_QUOTE, _COLON, _COMMA, _BRACE = 0x22, 0x3A, 0x2C, 0x7D
 
 
 def read_columns(values: pa.Array, unit: PointTimes) -> tuple[MetricColumns, Mask]:
@@ -71,21 +82,19 @@ class _Cut:
 
 def _cut(lines: Spans, rows: Integers) -> _Cut:
     """The lines in which both holes are found, apart from each other."""
-    texts = lines.texts()
-    fields_at, times_at = find(texts, FIELDS), find(texts, TIME)
+    # Telegraf sorts keys: fields come first and the time last.
+    fields_at, times_at = find_alike(lines, FIELDS, from_end=False), find_alike(lines, TIME, from_end=True)
     found = (fields_at >= 0) & (times_at >= 0)
     if not found.all():
         lines, rows, fields_at, times_at = lines.where(found), rows[found], fields_at[found], times_at[found]
-    fields_from = lines.starts + fields_at + len(FIELDS)
-    times_from = lines.starts + times_at + len(TIME)
-    after_fields = Spans(lines.data, fields_from, lines.ends).texts()
-    after_times = Spans(lines.data, times_from, lines.ends).texts()
-    fields = Spans(lines.data, fields_from, fields_from + find(after_fields, "}"))
-    comma, brace = find(after_times, ","), find(after_times, "}")
-    times = Spans(lines.data, times_from, times_from + np.where((comma >= 0) & (comma < brace), comma, brace))
+    fields_from, times_from = fields_at + len(FIELDS), times_at + len(TIME)
+    braces, commas = places_of(lines, _BRACE), places_of(lines, _COMMA)
+    fields = Spans(lines.data, fields_from, next_of(braces, fields_from))
+    brace = next_of(braces, times_from)
+    times = Spans(lines.data, times_from, np.minimum(brace, next_of(commas, times_from)))
     apart = (fields.ends < times_from) | (times.ends < fields_from)
+    usable = apart & (fields.ends < lines.ends) & (brace < lines.ends)
     cut = _Cut(rows, lines, fields, times)
-    usable = apart & (fields.ends >= fields.starts) & (times.ends >= times.starts)
     return cut if usable.all() else cut.where(usable)
 
 

@@ -193,7 +193,7 @@ def _due_rows(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpe
 
 def _portion(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec) -> ClosePortion:
     close = standing.close
-    spans = spans_of(spec.windows, standing.closed_until_ms, standing.until_ms, standing.cleaned_ms)
+    spans = spans_of(_taking_part(standing, spec), standing.closed_until_ms, standing.until_ms, standing.cleaned_ms)
     taken = [each for each in files if each.epoch < close]
     late = _late_files(taken, spans, close - 1)
     return ClosePortion(
@@ -205,6 +205,12 @@ def _portion(standing: Standing, files: Sequence[PartialsFile], spec: RollupSpec
         files=_read_files(taken, spans, late, spec),
         late_files=late,
     )
+
+
+def _taking_part(standing: Standing, spec: RollupSpec) -> Sequence[Window]:
+    """All intervals of the job; in the middle of a close none that its first portion did not have."""
+    joined = [each for each in spec.windows if each.name in standing.joined]
+    return joined if joined and standing.closed_portions else spec.windows
 
 
 def _due_files(files: Iterable[PartialsFile], spans: Sequence[Span]) -> tuple[PartialsFile, ...]:

@@ -39,8 +39,13 @@ def late_key(job: str, interval: str) -> str:
 
 
 def since_key(job: str, interval: str) -> str:
-    """The first close that an interval took part in."""
+    """The close since which an interval has taken part in every one."""
     return f"{job}#since/{interval}"
+
+
+def joined_key(job: str, interval: str) -> str:
+    """The last close that an interval took part in."""
+    return f"{job}#joined/{interval}"
 
 
 def updated_key(job: str) -> str:
@@ -60,12 +65,15 @@ class Standing:
     closed: int = 0
     closed_until_ms: int = LEAST_MS
     closed_portions: int = 0
+    joined: frozenset[str] = frozenset()
+    """The intervals that take part in the close that is begun, once a portion of it is there."""
 
 
 def standing_of(job: str, partials: Mapping[str, int], windows: Mapping[str, int]) -> Standing:
     """From the app transactions of both tables."""
+    close, head = partials.get(close_key(job), 0), joined_key(job, "")
     return Standing(
-        close=partials.get(close_key(job), 0),
+        close=close,
         until_ms=partials.get(until_key(job), LEAST_MS),
         watermark_ms=partials.get(watermark_key(job)),
         portions=partials.get(portions_key(job), 1),
@@ -73,6 +81,9 @@ def standing_of(job: str, partials: Mapping[str, int], windows: Mapping[str, int
         closed=windows.get(closed_key(job), 0),
         closed_until_ms=windows.get(closed_until_key(job), LEAST_MS),
         closed_portions=windows.get(closed_portions_key(job), 0),
+        joined=frozenset(
+            key.removeprefix(head) for key, last in windows.items() if key.startswith(head) and last == close
+        ),
     )
 
 

@@ -25,6 +25,7 @@ from penstock.tables.rollup.closing.standing import (
     closed_key,
     closed_portions_key,
     closed_until_key,
+    joined_key,
     late_key,
     since_key,
     updated_key,
@@ -120,9 +121,14 @@ def _progress(job: str, portion: ClosePortion) -> dict[str, int]:
 
 
 def _since(windows: Table, portion: ClosePortion) -> dict[str, int]:
-    """Where an interval begins that the job did not have before."""
-    keys = [since_key(windows.job, each.window.name) for each in portion.spans]
-    return {key: portion.close for key in keys if windows.transaction(key) is None}
+    """Which intervals take part, and where one begins that the job did not have in the close before."""
+    numbers: dict[str, int] = {}
+    for name in (each.window.name for each in portion.spans):
+        since, joined = since_key(windows.job, name), joined_key(windows.job, name)
+        if windows.transaction(since) is None or (windows.transaction(joined) or 0) < portion.close - 1:
+            numbers[since] = portion.close
+        numbers[joined] = portion.close
+    return numbers
 
 
 def _sums(windows: Table, staged: StagedPortion) -> dict[str, int]:

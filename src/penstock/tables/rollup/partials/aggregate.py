@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import polars as pl
 
 from penstock.tables.rollup.partials.sketches import merged, sketched
 from penstock.tables.rollup.spec import Aggregates
 
+SERIES = ("metric", "tags", "bucket")
 _MILLI = 1000
 """Microseconds."""
 
@@ -37,9 +38,14 @@ def merge_points(aggregated: pl.DataFrame, aggregates: Aggregates) -> pl.DataFra
     return grouped.agg(_merged(aggregates)).with_columns(_each(merged, aggregates)).collect()
 
 
-def merge_partials(partials: pl.LazyFrame, window_ms: int, aggregates: Aggregates) -> pl.LazyFrame:
-    """One row per series and window of this length; `window_ms` of the finest merges rows of the same window."""
-    grouped = partials.group_by("metric", "tags", "bucket", aligned(window_ms))
+def merge_partials(
+    partials: pl.LazyFrame, window_ms: int, aggregates: Aggregates, series: Sequence[str] = SERIES
+) -> pl.LazyFrame:
+    """One row per series and window of this length; `window_ms` of the finest merges rows of the same window.
+
+    `series`: the columns that tell series apart; others do not stay.
+    """
+    grouped = partials.group_by(*series, aligned(window_ms))
     return grouped.agg(_merged(aggregates)).with_columns(_each(merged, aggregates))
 
 

@@ -25,10 +25,13 @@ def merged(sketches: pl.Series) -> pl.Series:
 
 
 def quantiles(sketches: pl.Series, ranks: Sequence[float]) -> list[pl.Series]:
-    """The quantiles of these ranks, a column for each; null where there is no sketch."""
+    """The quantiles of these ranks, a column for each; null where there is no sketch.
+
+    By nearest rank: the least value that at least this share of the values does not exceed.
+    """
     unknown = [None] * len(ranks)
     rows = [
-        unknown if each is None else kll_doubles_sketch.deserialize(each).get_quantiles(list(ranks))
+        unknown if each is None else kll_doubles_sketch.deserialize(each).get_quantiles(list(ranks), True)
         for each in sketches
     ]
     return [pl.Series([row[index] for row in rows], dtype=pl.Float64) for index in range(len(ranks))]

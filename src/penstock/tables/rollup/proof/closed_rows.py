@@ -16,7 +16,7 @@ from penstock.lake.storage import NotFoundError
 from penstock.proof.findings import Unproven
 from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import SPANNED, span_ms
-from penstock.tables.rollup.closing.portion.closed_rows import series_text
+from penstock.tables.rollup.closing.portion.numbering import series_text
 from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, scan
 from penstock.tables.rollup.closing.standing import Standing
 from penstock.tables.rollup.partials.aggregate import merge_partials

@@ -110,6 +110,8 @@ def _unproven(
         yield Unproven(
             "the points of windows whose partials were removed", "compare values before the coarsest window closes"
         )
+    if facts.pending or facts.replay_unfinished:
+        yield Unproven("the points of records that go into quarantine or out of it", "start the job: it finishes that")
     gone = [
         each for each, state in facts.states.items() if each not in bounds or bounds[each].first > (state.origin or 0)
     ]

@@ -136,7 +136,7 @@ def _check_windows(job: JobSpec[RollupSpec], tables: Tables, points: int, by_int
     for window, still_open in by_interval.items():
         closed, late = found.points.get(window.name, 0), numbers.get(late_key(job.name, window.name), 0)
         if (numbers.get(since_key(job.name, window.name)) or 1) > 1:
-            what = f"the points of {window.name}: the interval was added to the job later"
+            what = f"the points of {window.name}: the interval was added to the job later, or again"
             unproven.append(Unproven(what, "its windows since then are compared with their partials"))
         elif closed + late + still_open.points != points:
             faults.append(

@@ -7,12 +7,12 @@ close up to which each bucket is published, follows it and may lag: it lets othe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.environment import Environment
-from penstock.errors import FencedError, PenstockError
+from penstock.errors import FencedError, PenstockError, TransientError, UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.delta.provenance import Provenance
@@ -22,7 +22,7 @@ from penstock.publish.formats.encoders import ENCODERS
 from penstock.publish.output import RECORDS_PER_TRANSACTION, Output, PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
-from penstock.tables.rollup.closing.standing import closed_key
+from penstock.tables.rollup.closing.standing import closed_key, closed_portions_key, updated_key
 from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
 from penstock.tables.rollup.publishing.rows import rows_of
 from penstock.tables.rollup.spec import RollupSpec
@@ -60,6 +60,22 @@ class _Lane:
     """Of the close of the position."""
 
 
+@dataclass(slots=True)
+class _Turn:
+    """What one turn has done."""
+
+    rows: int = 0
+    failures: list[PenstockError] = field(default_factory=list)
+    """Of buckets."""
+
+    def raise_failure(self) -> None:
+        """The first that does not go away by itself, if there is one."""
+        lasting = (each for each in self.failures if not isinstance(each, TransientError))
+        failure = next(lasting, self.failures[0] if self.failures else None)
+        if failure is not None:
+            raise failure
+
+
 class Publishing:
     """Publishes the closed windows of a job, bucket by bucket; each bucket belongs to a partition of the log."""
 
@@ -85,10 +101,15 @@ class Publishing:
     def chores(self, view: View) -> Sequence[Publish]:
         self._follow_claims(view)
         self._look(view)
-        return [Publish()] if self.lags() else []
+        return [Publish()] if self._due() else []
 
     def lags(self) -> bool:
-        """Whether rows of our buckets wait."""
+        """Whether rows of our buckets wait, by what the table says now."""
+        if self._lanes:
+            self._windows.refresh()
+        return self._due()
+
+    def _due(self) -> bool:
         closed = self._closed()
         return any(self._published(lane.bucket.number) < closed for lane in self._usable())
 
@@ -97,18 +118,17 @@ class Publishing:
         return all(self._published(number) >= close for number in range(self._spec.buckets))
 
     def perform(self) -> None:
-        """Publish what is due, up to a bound; a failure of one bucket leaves the others."""
-        left = ROWS_PER_TURN_MAX
-        rows = 0
+        """Publish what is due, up to a bound; a bucket that fails does not keep the others waiting."""
+        turn = _Turn()
         try:
             for lane in self._usable():
-                if left > 0:
-                    done = self._advance(lane, left)
-                    left, rows = left - done, rows + done
+                if turn.rows < ROWS_PER_TURN_MAX:
+                    self._advance(lane, turn)
         finally:
             self._note_published()
-        if rows:
-            self._environment.listener.event(WindowsPublished(rows=rows, topic=self._spec.topic))
+        if turn.rows:
+            self._environment.listener.event(WindowsPublished(rows=turn.rows, topic=self._spec.topic))
+        turn.raise_failure()
 
     def close(self) -> None:
         for lane in self._lanes.values():
@@ -132,35 +152,63 @@ class Publishing:
             each for each in self._lanes.values() if each.fenced_at is None or now - each.fenced_at >= FENCED_SECONDS
         ]
 
-    def _advance(self, lane: _Lane, rows_max: int) -> int:
-        """Publish rows of one bucket, at most so many but for the last transaction; returns how many."""
-        done = 0
+    def _advance(self, lane: _Lane, turn: _Turn) -> None:
+        """Publish rows of one bucket, as many as the turn has left but for the last transaction."""
         try:
             position = self._opened(lane)
-            while position.close <= self._closed() and done < rows_max:
+            while position.close <= self._closed() and turn.rows < ROWS_PER_TURN_MAX:
                 rows = self._rows(lane, position.close)
                 part = rows.slice(position.row, RECORDS_PER_TRANSACTION)
                 position = self._after(position, part.num_rows, rows.num_rows)
                 if part.num_rows:
                     lane.output.publish(ENCODERS[self._spec.format](part), position)
-                    done += part.num_rows
+                    turn.rows += part.num_rows
                 if position.row == 0:
                     lane.rows = None
                 lane.position = position
         except FencedError as error:
             self._fence(lane, error)
-        except PenstockError:
+        except PenstockError as error:
             # What became of the last transaction is known once the output is opened again.
             lane.position, lane.rows = None, None
-            raise
-        return done
+            turn.failures.append(error)
 
     def _opened(self, lane: _Lane) -> PublishPosition:
         """Where to go on: a bucket that had no rows has no position in the topic, only what the table says of it."""
         if lane.position is None:
-            known = PublishPosition(self._published(lane.bucket.number) + 1, 0)
-            lane.position, lane.fenced_at = max(lane.output.open() or known, known), None
+            found = lane.output.open()
+            # Read after the output was opened: nobody else moves the bucket any more.
+            self._windows.refresh()
+            lane.position, lane.fenced_at = self._resumed(lane, found), None
         return lane.position
+
+    def _resumed(self, lane: _Lane, found: PublishPosition | None) -> PublishPosition:
+        """Where to go on. A close without rows of the bucket moves only the number in the table, not the topic."""
+        position = found or PublishPosition(1, 0)
+        noted = self._published(lane.bucket.number)
+        if position.close > noted:
+            return self._recounted(position)
+        for close in range(position.close, noted + 1):
+            if rows_of(self._windows, close, lane.bucket.number, lane.bucket.count).num_rows:
+                raise self._lost(lane, found, noted)
+        return PublishPosition(noted + 1, 0)
+
+    def _recounted(self, position: PublishPosition) -> PublishPosition:
+        """The same, unless publishing was switched off inside a close: updates may have taken rows of it since."""
+        numbers = self._windows.transactions()
+        later = position.close < self._closed() or numbers.get(closed_portions_key(self._job.name), 0) > 0
+        if not (position.row and later and numbers.get(updated_key(self._job.name))):
+            return position
+        return PublishPosition(position.close, 0)
+
+    def _lost(self, lane: _Lane, found: PublishPosition | None, noted: int) -> UserError:
+        there = "nothing" if found is None else f"close {found.close} as the next one"
+        return UserError(
+            f"the position of {lane.bucket} is gone from topic {self._spec.positions_topic}",
+            detail=f"{self._windows.spec.path} says that close {noted} was published, the topic says {there}",
+            hint="restore the positions topic, or set publish.bootstrap and publish.positions_topic back; "
+            "without it the rows would be published twice",
+        )
 
     def _rows(self, lane: _Lane, close: int) -> pa.Table:
         if lane.rows is None:
@@ -225,3 +273,27 @@ class Publishing:
 def published_key(job: str, bucket: int) -> str:
     """In the table of windows: the last close whose rows of a bucket are all in the topic; it may lag."""
     return f"{job}#published/{bucket}"
+
+
+def buckets_key(job: str) -> str:
+    """In the table of windows: how many buckets its rows are published in, as long as it lives."""
+    return f"{job}#publish_buckets"
+
+
+def keep_buckets(job: JobSpec[RollupSpec], spec: PublishSpec, windows: Table) -> None:
+    """Rows would change their buckets, and with them their positions: the number stays as it is."""
+    key = buckets_key(job.name)
+
+    def decide() -> Change | None:
+        if windows.transaction(key) is not None:
+            return None
+        return Change([], {key: spec.buckets}, Provenance(kind="publish", job=job.name).metadata)
+
+    windows.swap(decide)
+    before = windows.transaction(key)
+    if before != spec.buckets:
+        raise UserError(
+            f"job {job.name} publishes in {before} buckets, its file says {spec.buckets}",
+            detail="positions are kept per bucket, and rows would change theirs",
+            hint=f"set publish.buckets to {before}: it stays as it is for the life of the table",
+        )

@@ -20,13 +20,8 @@ from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, part
 from penstock.tables.single.facts import TableFacts, read_table
 from penstock.tables.single.status import facts_status
 
-SHOWN = {
-    "points": "points",
-    "blacklisted": "blacklisted",
-    "non_numeric": "not a number",
-    "non_finite": "not finite",
-    "future": "records ahead of time",
-}
+LEFT_OUT = {"blacklisted": "blacklisted", "non_numeric": "not numeric", "non_finite": "not finite"}
+"""Values of fields that gave no point."""
 
 
 def rollup_status(job: JobSpec[RollupSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
@@ -72,24 +67,46 @@ def _section(
     return Section(
         "rollup",
         values,
-        headings=("window", "closed until", "open", "late points"),
+        headings=("interval", "closed until", "open windows", "late points"),
         rows=tuple(
-            (each["interval"], each["closed_until"] or "never", f"{each['open']:,}", f"{each['late']:,}")
+            (each["interval"], _shown(each["closed_until"]) or "-", f"{each['open']:,}", f"{each['late']:,}")
             for each in by_interval
         ),
-        lines=tuple(_lines(values, mark)),
+        lines=tuple(f"{name:<10} {told}" for name, told in _told(values, reached=_reached(partitions)).items()),
     )
 
 
-def _lines(values: Mapping[str, Any], mark: Watermark) -> list[str]:
-    lines = [f"watermark {values['watermark'] or 'not known yet'}"]
-    if mark.holder is not None:
-        lines[0] += f", held by {mark.holder.partition}: {mark.holder.reason.value}"
-    lines.append(", ".join(f"{values[name]:,} {text}" for name, text in SHOWN.items()))
-    lines.append(f"{values['closes']:,} closes, {values['updated']:,} rows updated")
+def _told(values: Mapping[str, Any], *, reached: bool) -> dict[str, str]:
+    """What stands below the table, by topic."""
+    told = {
+        "watermark": _told_watermark(values, reached),
+        "points": f"{values['points']:,} counted, {_told_left_out(values)}",
+        "closes": f"{values['closes']:,} complete{', another one is under way' if values['closing'] else ''}",
+        "partials": f"{values['partials_rows']:,} rows in {_counted(values['partials_files'], 'file')}",
+    }
+    if values["updated"]:
+        told["closes"] += f", {_counted(values['updated'], 'row')} corrected by late points"
+    if values["future"]:
+        told["points"] += f"; {_counted(values['future'], 'record')} too far in the future"
     if "published" in values:
-        lines[-1] += f", published up to close {values['published']:,}"
-    return lines
+        told["published"] = f"{values['published']:,} of {_counted(values['closes'], 'close')}"
+    return told
+
+
+def _told_watermark(values: Mapping[str, Any], reached: bool) -> str:
+    at = _shown(values["watermark"]) or "not known yet"
+    if not reached:
+        return f"{at}, as of the last close"
+    return f"{at}, held back by {values['held_by']}: {values['held_because']}" if values["held_by"] else at
+
+
+def _told_left_out(values: Mapping[str, Any]) -> str:
+    found = [f"{values[name]:,} {text}" for name, text in LEFT_OUT.items() if values[name]]
+    return f"left out: {', '.join(found)}" if found else "none left out"
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _watermark(
@@ -100,7 +117,7 @@ def _watermark(
     now_ms: int,
 ) -> Watermark:
     """As the closing process would see it; the committed one while the log is not reachable."""
-    if any(each.end is None for each in partitions):
+    if not _reached(partitions):
         return Watermark(standing.watermark_ms, None)
     times = {
         each.partition: PartitionTime(
@@ -112,6 +129,11 @@ def _watermark(
         for each in partitions
     }
     return watermark(times, standing.watermark_ms, job.table.idle_after_ms, now_ms)
+
+
+def _reached(partitions: Sequence[PartitionStatus]) -> bool:
+    """Whether the log has told the ends of all partitions."""
+    return all(each.end is not None for each in partitions)
 
 
 def _interval(
@@ -144,3 +166,8 @@ def _open_windows(window: Window, closed_ms: int | None, files: Sequence[Partial
 
 def _instant(at_ms: int | None) -> str | None:
     return None if at_ms is None else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _shown(instant: str | None) -> str | None:
+    """As other times of a status are shown, to the second."""
+    return None if instant is None else f"{instant[:10]} {instant[11:19]}Z"

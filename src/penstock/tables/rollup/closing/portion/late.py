@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from penstock.tables.rollup.closing.decide import Span
-from penstock.tables.rollup.closing.portion.closed_rows import series_text
+from penstock.tables.rollup.closing.portion.numbering import series_text
 from penstock.tables.rollup.closing.portion.scan import starts_in
 from penstock.tables.rollup.closing.standing import LEAST_MS
 from penstock.tables.rollup.partials.aggregate import aligned

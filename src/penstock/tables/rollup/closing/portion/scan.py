@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -50,6 +50,18 @@ def scan(storage: Storage, path: str, schema: pa.Schema, wanted: Wanted | None =
     for batch in read_batches(storage, path, schema, wanted):
         frame = as_frame(pa.Table.from_batches([batch]))
         yield frame if wanted is None else frame.filter(wanted.rows())
+
+
+def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[pl.DataFrame]:
+    """The same rows in frames of so many, but for the last."""
+    held: list[pl.DataFrame] = []
+    for rows in several:
+        held.append(rows)
+        if sum(each.height for each in held) >= rows_min:
+            yield pl.concat(held)
+            held.clear()
+    if held:
+        yield pl.concat(held)
 
 
 def read_batches(

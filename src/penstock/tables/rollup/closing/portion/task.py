@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -25,9 +25,10 @@ from penstock.lake.storage import Storage, open_storage
 from penstock.tables.rollup.closing.decide import PartialsFile, Span
 from penstock.tables.rollup.closing.portion.closed_rows import closed_rows
 from penstock.tables.rollup.closing.portion.late import Late, OldFile, Touched
-from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, scan, starts_in
+from penstock.tables.rollup.closing.portion.numbering import Numbering
+from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, in_larger_parts, scan, starts_in
 from penstock.tables.rollup.closing.standing import LEAST_MS
-from penstock.tables.rollup.partials.aggregate import merge_partials
+from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
 from penstock.tables.rollup.partials.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
@@ -72,9 +73,14 @@ class Merging:
 
     window: Window
     aggregates: Aggregates
+    series: Sequence[str] = SERIES
+    """The columns that tell series apart."""
     _waiting: list[pl.DataFrame] = field(default_factory=list)
     _rows: int = 0
     _rows_max: int = MERGE_ROWS_MIN
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     def add(self, rows: pl.DataFrame) -> None:
         if rows.height:
@@ -92,7 +98,7 @@ class Merging:
 
     def _merge(self) -> None:
         rows = pl.concat(self._waiting).lazy()
-        merged = merge_partials(rows, self.window.millis, self.aggregates).collect()
+        merged = merge_partials(rows, self.window.millis, self.aggregates, self.series).collect()
         self._waiting, self._rows = [merged], merged.height
         # Where merging does not help, it is not tried again before there are twice as many.
         self._rows_max = max(MERGE_ROWS_MIN, 2 * merged.height)
@@ -111,30 +117,34 @@ class CloseTask:
 
     def take(self, buckets: range) -> None:
         """Close the due windows of some buckets, and see to their late rows."""
-        self._files += self._write(self._due(buckets))
+        numbering = Numbering()
+        self._files += self._write(self._due(buckets, numbering), numbering)
         late = Late(self._flow.spans, update=self._flow.old_files is not None)
         for rows in self._rows(self._flow.late_files, Wanted(buckets, LEAST_MS, late.closed_ms)):
             late.take(rows)
         self._late += late.counts
-        self._updates += self._write((each.window, self._updated(buckets, each)) for each in late.touched())
+        numbering = Numbering()
+        updated = [(each.window, numbering.numbered(self._updated(buckets, each))) for each in late.touched()]
+        self._updates += self._write(updated, numbering)
 
     def report(self) -> CloseReport:
         return CloseReport(tuple(self._files), tuple(self._updates), dict(self._replaced), dict(self._late))
 
-    def _due(self, buckets: range) -> list[tuple[Window, pl.DataFrame]]:
-        """The rows of each interval whose windows are due."""
+    def _due(self, buckets: range, numbering: Numbering) -> list[tuple[Window, pl.DataFrame]]:
+        """The rows of each interval whose windows are due, numbered."""
         due = [each for each in self._flow.spans if not each.empty]
         if not due:
             return []
-        merging = {each: Merging(each.window, self._flow.aggregates) for each in due}
+        merging = {each: Merging(each.window, self._flow.aggregates, ("series",)) for each in due}
         wanted = Wanted(buckets, min(each.start_ms for each in due), max(each.end_ms for each in due))
-        for rows in self._rows(self._flow.files, wanted):
+        for read in in_larger_parts(self._rows(self._flow.files, wanted), MERGE_ROWS_MIN):
+            rows = numbering.numbered(read)
             for span, merged in merging.items():
                 merged.add(rows.filter(starts_in(span.emitted_from_ms, span.end_ms)))
                 if span.emitted_from_ms > span.start_ms:
                     lost = rows.filter(starts_in(span.start_ms, min(span.emitted_from_ms, span.end_ms)))
                     self._late[span.window.name] += int(lost["count"].sum())
-        return [(span.window, merged.merged()) for span, merged in merging.items()]
+        return [(span.window, merged.merged()) for span, merged in merging.items() if merged]
 
     def _updated(self, buckets: range, touched: Touched) -> pl.DataFrame:
         """Closed windows in full, from all their partials, with the next revision."""
@@ -157,12 +167,12 @@ class CloseTask:
         schema = pa.schema([whole.field(name) for name in ("series", "window_start", "revision", "bucket")])
         return scan(windows_storage(self._flow.windows), file.path, schema, wanted)
 
-    def _write(self, several: Iterable[tuple[Window, pl.DataFrame]]) -> tuple[StagedFile, ...]:
-        flow = self._flow
+    def _write(self, several: Iterable[tuple[Window, pl.DataFrame]], numbering: Numbering) -> tuple[StagedFile, ...]:
+        flow, series = self._flow, numbering.ordered()
         writer = StagedWriter(flow.windows, close_names(flow.owner, flow.close), "", 0)
         try:
             for window, merged in several:
-                for batch in closed_rows(merged, window, flow.close, flow.aggregates, flow.windows.schema):
+                for batch in closed_rows(merged, series, window, flow.close, flow.aggregates, flow.windows.schema):
                     writer.write(batch)
             return writer.finish()
         except BaseException:

@@ -1,0 +1,21 @@
+"""A cluster in memory that rollups publish to."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.publish.memory import MemoryCluster, MemoryOutput
+from penstock.tables.rollup.publishing.outputs import OUTPUTS
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
+    """Has the topic `rollups`."""
+    made = MemoryCluster()
+    made.create("rollups")
+    monkeypatch.setitem(
+        OUTPUTS,
+        "kafka",
+        lambda job, spec, bucket, environment: MemoryOutput(made, spec.topic, bucket, environment.reach),
+    )
+    return made

@@ -1,0 +1,138 @@
+"""What a rollup must come to, by plain Python over all points and the log of the partials, read as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.publish.output import OutputRecord
+from tests.scenarios.rollup.rollups import LENGTHS, Window
+
+Place = tuple[int, int]
+"""Partition and offset."""
+QUANTILES = {"q50": 0.5, "q90": 0.9}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A point that was sent in a good record."""
+
+    place: Place
+    series: str
+    at: int
+    value: float
+
+
+@dataclass(slots=True)
+class Order:
+    """What the partials say of the order of things: how far each partition was when each close began."""
+
+    untils_ms: list[int] = field(default_factory=list)
+    positions: list[dict[int, int]] = field(default_factory=list)
+    """At the beginning of each close."""
+    now: dict[int, int] = field(default_factory=dict)
+
+    def epoch(self, place: Place) -> int | None:
+        """How many closes were begun before the record was committed; None: it is not committed."""
+        number, offset = place
+        if self.now.get(number, 0) <= offset:
+            return None
+        return sum(each.get(number, 0) <= offset for each in self.positions)
+
+    def close_of(self, end: int) -> int | None:
+        """The close that closed the windows that end here, None if they are open."""
+        reached = (number for number, until in enumerate(self.untils_ms, 1) if end * 1000 <= until)
+        return next(reached, None)
+
+
+def order_of(partials: Path) -> Order:
+    """From the commits, one after the other: nothing of the program's own reading of them is used."""
+    order = Order()
+    for commit in sorted((partials / "_delta_log").glob("*.json")):
+        lines = [json.loads(line) for line in commit.read_text().splitlines()]
+        numbers = {each["txn"]["appId"]: each["txn"]["version"] for each in lines if "txn" in each}
+        if "rollups#close" in numbers:
+            assert numbers["rollups#close"] == len(order.untils_ms) + 1
+            order.untils_ms.append(numbers["rollups#until"])
+            order.positions.append(dict(order.now))
+        for name, number in numbers.items():
+            if name.startswith("rollups/id-1/") and "#" not in name:
+                order.now[int(name.rsplit("/", 1)[1])] = number
+    return order
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The windows that are closed, and how many points of each interval are not in them."""
+
+    windows: dict[Window, dict[str, float]]
+    late: dict[str, int]
+    open: dict[str, int]
+
+
+def wanted(points: Iterable[Sent], order: Order, intervals: Sequence[str], *, update: bool) -> Wanted:
+    """With `update` a closed window has all points that were committed before the last close began."""
+    grouped: dict[Window, list[Sent]] = defaultdict(list)
+    late, still_open = dict.fromkeys(intervals, 0), dict.fromkeys(intervals, 0)
+    for each in points:
+        epoch = order.epoch(each.place)
+        if epoch is None:
+            continue
+        for interval in intervals:
+            start = each.at - each.at % LENGTHS[interval]
+            close = order.close_of(start + LENGTHS[interval])
+            taken_until = len(order.untils_ms) if update else close
+            if close is None or (update and epoch >= len(order.untils_ms)):
+                still_open[interval] += 1
+            elif taken_until is not None and epoch < taken_until:
+                grouped[each.series, interval, start].append(each)
+            else:
+                late[interval] += 1
+    return Wanted({key: values_of(group) for key, group in grouped.items()}, late, still_open)
+
+
+def values_of(points: Sequence[Sent]) -> dict[str, float]:
+    values = sorted(each.value for each in points)
+    first, last = min(each.at for each in points), max(each.at for each in points)
+    return {
+        "count": len(values),
+        "sum": sum(values),
+        "min": values[0],
+        "max": values[-1],
+        "first": min(each.value for each in points if each.at == first),
+        "last": max(each.value for each in points if each.at == last),
+        "mean": sum(values) / len(values),
+        **{name: values[math.ceil(rank * len(values)) - 1] for name, rank in QUANTILES.items()},
+    }
+
+
+def compared(rows: Mapping[Window, Mapping[str, Any]], names: Iterable[str]) -> dict[Window, dict[str, float]]:
+    """The rows of the table, as far as they are compared."""
+    chosen = tuple(names)
+    return {key: {name: row[name] for name in chosen} for key, row in rows.items()}
+
+
+def check_published(records: Sequence[OutputRecord], rows: Mapping[Window, Mapping[str, Any]]) -> None:
+    """Every row of a close once, in order, and the last one of each window is the row in the table."""
+    by_series: dict[str, list[tuple[int, str, str]]] = defaultdict(list)
+    last: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for record in records:
+        row = json.loads(record.value)
+        assert record.key.decode() == row["series"]
+        by_series[row["series"]].append((row["close"], row["interval"], row["window_start"]))
+        last[row["series"], row["interval"], row["window_start"]] = row
+    for series, order in by_series.items():
+        assert order == sorted(set(order)), f"{series} is not in order, or has a row twice"
+    there = {
+        (series, interval, row["window_start"].strftime("%Y-%m-%dT%H:%M:%SZ")): row
+        for (series, interval, _), row in rows.items()
+    }
+    names = ("count", "sum", "min", "max", "revision", "close")
+    assert {key: [row[name] for name in names] for key, row in last.items()} == {
+        key: [row[name] for name in names] for key, row in there.items()
+    }

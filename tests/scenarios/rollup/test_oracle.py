@@ -1,0 +1,72 @@
+"""Whole lives of rollups, drawn from seeds, against plain Python: `pytest -k 'seed7 and drop'` plays one again."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from penstock.publish.memory import MemoryCluster
+from penstock.tables.rollup.closing import decide
+from penstock.tables.rollup.publishing import publishing
+from tests.scenarios.rollup.oracle import check_published, compared, order_of, values_of, wanted
+from tests.scenarios.rollup.rollups import Rollup
+from tests.scenarios.rollup.walk import Walk
+
+INTERVALS = ("1m", "10m", "1h")
+PUBLISH = "publish: {topic: rollups, format: json, buckets: 3}\n"
+ENDS = ("first", "last", "mean", "q50", "q90")
+SEEDS = range(3)
+
+
+def lived(folder: Path, seed: int, policy: str, publish: bool, monkeypatch: pytest.MonkeyPatch) -> Walk:
+    """A life up to its last record."""
+    rng = random.Random(f"{seed}/{policy}/{publish}")
+    monkeypatch.setattr(decide, "PORTION_ROWS_MAX", rng.choice((4, 20, 1000)))
+    monkeypatch.setattr(decide, "MERGE_FILES_MIN", rng.choice((2, 8)))
+    monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", rng.choice((1, 3, 100)))
+    monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", rng.choice((20, 1000)))
+    grace = "update_grace: 30d\n" if policy == "update" or rng.random() < 0.5 else ""
+    more = f"late: {policy}\n{grace}aggregates: [first, last, mean]\nquantiles: [0.5, 0.9]\n"
+    rollup = Rollup(folder, more + (PUBLISH if publish else ""), windows_asked=", ".join(INTERVALS))
+    walk = Walk(rng, rollup, rng.randint(1, 4))
+    walk.steps(60)
+    return walk
+
+
+@pytest.mark.parametrize("publish", [False, True], ids=["kept", "published"])
+@pytest.mark.parametrize("policy", ["drop", "update"])
+@pytest.mark.parametrize("seed", SEEDS, ids=[f"seed{each}" for each in SEEDS])
+def test_whatever_happens_every_point_is_where_plain_python_puts_it(
+    seed: int, policy: str, publish: bool, tmp_path: Path, cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    walk = lived(tmp_path, seed, policy, publish, monkeypatch)
+    rollup = walk.rollup
+    walk.settle()
+    check(walk, policy)
+    walk.finish()
+    check(walk, policy)
+    if publish:
+        check_published(cluster.topics["rollups"], rollup.rows())
+    if policy == "update":
+        everything = {
+            key: values_of([each for each in walk.points if (each.series, each.at - each.at % 60) == (key[0], key[2])])
+            for key in rollup.rows()
+            if key[1] == "1m"
+        }
+        assert sum(each["count"] for each in everything.values()) == len(walk.points)
+
+
+def check(walk: Walk, policy: str) -> None:
+    """Between closes: what is closed, late and open is what the order of commits says."""
+    rollup = walk.rollup
+    found = wanted(walk.points, order_of(rollup.folder / "windows_partials"), INTERVALS, update=policy == "update")
+    rows = compared(rollup.rows(), ("count", "sum", "min", "max", *ENDS))
+    assert rows == {key: pytest.approx(values) for key, values in found.windows.items()}
+    assert rollup.late() == found.late
+    for interval in INTERVALS:
+        closed = sum(values["count"] for key, values in rows.items() if key[1] == interval)
+        assert closed + found.late[interval] + found.open[interval] == len(walk.points)
+    assert rollup.status()["points"] == len(walk.points)
+    assert "violated" not in rollup.verdicts(values=True).values()

@@ -1,0 +1,73 @@
+"""What `status` says of a rollup to people; the figures are worked out by hand."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from rich.console import Console
+
+from penstock.cli.status import print_status
+from penstock.errors import TransientError
+from penstock.logs.memory import MemoryLog
+from penstock.tables.registry import kind_of
+from tests.scenarios.rollup.rollups import START, Rollup, point
+
+
+def lines_of(rollup: Rollup) -> list[str]:
+    found = kind_of(rollup.job).status(rollup.job, lambda job: rollup.log.view(job.log), lambda: rollup.clock)
+    printed = io.StringIO()
+    print_status(replace(found, commits=()), Console(file=printed, width=200))
+    return [" ".join(line.split()) for line in printed.getvalue().splitlines()]
+
+
+def test_windows_points_and_what_holds_time_back_are_told_in_a_line_each(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path)
+    odd = b'{"name": "cpu", "tags": {}, "fields": {"load": 1, "state": "on", "up": true}, "timestamp": %d}' % START
+    rollup.send(0, odd, point(START + 30), point(START + 75), point(START + 10**6))
+    rollup.send(1, point(START + 80))
+    rollup.run()
+    lines = lines_of(rollup)
+    # Partition 0 has seen 75 s: less 10 s of lateness, the first minute is closed.
+    assert lines[4:7] == [
+        "interval closed until open windows late points",
+        "1m 2026-02-02 02:41:00Z 1 0",
+        "10m 2026-02-02 02:40:00Z 1 0",
+    ]
+    assert lines[7:11] == [
+        "watermark 2026-02-02 02:41:15Z, held back by metrics/0: it is read to its end, and not idle yet",
+        "points 4 counted, left out: 2 not numeric; 1 record too far in the future",
+        "closes 1 complete",
+        "partials 4 rows in 2 files",
+    ]
+
+
+def test_corrections_are_counted_and_nothing_left_out_is_said_so(tmp_path: Path) -> None:
+    rollup = Rollup(tmp_path, more="late: update")
+    for number in (0, 1):
+        rollup.send(number, point(START), point(START + 75))
+    rollup.run()
+    rollup.send(0, point(START + 1))
+    rollup.run()
+    lines = lines_of(rollup)
+    assert "points 5 counted, none left out" in lines
+    assert "closes 2 complete, 1 row corrected by late points" in lines
+
+
+def test_without_the_log_the_watermark_is_that_of_the_last_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollup = Rollup(tmp_path)
+    for number in (0, 1):
+        rollup.send(number, point(START), point(START + 75))
+    rollup.run()
+    rollup.send(0, point(START + 500))
+
+    def away(*_: object) -> NoReturn:
+        raise TransientError("the log does not answer")
+
+    monkeypatch.setattr(MemoryLog, "bounds", away)
+    assert "watermark 2026-02-02 02:41:15Z, as of the last close" in lines_of(rollup)
