@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -109,7 +107,7 @@ def test_a_broker_killed_between_a_transactions_records_and_its_commit_costs_and
         assert_proven(rollup, job)
 
 
-def test_a_full_disk_stops_batches_and_closes_with_a_clear_error_and_later_everything_is_there_once(
+def test_a_full_disk_stops_batches_with_a_clear_error_and_later_everything_is_there_once(
     tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
 ) -> None:
     rollup = Rollup(tmp_path, bootstrap, topic(2), topic(2), partitions=2, retries=0)
@@ -119,12 +117,6 @@ def test_a_full_disk_stops_batches_and_closes_with_a_clear_error_and_later_every
     rollup.feed()
     with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError, match=NO_SPACE):
         run_here(job, spark)
-    with ExitStack() as full, pytest.raises(TransientError, match=NO_SPACE):
-        # Only then: the batch before has brought new workers, which the close uses too.
-        fill_workers = once_at("close_begun", lambda: full.enter_context(no_room_for(spark_workers(), size_bytes=100)))
-        run_here(job, spark, fill_workers)
-    with no_room_for([os.getpid()], size_bytes=0, later=True) as fill, pytest.raises(TransientError, match=NO_SPACE):
-        run_here(job, spark, once_at("close_staged", fill))
     run_here(job, spark)
     rollup.assert_right_and_published()
     assert_proven(rollup, job, "--values", "--all")
