@@ -9,9 +9,13 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 JAVA := $(if $(JAVA_HOME),$(JAVA_HOME)/bin/java,java)
 JAVA_MAJOR_MIN := 17
 RECORDS ?= 1000000
-# Three files at a time: most tests wait for Kafka or Spark. Each third has a broker and a Spark of its own. In the order
-# of `testpaths`, which begins with the long ones; pytest-xdist would begin with the files that have the most tests.
-TESTS_AT_ONCE ?= -n 3 --dist loadfile --no-loadscope-reorder
+TRIES ?= 10
+SEEDS ?= 2000
+CHAOS_SECONDS ?= 600
+# Four files at a time: most tests wait for Kafka or Spark. Each of the four has a broker and a Spark of its own (about
+# 10 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the files
+# that have the most tests.
+TESTS_AT_ONCE ?= -n 4 --dist loadfile --no-loadscope-reorder
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,22 +31,38 @@ define retry
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test check demo bench hdfs soak fmt lock clean require-python require-java
+.PHONY: help setup test check lint types compiled tests demo bench hdfs soak simulate chaos fmt lock clean require-python require-java
+
+# Tests start many processes: what they import is compiled once, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
 
-test: setup $(ARCHIVES) ## all checks, then all tests
-	@$(MAKE) --no-print-directory check
-	$(BIN)/pytest $(TESTS_AT_ONCE)
+test: setup ## all checks and all tests
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory --jobs 2 $(ARCHIVES) compiled
+	@# The type checker works while tests wait.
+	@$(MAKE) --no-print-directory --jobs 2 types tests
 
-check: setup ## format, lint, types, import contracts; rewrites nothing
+check: lint types ## format, lint, import contracts, types; rewrites nothing
+
+lint: setup
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
-	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+types: setup
+	$(BIN)/mypy
+
+# Pytest compiles tests in its own way: once here, and not in each of the processes that run them.
+compiled: setup
+	@$(BIN)/pytest --collect-only -qq >/dev/null || true
+
+tests: setup
+	$(BIN)/pytest $(TESTS_AT_ONCE)
 
 demo: setup ## a broker, a topic, a killed process, and the proof that every record is there once
 	$(BIN)/penstock demo
@@ -57,8 +77,15 @@ hdfs: setup ## the contracts of storage and ledger and an export, on a real HDFS
 	$(BIN)/python -m penstock.spark.jars hdfs
 	$(BIN)/pytest -m hdfs tests/contract tests/integration/export/test_export_hdfs.py
 
-soak: setup ## exporters at length: 2 million events, and a random walk of kills, breaks and losses (PENSTOCK_SEED=11)
-	$(BIN)/pytest tests/soak -q --timeout 3000
+soak: setup ## 2 million events, a random walk of kills and losses (PENSTOCK_SEED=11), random tests ten times as often (TRIES=10)
+	$(BIN)/pytest tests/soak -q --timeout 3000 --ignore tests/soak/test_claims_chaos.py
+	PENSTOCK_TRIES=$(TRIES) $(BIN)/pytest $(TESTS_AT_ONCE) -q --timeout 3000 tests/fault/test_wal_kill.py tests/scenarios tests/unit
+
+simulate: setup ## claims under 2,000 hostile schedules in virtual time (SEEDS=2000)
+	PENSTOCK_SEEDS=$(SEEDS) $(BIN)/pytest -n auto tests/unit/claims/simulation -q --timeout 3000
+
+chaos: setup ## claims on a real broker: kills, pauses, joins and broker restarts (CHAOS_SECONDS=600)
+	PENSTOCK_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/soak/test_claims_chaos.py -q -s --timeout 3000
 
 fmt: setup ## rewrite the format and what lint can mend
 	$(BIN)/ruff format src tests

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from confluent_kafka import Consumer, TopicPartition
+
 from penstock.claims.member.agent import Agent, CoordinationOptions
 from penstock.claims.member.journal import Journal
 from penstock.claims.member.membership import MemberOptions
@@ -27,6 +29,8 @@ from penstock.logs.log import Partition
 from tests.forked import Forked
 
 HEARTBEAT_SECONDS = 1.0
+PATIENT_SECONDS = 60.0
+"""The interval of a journal beside the members: half of it is how long a record may take to be delivered."""
 LATE_SECONDS = 30.0
 """What a busy machine may add to a bound; the bounds themselves are proved in virtual time, in tests/unit/claims."""
 PLACES = 4
@@ -78,17 +82,21 @@ class Crew:
         places: int = PLACES,
         restart_lost_history: bool = False,
         claims_max: int | None = None,
+        tables_remember: bool = True,
+        heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        listener: Callable[[Event], None] = lambda event: None,
     ) -> Agent:
         """Start a member; a former one of that client id stays as it is."""
         heard = self.events.setdefault(client_id, [])
 
         def tell(event: Event) -> None:
             heard.append((event.name, event.facts()))
+            listener(event)
 
         agent = Agent(
             self.spec,
-            MemberOptions(self.group, client_id, HEARTBEAT_SECONDS, claims_max=claims_max),
-            CoordinationOptions(self.topic, places, restart_lost_history),
+            MemberOptions(self.group, client_id, heartbeat_seconds, claims_max=claims_max),
+            CoordinationOptions(self.topic, places, restart_lost_history, tables_remember),
             tell,
         )
         agent.want(self.wanted, floors or {})
@@ -135,11 +143,19 @@ class Crew:
 
     @contextmanager
     def journal(self) -> Iterator[Journal]:
-        journal = Journal(self.spec, self.described())
+        journal = Journal(self.spec, self.described(), self.group, PATIENT_SECONDS)
         try:
             yield journal
         finally:
             journal.close()
+
+    def place_end(self, place: int) -> int:
+        """Where a coordination partition ends."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "ends"})
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(self.topic, place), timeout=30)[1])
+        finally:
+            consumer.close()
 
     def close(self) -> None:
         # At once: each takes a moment to say farewell.

@@ -17,27 +17,34 @@ from penstock.embedded.broker import Cluster
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 from penstock.spark.jars import JarSet
-from penstock.spark.session import open_spark
-from tests import class_archive, worker_daemon
+from penstock.spark.session import LIGHT, open_spark
+from tests import class_archive, forked, worker_daemon
 from tests.exports import ExportPipe
 from tests.kafka import Produce, Topics
 from tests.pipes import Pipe
+from tests.tries import tries
 
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
 """Compaction runs as soon as there is something to compact, and quotas hold back for a second, not for ten."""
+
+SMALL_TABLES = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
+"""Spark would divide even the log of a table of ten rows into fifty tasks."""
 
 TESTS = Path(__file__).parent
 BUSY = {TESTS / "fault", TESTS / "integration"}
 WAITING = TESTS / "integration" / "claims"
 
-# Brokers and Sparks of tests live for seconds: the thorough compiler would cost more than it gains.
-os.environ.setdefault("JDK_JAVA_OPTIONS", f"-XX:TieredStopAtLevel=1 {class_archive.options(class_archive.BROKER)}")
+# Brokers and Sparks of tests live for seconds: a thorough compiler and many collectors would cost more than they gain.
+_SMALL = LIGHT["spark.driver.extraJavaOptions"]
+os.environ.setdefault("JDK_JAVA_OPTIONS", f"{_SMALL} {class_archive.options(class_archive.BROKER)}")
 # Spark's JVM reads both, and takes the archive of the second.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{class_archive.options(class_archive.SPARK)} {worker_daemon.OPTION}")
+# Every process that runs tests has one of its own that forks.
+os.environ[worker_daemon.ADDRESS_NAME] = f"penstock-tests-{os.getpid()}"
 # Processes of tests find the tests, wherever they run.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")]))
 # How long an example takes says more of the machine than of the code.
-settings.register_profile("penstock", deadline=None)
+settings.register_profile("penstock", deadline=None, max_examples=tries(50))
 settings.load_profile("penstock")
 
 
@@ -73,7 +80,8 @@ def spark() -> Iterator[SparkSession]:
 
     A task is tried twice, not four times as in production: the search for a record that breaks a batch fails often.
     """
-    session = open_spark(SparkSpec(master="local[*,2]", conf=DELTA_SETTINGS), "tests", (JarSet.DELTA,))
+    forked.start()
+    session = open_spark(SparkSpec(master="local[*,2]", conf=DELTA_SETTINGS | SMALL_TABLES), "tests", (JarSet.DELTA,))
     yield session
     session.stop()
 

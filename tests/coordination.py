@@ -1,22 +1,31 @@
-"""What the tests of claims share: names, and a coordination partition in memory that folds what is said to it."""
+"""What the tests of claims share: names, and the log of a group in memory that folds what is said to it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import (
+    BalancingGroup,
     Beat,
     ClaimingPartition,
     ClaimingRange,
     Heartbeat,
+    JoiningGroup,
     Presence,
-    RangeBeat,
     Record,
+    ReleasingPartition,
+    Terms,
     Who,
+    Wish,
+    wants_of,
 )
-from penstock.claims.protocol.state import Claim, Group, Lease, LogState
+from penstock.claims.protocol.state import Claim, Group, Lease
 from penstock.logs.log import Partition
 
 GROUP = "shop"
+INTERVAL = 10.0
+TERMS = Terms(INTERVAL)
 ANNA = Who("anna", "a1")
 BERT = Who("bert", "b1")
 CLEO = Who("cleo", "c1")
@@ -28,21 +37,20 @@ def web(number: int) -> Partition:
 
 
 class Log:
-    """One coordination partition: the state behind everything said so far."""
+    """One group: the state behind everything said so far. Anna, Bert and Cleo are members from the beginning."""
 
-    def __init__(self) -> None:
-        self.state = LogState()
+    def __init__(self, *members: Who) -> None:
+        self.state = Group()
         self.records: list[Record] = []
+        for who in members or (ANNA, BERT, CLEO):
+            assert self.join(who) is None
 
     @property
     def end(self) -> int:
         return self.state.next_offset
 
-    def group(self, name: str = GROUP) -> Group:
-        return self.state.group(name)
-
     def claim_of(self, partition: Partition = WEB) -> Claim:
-        return self.group().claim(partition)
+        return self.state.claim(partition)
 
     def lease(self, start: int, partition: Partition = WEB) -> Lease:
         return next(each for each in self.claim_of(partition).leases if each.start == start)
@@ -50,39 +58,42 @@ class Log:
     def hear(self, record: Record) -> str | None:
         """Append a record; why it was refused, None if it was accepted."""
         self.records.append(record)
-        self.state, refusal = apply(self.state, self.end, record)
-        return refusal
+        return apply(self.state, self.end, record, float(self.end))
 
-    def say(self, kind: type[Record], who: Who, group: str = GROUP, **content: object) -> str | None:
-        return self.hear(kind(group=group, who=who, seq=len(self.records) + 1, **content))  # type: ignore[arg-type]
+    def say(self, kind: type[Record], who: Who, **content: object) -> str | None:
+        return self.hear(kind(who=who, seq=len(self.records) + 1, **content))  # type: ignore[arg-type]
 
-    def claim(self, who: Who, partition: Partition = WEB, floor: int = 0) -> str | None:
-        """Claim a partition by somebody who has read everything."""
-        seen = self.claim_of(partition)
-        return self.say(
-            ClaimingPartition, who, partition=partition, if_token=seen.token, if_last=seen.last, floor=floor
-        )
+    def join(self, who: Who, **content: Any) -> str | None:
+        """Join by somebody who has read everything."""
+        before = self.state.members.get(who.client_id)
+        said = {
+            "if_last": None if before is None else before.last,
+            "terms": TERMS,
+            "presence": Presence(),
+            "wants": wants_of([WEB]),
+            **content,
+        }
+        return self.say(JoiningGroup, who, **said)
+
+    def balance(self, who: Who = ANNA) -> str | None:
+        return self.say(BalancingGroup, who, if_changed=self.state.changed)
+
+    def claim(self, who: Who, *partitions: Partition, floor: int = 0) -> str | None:
+        """Claim partitions by somebody who has read everything."""
+        wishes = tuple(Wish(each, self.claim_of(each).token, floor) for each in partitions or (WEB,))
+        return self.say(ClaimingPartition, who, wishes=wishes)
+
+    def release(self, who: Who, token: int, position: int | None = None, **content: Any) -> str | None:
+        beats = (Beat(WEB, token, position, seeks=self.claim_of().seeks),)
+        return self.say(ReleasingPartition, who, beats=beats, **content)
 
     def beat(self, who: Who, token: int, position: int | None = None, partition: Partition = WEB) -> str | None:
-        return self.say(Heartbeat, who, beats=(Beat(partition, token, position),))
-
-    def beat_at_home(self, who: Who, claims_max: int | None = None) -> str | None:
-        return self.say(Heartbeat, who, presence=Presence(claims_max))
-
-    def beat_range(self, who: Who, start: int, lease: int, partition: Partition = WEB) -> str | None:
-        return self.say(Heartbeat, who, ranges=(RangeBeat(partition, start, lease),))
+        beats = (Beat(partition, token, position, seeks=self.claim_of(partition).seeks),)
+        return self.say(Heartbeat, who, beats=beats)
 
     def lease_next(self, who: Who, size: int = 10, partition: Partition = WEB) -> str | None:
         """Claim the next unclaimed offsets of a shared partition."""
         seen = self.claim_of(partition)
         assert seen.ranges is not None
         start = seen.ranges.next
-        return self.say(
-            ClaimingRange,
-            who,
-            partition=partition,
-            token=seen.token,
-            start=start,
-            end=start + size,
-            if_last=None,
-        )
+        return self.say(ClaimingRange, who, partition=partition, token=seen.token, start=start, end=start + size)

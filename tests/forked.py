@@ -2,7 +2,8 @@
 
 A forked process has a pid, arguments, an environment and pipes of its own, and dies by signals like any other.
 
-python -m tests.forked SOCKET: the process that forks; it ends when the socket is closed.
+python -m tests.forked SOCKET LISTENER: the process that forks; it ends when the socket is closed. Whoever is not
+started by the tests, like the daemon of Spark's Python workers, asks for a process at the address of the listener.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 
-IMPORTED = ("penstock.cli.app", "tests.claimants", "tests.fault.consumer", "tests.ledger_process")
+from tests.worker_daemon import ADDRESS_NAME
+
+IMPORTED = ("penstock.cli.app", "pyspark.worker", "tests.claimants", "tests.fault.consumer", "tests.ledger_process")
 _REQUEST_BYTES_MAX = 1 << 17
 _START_SECONDS_MAX = 120.0
 
@@ -53,11 +58,12 @@ class Forked:
             "folder": os.getcwd(),
         }
         pipes = [os.pipe() for _ in range(3)]
-        server = _server()
+        passed = [os.open(os.devnull, os.O_RDONLY), *(written for _, written in pipes)]
+        server = start()
         server.settimeout(_START_SECONDS_MAX)
-        socket.send_fds(server, [json.dumps(request).encode()], [written for _, written in pipes])
-        for _, written in pipes:
-            os.close(written)
+        socket.send_fds(server, [json.dumps(request).encode()], passed)
+        for each in passed:
+            os.close(each)
         self.pid = int(server.recv(64))
         self.stdout, self.stderr, self._ended = (os.fdopen(read) for read, _ in pipes)
         self.returncode: int | None = None
@@ -96,46 +102,61 @@ def has_stopped(process: Process, words: str = "") -> bool:
 
 
 @cache
-def _server() -> socket.socket:
+def start() -> socket.socket:
     """The socket of the process that forks, which the first call starts."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with its:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its, listener:
+        listener.bind(f"\0{os.environ[ADDRESS_NAME]}")
+        listener.listen()
+        passed = [its.fileno(), listener.fileno()]
         subprocess.Popen(
-            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.forked", str(its.fileno())],
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "tests.forked", *map(str, passed)],
             stdin=subprocess.DEVNULL,
-            pass_fds=[its.fileno()],
+            pass_fds=passed,
         )
     return ours
 
 
-def serve(requests: socket.socket) -> dict[str, Any] | None:
+def serve(requests: socket.socket, listener: socket.socket) -> dict[str, Any] | None:
     """Fork for every request; returns it in the process that is to do it, and None at the end in this one."""
     with selectors.DefaultSelector() as waited:
         waited.register(requests, selectors.EVENT_READ)
+        waited.register(listener, selectors.EVENT_READ)
         while True:
             for key, _ in waited.select():
-                if key.fileobj is not requests:
+                if key.data:
                     _tell_end(waited, key)
                     continue
-                text, pipes, _, _ = socket.recv_fds(requests, _REQUEST_BYTES_MAX, 3)
-                if not text:
+                asked = requests if key.fileobj is requests else listener.accept()[0]
+                text, pipes, _, _ = socket.recv_fds(asked, _REQUEST_BYTES_MAX, 4)
+                if not text and asked is requests:
                     return None
+                if asked is not requests:
+                    # Its other end waits for the exit code.
+                    pipes.append(asked.detach())
+                if not text:
+                    os.close(pipes.pop())
+                    continue
                 pid = os.fork()
                 if not pid:
                     _let_go(waited)
                     _take(pipes)
                     request: dict[str, Any] = json.loads(text)
                     return request
-                os.close(pipes[0])
-                os.close(pipes[1])
-                waited.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, pipes[2]))
-                requests.send(str(pid).encode())
+                *standard, ended = pipes
+                for each in standard:
+                    os.close(each)
+                waited.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, ended))
+                if asked is requests:
+                    requests.send(str(pid).encode())
 
 
 def _tell_end(waited: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
     pid, ended = key.data
     _, status = os.waitpid(pid, 0)
-    os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
+    with suppress(BrokenPipeError, ConnectionResetError):
+        os.write(ended, str(os.waitstatus_to_exitcode(status)).encode())
     os.close(ended)
     waited.unregister(key.fileobj)
     os.close(key.fd)
@@ -152,28 +173,31 @@ def _let_go(waited: selectors.BaseSelector) -> None:
 
 def _take(pipes: Sequence[int]) -> None:
     """Make the pipes of a request this process's own."""
-    os.dup2(pipes[0], sys.stdout.fileno())
-    os.dup2(pipes[1], sys.stderr.fileno())
+    for number, each in enumerate(pipes[:3]):
+        os.dup2(each, number)
     for each in pipes:
         os.close(each)
 
 
-def main(descriptor: str) -> None:
+def main(descriptor: str, listening: str) -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     # What is here stays: nobody need look through it for garbage.
     gc.freeze()
-    requests = socket.socket(fileno=int(descriptor))
-    request = serve(requests)
+    requests, listener = socket.socket(fileno=int(descriptor)), socket.socket(fileno=int(listening))
+    request = serve(requests, listener)
     if request is None:
         return
     requests.detach()
+    listener.detach()
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
     sys.argv = [request["module"], *request["arguments"]]
+    if "name" in request:
+        Path("/proc/self/comm").write_text(request["name"])
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -15,7 +15,7 @@ def spark_workers() -> list[int]:
     """The daemon that Spark forks its Python workers from, and those that there are."""
     family = psutil.Process().children(recursive=True)
     living = [each for each in family if each.status() != psutil.STATUS_ZOMBIE]
-    found = [each.pid for each in living if worker_daemon.MODULE in each.cmdline()]
+    found = [each.pid for each in living if each.name() == worker_daemon.NAME]
     assert found, "no Python worker runs yet"
     return found
 

@@ -21,7 +21,7 @@ columns: {{partition: kafka.partition, offset: kafka.offset}}
 table:
   delta: {{path: {table}, partition_by: [day]}}
 flush: {{{flush}}}
-on: {{{on}}}
+on: {{bad_share: 1, {on}}}
 limits: {{transient_retries: {retries}, shutdown: 30s}}
 spark: {{{master}conf: {{spark.driver.memory: 512m}}}}
 {more}"""
@@ -39,7 +39,10 @@ def numbered_job(
     name: str = "job.yaml",
     master: str = "",
 ) -> Path:
-    """Write a job file for records made by `numbered`; the table lies beside it. `more` are further sections."""
+    """Write a job file for records made by `numbered`; the table lies beside it. `more` are further sections.
+
+    Partitions get their records at random, so that a batch of one of them may hold any share of the bad ones.
+    """
     path = folder / name
     text = NUMBERED_JOB.format(
         bootstrap=bootstrap,

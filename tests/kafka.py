@@ -6,10 +6,11 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 REQUEST_SECONDS_MAX = 120
 RECORD_BYTES_MAX = 64 * 1024 * 1024
@@ -30,12 +31,16 @@ class Topics:
         *,
         name: str | None = None,
         replication: int = 1,
+        assignment: list[list[int]] | None = None,
     ) -> str:
+        """`assignment` names the brokers of each partition."""
         chosen = name or f"topic-{uuid.uuid4().hex[:12]}"
-        topic = NewTopic(chosen, partitions, replication, config=dict(config or {}))
+        copies = {"replication_factor": replication} if assignment is None else {"replica_assignment": assignment}
+        topic = NewTopic(chosen, partitions, config=dict(config or {}), **copies)
         admin = self._admin()
         for future in admin.create_topics([topic]).values():
             future.result(REQUEST_SECONDS_MAX)
+        self._wait_for_leaders(chosen, partitions)
         return chosen
 
     def delete(self, name: str) -> None:
@@ -43,26 +48,40 @@ class Topics:
         for future in admin.delete_topics([name]).values():
             future.result(REQUEST_SECONDS_MAX)
 
-    def recreate(self, name: str, partitions: int = 1) -> None:
+    def recreate(self, name: str, partitions: int = 1, assignment: list[list[int]] | None = None) -> None:
         """Delete the topic and make it again, empty, under another id."""
         self.delete(name)
         deadline = time.monotonic() + REQUEST_SECONDS_MAX
         while self._exists(name):
             assert time.monotonic() < deadline, f"topic {name} was not deleted in time"
             time.sleep(0.05)
-        self(partitions, name=name)
+        self(partitions, name=name, assignment=assignment)
 
     def grow(self, name: str, partitions: int) -> None:
         """Add partitions up to that count."""
         admin = self._admin()
         for future in admin.create_partitions([NewPartitions(name, partitions)]).values():
             future.result(REQUEST_SECONDS_MAX)
+        self._wait_for_leaders(name, partitions)
 
     def cut(self, name: str, offset: int, partition: int = 0) -> None:
         """Drop the records below an offset, as retention does."""
         admin = self._admin()
         for future in admin.delete_records([TopicPartition(name, partition, offset)]).values():
             future.result(REQUEST_SECONDS_MAX)
+
+    def _wait_for_leaders(self, name: str, partitions: int) -> None:
+        """A busy broker names a topic before it takes its records, and a record that is sent again loses its place."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(name, number): latest for number in range(partitions)}
+        deadline = time.monotonic() + REQUEST_SECONDS_MAX
+        while True:
+            # A client goes on asking by the partitions that it saw first: a new one for each attempt.
+            admin = self._admin()
+            if not any(future.exception(REQUEST_SECONDS_MAX) for future in admin.list_offsets(wanted).values()):
+                return
+            assert time.monotonic() < deadline, f"topic {name} has no leaders"
+            time.sleep(0.02)
 
     def _exists(self, name: str) -> bool:
         admin = self._admin()
@@ -89,6 +108,7 @@ class Produce:
         headers: Headers | None = None,
         transactional: bool = False,
         timestamp_ms: int | None = None,
+        aborted: bool = False,
     ) -> list[tuple[int, int]]:
         settings: dict[str, str | int] = {
             "bootstrap.servers": self.bootstrap,
@@ -114,8 +134,9 @@ class Produce:
         for value in values:
             delivered.send(topic, value, options)
         if transactional:
-            producer.commit_transaction(REQUEST_SECONDS_MAX)
-            _wait_for_markers(self.bootstrap, topic, delivered.places())
+            places = delivered.places()
+            (producer.abort_transaction if aborted else producer.commit_transaction)(REQUEST_SECONDS_MAX)
+            _wait_for_markers(self.bootstrap, topic, places)
         return delivered.places()
 
 
@@ -162,4 +183,6 @@ class _Delivered:
         left = self._producer.flush(REQUEST_SECONDS_MAX)
         assert not self._errors, self._errors[0]
         assert left == 0, f"{left} records were not delivered"
-        return [place for place in self._places if place is not None]
+        found = [place for place in self._places if place is not None]
+        assert sorted(found, key=itemgetter(0)) == sorted(found), "records did not keep their order"
+        return found

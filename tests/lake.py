@@ -23,7 +23,7 @@ from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy
 from penstock.lake.delta.table import Table, open_or_create
 from penstock.lake.proposal import Outcome, Part, Proposal, SlicePart, StartPart
 from penstock.logs.log import Partition, Slice
-from penstock.tables.delta.spec import DeltaSpec
+from penstock.tables.delta.section import DeltaSpec
 
 JOB = "web-requests"
 SCHEMA = pa.schema([("day", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), ("text", pa.string())])
@@ -36,24 +36,12 @@ Row = tuple[int, int]
 """(partition, offset)"""
 
 
-# A process of its own: the Delta library keeps Python's lock while it reads history, and a server thread would starve.
-_SERVER = """
-import logging, sys
-from moto.server import ThreadedMotoServer
-logging.disable(logging.CRITICAL)
-server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-server.start()
-print(server.get_host_and_port()[1], flush=True)
-sys.stdin.read()
-server.stop()
-"""
-
-
 @contextmanager
 def s3_server() -> Iterator[dict[str, str]]:
     """The storage options of an S3 server with one bucket."""
+    # A process of its own: the Delta library keeps Python's lock while it reads history, and a thread would starve.
     with subprocess.Popen(
-        [sys.executable, "-c", _SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.s3_server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as server:
         assert server.stdout is not None
         endpoint = f"http://127.0.0.1:{int(server.stdout.readline())}"

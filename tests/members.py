@@ -12,6 +12,7 @@ from typing import Any
 from penstock.claims import CoordinationOptions, Member, Work
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.protocol.state import Claim
+from penstock.errors import TransientError
 from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
@@ -69,16 +70,23 @@ class Members:
         self._open = ExitStack()
 
     def join(self, client_id: str | None = None, **options: Any) -> Member:
+        """A member that has started; its short heartbeat gives a busy broker little time to answer its first call."""
         options = {"heartbeat_seconds": HEARTBEAT_SECONDS, "tell": _ignore, **options}
-        member = Member(
-            self.bootstrap,
-            group=self.group,
-            topics=self.topics,
-            client_id=client_id,
-            coordination=COORDINATION,
-            **options,
-        )
-        return self._open.enter_context(member)
+        deadline = time.monotonic() + SECONDS_MAX
+        while True:
+            member = Member(
+                self.bootstrap,
+                group=self.group,
+                topics=self.topics,
+                client_id=client_id,
+                coordination=COORDINATION,
+                **options,
+            )
+            try:
+                return self._open.enter_context(member)
+            except TransientError:
+                if time.monotonic() > deadline:
+                    raise
 
     def alone(self, client_id: str | None = None, **options: Any) -> Member:
         """A member that holds every partition."""
@@ -102,7 +110,7 @@ class Members:
 
     def coordinated(self) -> CoordinatedGroup:
         """The group as an administrator names it."""
-        return CoordinatedGroup(KafkaLogSpec(self.bootstrap), self.group, COORDINATION.topic, HEARTBEAT_SECONDS)
+        return CoordinatedGroup(KafkaLogSpec(self.bootstrap), self.group, COORDINATION.topic)
 
     def __enter__(self) -> Members:
         return self

@@ -23,6 +23,8 @@ from penstock.events import Event
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.state import Totals
+from penstock.logs.registry import OpenLog
+from penstock.logs.registry import open_log as open_log_of
 from penstock.tables.registry import load_job
 from penstock.verify import verify
 from penstock.watch.status import JobStatus, status
@@ -130,13 +132,19 @@ class Pipe:
         finally:
             pipeline.close()
 
-    def run_to_end(self, reach: Reach | None = None, retries: int = 0, heard: Recorder | None = None) -> Recorder:
+    def run_to_end(
+        self,
+        reach: Reach | None = None,
+        retries: int = 0,
+        heard: Recorder | None = None,
+        open_log: OpenLog = open_log_of,
+    ) -> Recorder:
         """`run --once`: up to the end that the topics have at its start; returns what this run told."""
         heard = heard or Recorder()
         opened: list[Rounds[Any]] = []
 
         def open_pipeline() -> Rounds[Any]:
-            opened.append(open_rounds(self.job, self.spark, _environment(reach, None, heard)))
+            opened.append(open_rounds(self.job, self.spark, _environment(reach, None, heard), open_log=open_log))
             return opened[-1]
 
         try:

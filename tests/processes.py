@@ -19,10 +19,14 @@ from typer.testing import CliRunner
 
 from penstock.cli.app import app
 from penstock.failpoints import ENVIRONMENT_NAME
+from tests import spark_jvms
 from tests.forked import Forked, Process, has_stopped
+from tests.worker_daemon import ADDRESS_NAME
 
 EVENT_SECONDS_MAX = 300.0
 EXIT_SECONDS_MAX = 300.0
+WITH_SPARK = {"load", "quarantine", "run"}
+"""The commands that open a Spark."""
 
 Event = dict[str, Any]
 
@@ -36,11 +40,16 @@ class PenstockProcess:
         failpoint: str = "",
         environment: Mapping[str, str] | None = None,
         through: Sequence[str] = (),
+        own_spark: bool = False,
     ) -> None:
         self._errors: list[str] = []
         self.heard: list[Event] = []
         self._events: queue.Queue[Event | None] = queue.Queue()
-        self._process = _started(arguments, through, {ENVIRONMENT_NAME: failpoint, **(environment or {})})
+        alone = own_spark or through
+        lent = arguments[0] in WITH_SPARK and not alone and not environment
+        self._jvm = spark_jvms.lend() if lent else None
+        spark = self._jvm.environment if self._jvm else {ADDRESS_NAME: ""} if alone else {}
+        self._process = _started(arguments, through, {ENVIRONMENT_NAME: failpoint, **spark, **(environment or {})})
         for target in (self._read_events, self._read_errors):
             threading.Thread(target=target, daemon=True).start()
 
@@ -94,13 +103,21 @@ class PenstockProcess:
         return True
 
     def exit_code(self) -> int:
-        return self._process.wait(EXIT_SECONDS_MAX)
+        code = self._process.wait(EXIT_SECONDS_MAX)
+        self._give_back()
+        return code
 
     def close(self) -> None:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGCONT)
             self._process.kill()
             self._process.wait()
+        self._give_back()
+
+    def _give_back(self) -> None:
+        jvm, self._jvm = self._jvm, None
+        if jvm:
+            spark_jvms.take_back(jvm)
 
     def _read_events(self) -> None:
         for line in self._process.stdout:
@@ -131,9 +148,15 @@ def penstock(
     failpoint: str = "",
     environment: Mapping[str, str] | None = None,
     through: Sequence[str] = (),
+    own_spark: bool = False,
 ) -> Iterator[PenstockProcess]:
-    """`through` is a command that prepares the process and then becomes the one that is given behind it."""
-    process = PenstockProcess(*arguments, failpoint=failpoint, environment=environment, through=through)
+    """`through` is a command that prepares the process and then becomes the one that is given behind it.
+
+    With `own_spark` the process starts its JVM itself, and that its workers: then all of them are its children.
+    """
+    process = PenstockProcess(
+        *arguments, failpoint=failpoint, environment=environment, through=through, own_spark=own_spark
+    )
     try:
         yield process
     finally:

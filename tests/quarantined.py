@@ -16,7 +16,7 @@ from penstock.job.expressions import parse
 from penstock.job.spec import DecodeSpec, JobSpec, KafkaLogSpec, NewColumnPolicy, Policies, kafka_of
 from penstock.lake.delta.table import Table, open_table
 from penstock.lake.state import Totals
-from penstock.tables.delta.spec import DeltaSpec
+from penstock.tables.delta.section import DeltaSpec
 from penstock.tables.quarantine.table import quarantine_spec
 
 GOOD = '{"id": 1}'

@@ -21,10 +21,10 @@ EAGER = WalLimits(segment_bytes=1, retention_seconds=0)
 
 
 @contextmanager
-def served(folder: Path, limits: WalLimits | None = None) -> Iterator[WalServer]:
+def served(folder: Path, limits: WalLimits | None = None, tokens: Sequence[str] = ()) -> Iterator[WalServer]:
     """A server of the folder while the block runs."""
     with opened(folder, limits) as store:
-        server = WalServer(store, "127.0.0.1", 0)
+        server = WalServer(store, "127.0.0.1", 0, tokens=tokens)
         server.start()
         try:
             yield server

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from penstock.events import Listener, NullListener
 from penstock.failpoints import Failpoint, Reach, noop
 
+_BACK_OFF_SECONDS = 0.02
+
 
 @dataclass(slots=True)
 class Environment:
@@ -25,6 +27,10 @@ class Environment:
     """Armed for the tasks, which are other processes."""
     stopping: Callable[[], bool] = lambda: False
     """Whether a stop was requested: long searches end early."""
+
+    def back_off(self, attempt: int, seconds_max: float) -> None:
+        """Wait before another attempt at a commit for which others were faster, with jitter and a bound."""
+        self.sleep(self.rng.uniform(0, min(seconds_max, _BACK_OFF_SECONDS * 2**attempt)))
 
 
 def new_batch_id() -> str:

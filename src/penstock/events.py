@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, dataclass_transform
 
 
 class Level(StrEnum):
@@ -15,9 +15,13 @@ class Level(StrEnum):
     ERROR = "error"
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True)
 class Event:
-    """Something that happened. Its text is constant, the words of its class; its fields carry the facts."""
+    """Something that happened. Its text is constant, the words of its class; its fields carry the facts.
+
+    Every subclass is a frozen dataclass.
+    """
 
     name: ClassVar[str] = ""
     level: ClassVar[Level] = Level.INFO
@@ -25,6 +29,7 @@ class Event:
     def __init_subclass__(cls, level: Level = Level.INFO, name: str = "") -> None:
         cls.name = name or re.sub(r"(?<!^)(?=[A-Z])", " ", cls.__name__).lower()
         cls.level = level
+        dataclass(frozen=True)(cls)
 
     def facts(self) -> dict[str, object]:
         """The fields by name, without those that do not apply."""
@@ -52,30 +57,25 @@ class NullListener:
 # the process
 
 
-@dataclass(frozen=True)
 class JobStarted(Event):
     once: bool
 
 
-@dataclass(frozen=True)
 class JobStopped(Event):
     pass
 
 
-@dataclass(frozen=True)
 class JobFailed(Event, level=Level.ERROR):
     error: str
     reason: str
     detail: str
 
 
-@dataclass(frozen=True)
 class JobCrashed(Event, level=Level.ERROR):
     error: str
     reason: str
 
 
-@dataclass(frozen=True)
 class Retrying(Event, level=Level.WARNING):
     reason: str
     detail: str
@@ -85,25 +85,21 @@ class Retrying(Event, level=Level.WARNING):
 # the steps of a round
 
 
-@dataclass(frozen=True)
 class NoTopicMatches(Event, level=Level.WARNING):
     pattern: str | None
 
 
-@dataclass(frozen=True)
 class PartitionStarted(Event):
     partition: str
     offset: int
 
 
-@dataclass(frozen=True)
 class MessagesGivenUp(Event, level=Level.WARNING):
     partition: str
     start: int
     end: int
 
 
-@dataclass(frozen=True)
 class PositionCorrected(Event, level=Level.WARNING):
     """The table's position was below the one that the claim showed."""
 
@@ -112,34 +108,29 @@ class PositionCorrected(Event, level=Level.WARNING):
     shown: int
 
 
-@dataclass(frozen=True)
 class BatchPlanned(Event):
     batch: str
     offsets: int
     slices: int
 
 
-@dataclass(frozen=True)
 class RecordIsolated(Event, level=Level.WARNING):
     partition: str
     offset: int
     reason: str
 
 
-@dataclass(frozen=True)
 class ColumnsAdded(Event):
     columns: Sequence[str]
     type: str | None = None
 
 
-@dataclass(frozen=True)
 class FieldsLeftOut(Event, level=Level.WARNING):
     fields: Sequence[str]
     reason: str
     type: str | None = None
 
 
-@dataclass(frozen=True)
 class BatchCommitted(Event):
     batch: str
     version: int | None
@@ -153,7 +144,6 @@ class BatchCommitted(Event):
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
 class OfPartition(Event):
     """Something about one partition, and why."""
 
@@ -176,7 +166,6 @@ class RangeNotReported(OfPartition, level=Level.WARNING): ...
 class RangeNotReturned(OfPartition, level=Level.WARNING): ...
 
 
-@dataclass(frozen=True)
 class Interrupted(Event):
     """Something that failed for now, and why."""
 
@@ -187,27 +176,23 @@ class Interrupted(Event):
 class MirrorFailed(Interrupted, level=Level.WARNING): ...
 
 
-@dataclass(frozen=True)
 class RangesOpened(Event):
     partition: str
     position: int
     lag: int
 
 
-@dataclass(frozen=True)
 class RangesClosed(Event):
     partition: str
     position: int
 
 
-@dataclass(frozen=True)
 class RangeClaimed(Event):
     partition: str
     start: int
     end: int
 
 
-@dataclass(frozen=True)
 class RangeFinished(Event):
     partition: str
     start: int
@@ -220,13 +205,11 @@ class RangeFinished(Event):
 class ReplayRestarted(Interrupted): ...
 
 
-@dataclass(frozen=True)
 class ReplayFinished(Event):
     run: int
     rows: int
 
 
-@dataclass(frozen=True)
 class ReplayCommitted(Event):
     run: int
     rows: int
@@ -236,20 +219,17 @@ class ReplayCommitted(Event):
 # monitoring rules
 
 
-@dataclass(frozen=True)
 class RulesMeasured(Event):
     """What a table's monitoring rules measure, told every round; `alerts` has, by rule, what does not hold."""
 
     alerts: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class AlertRaised(Event, level=Level.WARNING):
     rule: str
     reason: str
 
 
-@dataclass(frozen=True)
 class AlertEnded(Event):
     rule: str
 
@@ -257,19 +237,16 @@ class AlertEnded(Event):
 # claims
 
 
-@dataclass(frozen=True)
 class GroupJoined(Event):
     group: str
     client_id: str
 
 
-@dataclass(frozen=True)
 class ClaimWon(Event):
     partition: str
     token: int
 
 
-@dataclass(frozen=True)
 class ClaimLost(Event, level=Level.WARNING):
     partition: str
     token: int
@@ -284,6 +261,9 @@ class CannotKeepUp(OfPartition): ...
 class CoordinationInterrupted(Interrupted, level=Level.WARNING): ...
 
 
+class WorkHangs(Interrupted, level=Level.ERROR): ...
+
+
 class LeftSilently(Interrupted, level=Level.WARNING): ...
 
 
@@ -293,14 +273,17 @@ class ConsumerReplaced(Interrupted): ...
 class ReadingInterrupted(Interrupted): ...
 
 
-@dataclass(frozen=True)
 class ReadingBegins(Event):
     partition: str
     token: int
     offset: int
 
 
-@dataclass(frozen=True)
+class SnapshotTooLarge(Event, level=Level.ERROR):
+    group: str
+    size_bytes: int
+
+
 class ForeignRecord(Event, level=Level.WARNING):
     place: int
     offset: int

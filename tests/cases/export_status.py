@@ -77,7 +77,7 @@ class Fan:
         return export_status(job_of(self.job, ExportSpec), open_log, time.time)
 
     def types(self) -> dict[str, TypeStatus]:
-        return {each.name: each for each in self.of_export().types}
+        return {each.type: each for each in self.of_export().types}
 
     def partition(self, number: int) -> PartitionStatus:
         return self.status().partitions[number]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from penstock.lake.storage import MemoryStorage, Storage, open_storage
 from tests.hdfs import HdfsCluster
+from tests.s3_server import S3Server
 
 BUCKET = "lake"
 HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
@@ -20,7 +20,7 @@ HDFS = pytest.param("hdfs", marks=pytest.mark.hdfs)
 @pytest.fixture(scope="module")
 def s3_endpoint() -> Iterator[str]:
     """A real S3 server with one bucket."""
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = S3Server()
     server.start()
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"

@@ -12,7 +12,6 @@ from penstock.lake.proposal import FencePart
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.names import Places
-from penstock.tables.export.ledger.schemas import schema_of
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.table import ExportTable
 from tests.routed_parts import (
@@ -273,7 +272,7 @@ def test_of_two_processes_that_meet_a_new_field_with_different_types_the_second_
     second.agree_on_types()
     first.change_schema("A", pa.schema([("size", pa.int64())]))
     second.change_schema("A", pa.schema([("size", pa.string()), ("price", pa.float64())]))
-    fixed = schema_of(second.state(), "A")
+    fixed = second.state().schema_of("A")
     assert fixed is not None
     assert [(each.name, each.type) for each in fixed][-2:] == [("size", pa.int64()), ("price", pa.float64())]
-    assert schema_of(first.state(), "A") == fixed
+    assert first.state().schema_of("A") == fixed

@@ -116,10 +116,15 @@ def test_a_slice_lands_without_the_other_that_is_refused_or_the_batch_not_at_all
     assert subject.read() == [(each.number, offset) for each in accepted for offset in range(6)]
 
 
-OWN_STEPS = tuple(step for kind in KINDS.values() for step in kind.steps)
+def steps_of(tried: str) -> tuple[str, ...]:
+    """Of every job, and of the kind; the steps of other kinds are never reached."""
+    kind = {**KINDS, ToyKind.name: ToyKind()}[tried.partition(" ")[0]]
+    return (*START_STEPS, *BATCH_STEPS, *kind.steps)
 
 
-@pytest.mark.parametrize("step", [*START_STEPS, *BATCH_STEPS, *OWN_STEPS])
+@pytest.mark.parametrize(
+    ("subject", "step"), [(tried, step) for tried in KINDS_TRIED for step in steps_of(tried)], indirect=["subject"]
+)
 def test_a_crash_at_any_step_loses_and_doubles_nothing(subject: Subject, step: str) -> None:
     subject.fill()
 

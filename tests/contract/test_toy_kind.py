@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import io
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,13 +13,15 @@ from penstock.cli.status import print_status
 from penstock.environment import Environment
 from penstock.failpoints import BATCH_STEPS, ENVIRONMENT_NAME
 from penstock.tables.kind import CompactWish
-from penstock.tables.registry import KINDS, failpoint, kind_of
+from penstock.tables.registry import KINDS, kind_of
 from penstock.verify import verify
 from penstock.watch.status import status
-from tests.contract.kinds import Subject, toy
+from tests.contract.kinds import Subject
 from tests.contract.toy import ToyKind, ToyTable
+from tests.contract.toy_process import filled
+from tests.forked import Forked
+from tests.processes import EXIT_SECONDS_MAX
 
-REPOSITORY = Path(__file__).parents[2]
 RUN_STEPS = [step for step in BATCH_STEPS if step not in ("writing", "quarantined")]
 """A toy has neither tasks nor a quarantine."""
 
@@ -33,28 +32,9 @@ def subject(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     return filled(tmp_path)
 
 
-def filled(folder: Path) -> Subject:
-    """The same log in every process."""
-    found = toy(folder)
-    found.fill(8)
-    return found
-
-
-def main(command: str, folder: str) -> None:
-    """What a process does that will be killed."""
-    KINDS[ToyKind.name] = ToyKind()
-    subject, armed = filled(Path(folder)), failpoint()
-    environment = Environment() if armed is None else Environment(reach=armed.reach)
-    if command == "compact":
-        kind_of(subject.job).compact(subject.job, CompactWish(), environment, None)
-    else:
-        subject.run(environment)
-
-
 def killed(command: str, folder: Path, step: str) -> int:
-    code = f"from tests.contract.test_toy_kind import main; main({command!r}, {str(folder)!r})"
-    environment = {**os.environ, ENVIRONMENT_NAME: f"{step}:kill"}
-    return subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, env=environment, check=False).returncode
+    process = Forked("tests.contract.toy_process", [command, str(folder)], {ENVIRONMENT_NAME: f"{step}:kill"})
+    return process.wait(EXIT_SECONDS_MAX)
 
 
 @pytest.mark.parametrize("step", RUN_STEPS)

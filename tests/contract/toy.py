@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import InvariantError, UserError
@@ -35,7 +35,7 @@ from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof, conc
 from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter, Metric
 from penstock.status.model import CommitStatus, DayAnswer, JobStatus, PartitionStatus, Section
-from penstock.tables.kind import Chore, CompactWish, Landed, RebuildReport, SchemaChanged, VacuumWish, View
+from penstock.tables.kind import Chore, CompactWish, Landed, ReadWish, RebuildReport, SchemaChanged, VacuumWish, View
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.replay_target import Target
 
@@ -258,6 +258,9 @@ class ToyKind:
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
         return VacuumReport((), {})
+
+    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        raise UserError("a toy table is read without Spark")
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         raise UserError("a toy is its own commit log")

@@ -43,7 +43,8 @@ flush: {{allowed_latency: 100ms}}
 on: {{bad_record: quarantine, bad_share: 1}}
 limits: {{transient_retries: {retries}, shutdown: 30s}}
 spark: {{conf: {{spark.driver.memory: 512m}}}}
-{more}"""
+claims: {claims}
+"""
 
 
 @dataclass(slots=True)
@@ -57,13 +58,15 @@ class Rollup:
     partitions: int
     late: str = "drop"
     retries: int = 10
+    claims: str = "{heartbeat: 1s}"
+    """With the default of 10 s each process would wait 20 s for the claims of the one that was killed before it."""
     stages: list[list[bytes]] = field(default_factory=list)
     """The good records of each."""
     bad: int = 0
     until: int = START
     """Windows that end at or before it can be closed, once everything is read."""
 
-    def job(self, name: str = "job", more: str = "") -> Path:
+    def job(self, name: str = "job", claims: str | None = None) -> Path:
         path = self.folder / f"{name}.yaml"
         text = JOB.format(
             bootstrap=self.bootstrap,
@@ -74,14 +77,14 @@ class Rollup:
             output=self.output,
             buckets=self.partitions,
             retries=self.retries,
-            more=more,
+            claims=claims or self.claims,
         )
         path.write_text(text)
         return path
 
     def shared_job(self, client_id: str) -> Path:
         """The job file of one process among several."""
-        return self.job(client_id, f"claims: {{client_id: {client_id}, heartbeat: 2s, topic: {self.topic}_claims}}\n")
+        return self.job(client_id, f"{{client_id: {client_id}, heartbeat: 2s, topic: {self.topic}_claims}}")
 
     def feed(self, late: bool = False, skipped_seconds: int = 0) -> None:
         """Two minutes of points of every series in every partition; event time then has passed them everywhere.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from pyspark.sql import SparkSession
 from penstock.failpoints import COMPACT_STEPS
 from tests.jobs import KILLED
 from tests.kafka import Produce, Topics
-from tests.pipes import run_here
-from tests.processes import command_json, penstock, run_once
+from tests.pipes import run_here, wait_until
+from tests.processes import PenstockProcess, command_json, penstock, run_once
 
 STEPS = ("writing", "runs_staged", "merged", "checked", "tombstones_written", "committed")
 JOB = """\
@@ -25,7 +26,7 @@ schema: {{number: long, value: long, gone: boolean, seq: long}}
 table:
   keyed: {{path: "{path}", row_keys: [number], sequence: seq, delete: gone, buckets: 2, chunk_rows: 50}}
 flush: {{allowed_latency: 100ms}}
-spark: {{conf: {{spark.driver.memory: 512m}}}}
+{more}spark: {{conf: {{spark.driver.memory: 512m}}}}
 """
 
 
@@ -67,7 +68,7 @@ def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
     """Each step kills one process; the next process, killed at the next step, has to live with what it left."""
     name, table, oracle = topic(partitions=2), tmp_path / "table", Oracle()
     job = tmp_path / "job.yaml"
-    job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
+    job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table, more=""))
     for step in STEPS:
         before = rows_in(table)
         produce(name, oracle.records(120))
@@ -85,3 +86,43 @@ def test_killed_at_every_step_of_a_batch_and_of_a_compaction(
     assert rows_in(table) == oracle.rows
     assert command_json("verify", str(job))["ok"]
     assert {row["number"]: row["value"] for row in spark.read.format("delta").load(str(table)).collect()} == oracle.rows
+
+
+def test_processes_share_a_keyed_table_and_one_dies_in_a_merge(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """Records of a key are in all partitions, so that the processes meet in the same buckets (RULES K1)."""
+    name, table, oracle = topic(partitions=4), tmp_path / "table", Oracle()
+
+    def job(client_id: str) -> str:
+        path = tmp_path / f"{client_id}.yaml"
+        more = f"claims: {{client_id: {client_id}, heartbeat: 2s, topic: {name}_claims}}\n"
+        path.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table, more=more))
+        return str(path)
+
+    def all_there() -> bool:
+        return rows_in(table) == oracle.rows
+
+    with penstock("run", job("first"), "--json") as first:
+        produce(name, oracle.records(200))
+        wait_until(all_there, words=lambda: first.last_words)
+        with penstock("run", job("second"), "--json", failpoint="merged:kill") as second:
+            won(second, 2)
+            produce(name, oracle.records(200))
+            assert second.exit_code() == KILLED, second.last_words
+        wait_until(all_there, words=lambda: first.last_words)
+        with penstock("run", job("third"), "--json") as third:
+            won(third, 2)
+            for _ in range(5):
+                produce(name, oracle.records(100))
+            wait_until(all_there, words=lambda: f"{first.last_words}{third.last_words}")
+            for process in (first, third):
+                process.send(signal.SIGTERM)
+                assert process.exit_code() == 0, process.last_words
+    assert command_json("verify", job("first"))["ok"]
+
+
+def won(process: PenstockProcess, count: int) -> None:
+    """Wait until the process has won so many claims."""
+    for _ in range(count):
+        process.wait_for("claim won")

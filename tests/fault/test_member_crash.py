@@ -117,14 +117,14 @@ def test_at_least_once_a_frozen_consumer_that_wakes_behind_its_lease_cannot_repo
         after = finished(successor, ends_of(wanted))
         process.send_signal(signal.SIGCONT)
         until(lambda: before[-1] in lines(tmp_path / "seen", "refused"), "the refusal")
-        assert members.claim().position == RECORDS, "the woken one did not move it"
+        until(lambda: members.claim().position == RECORDS, "the successor's last heartbeat")
     assert set(before) | set(after) == set(wanted)
 
 
 def test_48_a_consumer_that_is_killed_and_started_again_under_its_name_takes_its_partitions_back(
     tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce
 ) -> None:
-    """It need not wait for its own lease: one silent interval is enough, although another member is there."""
+    """Nobody else is given them meanwhile, although another member is there."""
     name = topic()
     wanted = produce(name, [str(number) for number in range(RECORDS)])
     with Members(bootstrap, name) as members:
@@ -139,7 +139,7 @@ def test_48_a_consumer_that_is_killed_and_started_again_under_its_name_takes_its
 
 
 def test_a_broker_that_is_away_for_longer_than_a_lease_costs_time_and_no_records(tmp_path: Path) -> None:
-    """Nobody raises: each member loses its claims, joins again, and the records under way come again."""
+    """Nobody raises: each member loses its claims and joins again, and the records that were refused come again."""
     with Cluster.start(tmp_path / "kafka") as cluster:
         topic, produce = Topics(cluster.bootstrap), Produce(cluster.bootstrap)
         name = topic(partitions=2)
@@ -148,13 +148,15 @@ def test_a_broker_that_is_away_for_longer_than_a_lease_costs_time_and_no_records
         with Members(cluster.bootstrap, name) as members:
             both = [members.join("anna", in_flight_max=50), members.join("bert", in_flight_max=50)]
             until(lambda: [len(each.held()) for each in both] == [1, 1], "fair shares")
-            under_way = [work for each in both for work in each.poll(10.0)]
+            under_way = [(each, work) for each in both for work in each.poll(10.0)]
             assert under_way
             cluster.kill()
             until(lambda: not any(each.held() for each in both), "the end of the leases")
             assert [each.poll(0.2) for each in both] == [[], []]
-            with pytest.raises(LostClaimError):
-                both[0].done(under_way[0])
+            # What nobody tries to finish stays under way if its claim turns out to have been ours all the time.
+            for each, work in under_way:
+                with pytest.raises(LostClaimError):
+                    each.done(work)
             cluster.restart()
             after: set[Place] = set()
             deadline = time.monotonic() + SECONDS_MAX

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import uuid
+from functools import partial
 from pathlib import Path
-
-import pytest
 
 from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
-from penstock.failpoints import noop
+from penstock.failpoints import Reach, noop
 from penstock.publish.output import PUBLISH_STEPS
 from tests.fault.publisher import ROWS, publish_numbers
+from tests.forked import Forked
 from tests.jobs import KILLED
 from tests.kafka import Topics
 from tests.published import read_topic
@@ -28,32 +26,38 @@ def test_publishers_killed_at_every_step_in_turn_publish_each_row_once_and_in_or
     """Each step kills one process, the second time that it is reached; the next one has to live with what it left."""
     places = (bootstrap, topic(), f"positions-{uuid.uuid4().hex[:8]}")
     for step in PUBLISH_STEPS:
-        command = [sys.executable, "-m", "tests.fault.publisher", *places, f"{step}:kill:2"]
-        assert subprocess.run(command, check=False, timeout=PROCESS_SECONDS_MAX).returncode == KILLED, step
+        process = Forked("tests.fault.publisher", [*places, f"{step}:kill:2"])
+        assert process.wait(PROCESS_SECONDS_MAX) == KILLED, step
     publish_numbers(*places, noop)
     assert published(bootstrap, places[1]) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("step", PUBLISH_STEPS)
-def test_a_broker_that_dies_and_comes_back_costs_and_doubles_no_row(tmp_path: Path, step: str) -> None:
+def test_a_broker_that_dies_and_comes_back_costs_and_doubles_no_row(tmp_path: Path) -> None:
+    """At each step in turn."""
     with Cluster.start(tmp_path / "kafka") as cluster:
-        places = (cluster.bootstrap, Topics(cluster.bootstrap)(), "positions")
-        killed: list[str] = []
+        for step in PUBLISH_STEPS:
+            places = (cluster.bootstrap, Topics(cluster.bootstrap)(), f"positions-{step}")
+            killed: list[str] = []
+            publish_through(places, partial(_restart_once, cluster, step, killed))
+            assert killed == [step]
+            assert published(cluster.bootstrap, places[1]) == list(range(ROWS))
 
-        def restarting(reached: str) -> None:
-            if reached == step and not killed:
-                killed.append(step)
-                cluster.kill()
-                cluster.restart()
 
-        for _ in range(TRIES_MAX):
-            try:
-                publish_numbers(*places, restarting)
-                break
-            except TransientError:
-                continue
-        assert killed == [step]
-        assert published(cluster.bootstrap, places[1]) == list(range(ROWS))
+def _restart_once(cluster: Cluster, step: str, killed: list[str], reached: str) -> None:
+    if reached == step and not killed:
+        killed.append(step)
+        cluster.kill()
+        cluster.restart()
+
+
+def publish_through(places: tuple[str, str, str], reach: Reach) -> None:
+    """As often as it takes, within a bound."""
+    for _ in range(TRIES_MAX):
+        try:
+            return publish_numbers(*places, reach)
+        except TransientError:
+            continue
+    return None
 
 
 def published(bootstrap: str, topic: str) -> list[int]:

@@ -12,6 +12,7 @@ from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError
 from penstock.proof.findings import Verdict
 from penstock.tables.registry import load_job
+from penstock.tables.rollup.closing.decide import MERGE_FILES_MIN
 from penstock.verify import verify
 from tests.fault.rollups import Rollup
 from tests.full_disk import no_room_for, spark_workers
@@ -30,7 +31,6 @@ STEPS = (
     "close_landed",
     "publish_sent:2",
     "publish_committed",
-    "merged",
 )
 """With the visit, where it is not the first. Steps of a batch after which nothing else is stored: `test_kill`."""
 DAYS_SECONDS = 2 * 86_400
@@ -41,11 +41,13 @@ def test_killed_at_every_step_in_turn_a_rollup_counts_closes_and_publishes_every
     tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
 ) -> None:
     """Each step kills one process, and the next has to live with what it left; the day closes after all of them."""
-    rollup = Rollup(tmp_path, bootstrap, topic(3), topic(2), partitions=3, late="update")
+    # Without claims a process reads a stage of all partitions at once, and each revision holds whole stages.
+    rollup = Rollup(tmp_path, bootstrap, topic(3), topic(2), partitions=3, late="update", claims="static")
     job = rollup.job()
     for step in STEPS:
         rollup.feed(late=bool(rollup.stages))
         die_at(job, step)
+    die_while_merging(rollup, job)
     run_here(job, spark)
     assert not [each for each in rollup.closed() if each.interval == "24h"]
     rollup.assert_right_and_published()
@@ -69,22 +71,16 @@ def test_processes_share_a_rollup_and_its_leader_dies_in_a_close_and_another_sle
         rollup.feed()
         wait_until(rollup.done, words=lambda: first.last_words)
         with penstock("run", str(rollup.shared_job("second")), "--json", failpoint="close_staged:kill") as leader:
-            leads(leader)
-            rollup.feed()
-            assert leader.exit_code() == KILLED, leader.last_words
-        wait_until(rollup.done, words=lambda: first.last_words)
-        with penstock("run", str(rollup.shared_job("third")), "--json", failpoint="publish_sent:stop") as sleeper:
-            leads(sleeper)
-            rollup.feed()
-            sleeper.wait_stopped()
-            wait_until(rollup.done, words=lambda: first.last_words)
-            sleeper.send(signal.SIGCONT)
-            sleeper.wait_for("publisher fenced")
-            rollup.feed()
-            wait_until(rollup.done, words=lambda: f"{first.last_words}{sleeper.last_words}")
-            for process in (first, sleeper):
-                process.send(signal.SIGTERM)
-                assert process.exit_code() == 0, process.last_words
+            claims(leader, 2)
+            first.send(signal.SIGTERM)
+            assert first.exit_code() == 0, first.last_words
+            claims(leader, 2)
+            with penstock("run", str(rollup.shared_job("third")), "--json") as other:
+                claims(other, 2)
+                rollup.feed()
+                assert leader.exit_code() == KILLED, leader.last_words
+                wait_until(rollup.done, words=lambda: other.last_words)
+                put_to_sleep_while_publishing(rollup, other)
     rollup.assert_right_and_published()
     assert_proven(rollup, rollup.job(), "--values", "--all")
 
@@ -94,7 +90,7 @@ def test_a_broker_killed_between_a_transactions_records_and_its_commit_costs_and
 ) -> None:
     with Cluster.start(tmp_path / "kafka") as cluster:
         topics = Topics(cluster.bootstrap)
-        rollup = Rollup(tmp_path, cluster.bootstrap, topics(2), topics(2), partitions=2)
+        rollup = Rollup(tmp_path, cluster.bootstrap, topics(2), topics(2), partitions=2, claims="static")
         job = rollup.job()
         rollup.feed()
 
@@ -127,10 +123,35 @@ def die_at(job: Path, step: str) -> None:
     assert run_once(job, failpoint=f"{point}:kill:{visit or 1}") == KILLED, step
 
 
-def leads(process: PenstockProcess) -> None:
-    """Wait until the process has its half of the partitions, with the lowest: its holder does the closes."""
-    won = {process.wait_for("claim won")["partition"].rpartition("/")[2] for _ in range(2)}
-    assert won == {"0", "1"}, "another process gives away other partitions than it did"
+def die_while_merging(rollup: Rollup, job: Path) -> None:
+    """Partials are merged once there are eight files; how many a stage leaves depends on what was merged before."""
+    for _ in range(MERGE_FILES_MIN + 1):
+        rollup.feed(late=True)
+        if run_once(job, failpoint="merged:kill") == KILLED:
+            return
+    pytest.fail("nothing was merged")
+
+
+def put_to_sleep_while_publishing(rollup: Rollup, other: PenstockProcess) -> None:
+    """One more process sleeps in a publication past its lease, and is fenced when it wakes; both end."""
+    with penstock("run", str(rollup.shared_job("fourth")), "--json", failpoint="publish_sent:stop") as sleeper:
+        claims(sleeper, 2)
+        rollup.feed()
+        sleeper.wait_stopped()
+        wait_until(rollup.done, words=lambda: other.last_words)
+        sleeper.send(signal.SIGCONT)
+        sleeper.wait_for("publisher fenced")
+        rollup.feed()
+        wait_until(rollup.done, words=lambda: f"{other.last_words}{sleeper.last_words}")
+        for process in (other, sleeper):
+            process.send(signal.SIGTERM)
+            assert process.exit_code() == 0, process.last_words
+
+
+def claims(process: PenstockProcess, count: int) -> None:
+    """Wait until the process has won so many partitions. Who has the lowest does the closes, and keeps it."""
+    for _ in range(count):
+        process.wait_for("claim won")
 
 
 def assert_proven(rollup: Rollup, job: Path, *options: str) -> None:

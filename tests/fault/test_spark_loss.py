@@ -4,38 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import psutil
 
 from penstock.errors import TransientError
+from tests import spark_jvms
+from tests.forked import Forked
 from tests.jobs import KILLED, assert_every_record_once, numbered, numbered_job, offsets_in
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
-from tests.processes import command_json, penstock
-
-_STOPPING = """
-import sys
-from pathlib import Path
-from pyspark import SparkContext
-from penstock.engine.process import RunOptions, run_jobs
-from penstock.tables.registry import load_jobs
-from penstock.watch.lines import JsonLines
-
-class StopsSpark(JsonLines):
-    left = 1
-
-    def event(self, event):
-        super().event(event)
-        if event.name == "batch planned" and StopsSpark.left:
-            StopsSpark.left -= 1
-            SparkContext._active_spark_context._jsc.sc().stop()
-
-run_jobs(load_jobs([Path(each) for each in sys.argv[1:]]), lambda job: StopsSpark(job.name), RunOptions(once=True))
-"""
+from tests.processes import EXIT_SECONDS_MAX, command_json, penstock
 
 
 def family_of(pid: int) -> list[psutil.Process]:
@@ -54,7 +34,7 @@ def test_a_jvm_that_is_killed_ends_the_process_in_clear_words_and_a_process_that
     name = topic()
     job = numbered_job(tmp_path, bootstrap, name)
     places = produce(name, numbered(range(500)))
-    with penstock("run", str(job), "--json", failpoint="writing:stop") as process:
+    with penstock("run", str(job), "--json", failpoint="writing:stop", own_spark=True) as process:
         process.wait_stopped()
         jvm_of(process.pid).kill()
         process.send(signal.SIGCONT)
@@ -62,7 +42,7 @@ def test_a_jvm_that_is_killed_ends_the_process_in_clear_words_and_a_process_that
         assert "Spark's JVM ended" in process.errors
         assert "Traceback" not in process.errors
     assert not offsets_in(tmp_path / "table")
-    with penstock("run", str(job), "--json") as process:
+    with penstock("run", str(job), "--json", own_spark=True) as process:
         process.wait_for("batch committed")
         family = family_of(process.pid)
         assert len(family) > 1
@@ -111,11 +91,11 @@ def test_a_stopped_context_is_opened_again_and_costs_no_record(
         path = numbered_job(folder, bootstrap, name)
         path.write_text(path.read_text().replace("job: numbered", f"job: job{number}"))
         jobs.append(path)
-    done = subprocess.run(
-        [sys.executable, "-c", _STOPPING, *map(str, jobs)], capture_output=True, text=True, check=False, timeout=240
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the SparkContext was stopped" in done.stdout
-    assert "record isolated" not in done.stdout
+    with spark_jvms.lent() as environment:
+        process = Forked("tests.fault.stopping_spark", [str(each) for each in jobs], environment)
+        told = process.stdout.read()
+        assert process.wait(EXIT_SECONDS_MAX) == 0, told + process.stderr.read()
+    assert "the SparkContext was stopped" in told
+    assert "record isolated" not in told
     for job in jobs:
         assert pl.read_delta(str(job.parent / "table")).height == 300

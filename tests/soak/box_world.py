@@ -172,7 +172,7 @@ class World:
         self._command(command, str(self.job), *options, failpoint=action.failpoint)
 
     def _command(self, *arguments: str, failpoint: str) -> None:
-        process = PenstockProcess(*arguments, failpoint=failpoint)
+        process = PenstockProcess(*arguments, failpoint=failpoint, own_spark=True)
         try:
             code = process.exit_code()
             self.ended[f"{arguments[0]} {code}"] += 1
@@ -277,7 +277,7 @@ class World:
 
 
 def _run(job: Path, failpoint: str = "") -> PenstockProcess:
-    return PenstockProcess("run", str(job), "--json", failpoint=failpoint)
+    return PenstockProcess("run", str(job), "--json", failpoint=failpoint, own_spark=True)
 
 
 def _wait_for_work(process: PenstockProcess) -> None:

@@ -49,9 +49,9 @@ def test_three_exporters_share_twelve_partitions_and_one_dies_and_one_sleeps(
     places = list(produce(name, values[: RECORDS // 2]))
     jobs = [job_of(tmp_path, bootstrap, name, client) for client in ("one", "two", "three")]
     with (
-        penstock("run", str(jobs[0]), "--json") as one,
-        penstock("run", str(jobs[1]), "--json") as two,
-        penstock("run", str(jobs[2]), "--json") as three,
+        penstock("run", str(jobs[0]), "--json", own_spark=True) as one,
+        penstock("run", str(jobs[1]), "--json", own_spark=True) as two,
+        penstock("run", str(jobs[2]), "--json", own_spark=True) as three,
     ):
         one.wait_for("batch committed")
         places += produce(name, values[RECORDS // 2 :])

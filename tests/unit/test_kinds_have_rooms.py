@@ -17,7 +17,7 @@ ROOMS = {name: type(kind).__module__.rpartition(".")[0] for name, kind in KINDS.
 
 NOT_THE_KIND = {
     "penstock.spark.jars": "the jars of the Delta format",
-    "penstock.bench.keyed": "the name of a benchmark",
+    "penstock.bench.keyed.compare": "the name of a benchmark",
     "penstock.bench.rollup": "the name of a benchmark",
     "penstock.cli.bench": "the names of benchmarks",
 }

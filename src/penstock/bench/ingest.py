@@ -1,22 +1,18 @@
 """`bench ingest`: a JSON topic into a Delta table by day, us against Structured Streaming, in turn, medians.
 
-python -m penstock.bench.ingest SIDE BOOTSTRAP TOPIC ROWS FOLDER: one side, measured after a warm-up.
+python -m penstock.bench.ingest SIDE BOOTSTRAP TOPIC RECORDS BAD FOLDER: one side, measured after a warm-up.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from penstock.bench.meters import resident_bytes
-from penstock.bench.result import BenchResult, Say
-from penstock.bench.sides import Comparison, compare_sides, in_turn, kafka_source, measure, run_job
+from penstock.bench import sides
+from penstock.bench.meters import BenchResult, Say, resident_bytes
 from penstock.embedded.sample import Sample, job_file, web_requests
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.spark.jars import JarSet
@@ -27,8 +23,6 @@ _SCHEMA = (
     "url STRING, uuid STRING"
 )
 
-Side = Callable[[SparkSession, str, str, Path], None]
-
 
 def bench_ingest(records: int, rounds: int, say: Say, bad_share: float = 0.0) -> BenchResult:
     """Both sides ingest the same records.
@@ -36,14 +30,17 @@ def bench_ingest(records: int, rounds: int, say: Say, bad_share: float = 0.0) ->
     Of bad records, the share `bad_share`, we write none as a row, and the baseline each as one with nulls.
     """
     sample = Sample(records, bad_every=round(1 / bad_share) if bad_share else 0)
-    rows = {"penstock": [records - sample.bad_records], "baseline": [records]}
     say(f"producing {records:,} records")
-    compared = Comparison("ingest", "penstock.bench.ingest", BASELINE_NAME, records, rows)
-    return compare_sides(compared, in_turn(web_requests(sample)), rounds, say, bad_records=sample.bad_records)
+    compared = sides.Comparison(
+        "ingest", "penstock.bench.ingest", BASELINE_NAME, records, (records, sample.bad_records)
+    )
+    return sides.compare_sides(
+        compared, sides.in_turn(web_requests(sample)), rounds, say, bad_records=sample.bad_records
+    )
 
 
 def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
-    run_job(spark, folder, job_file(bootstrap, topic, str(folder / "table"), bad_share="100%"))
+    sides.run_job(spark, folder, job_file(bootstrap, topic, str(folder / "table"), bad_share="100%"))
 
 
 def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
@@ -52,7 +49,7 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> N
     What `from_json` cannot read becomes null, without a word of why: that is its mode PERMISSIVE.
     """
     rows = (
-        kafka_source(spark, bootstrap, topic)
+        sides.kafka_source(spark, bootstrap, topic)
         .load()
         .select(
             F.from_json(F.col("value").cast("string"), _SCHEMA, {"mode": "PERMISSIVE"}).alias("record"),
@@ -62,27 +59,17 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> N
         .select("record.*", "partition", "offset")
         .withColumn("date", F.to_date(F.col("meta.producer.timestamp").cast("timestamp")))
     )
-    query = (
-        rows.writeStream.format("delta")
-        .partitionBy("date")
-        .option("checkpointLocation", str(folder / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder / "table"))
-    )
-    query.awaitTermination()
-
-
-SIDES: dict[str, Side] = {"penstock": penstock, "baseline": baseline}
+    sides.run_to_end(rows.writeStream.format("delta").partitionBy("date"), folder, folder / "table")
 
 
 def main(arguments: list[str]) -> None:
-    side, bootstrap, topic, rows_expected, folder = arguments
+    side, bootstrap, topic, records, bad, folder = arguments
     spark = open_delta_spark(f"bench {side}", JarSet.KAFKA_SOURCE)
-    spent = measure(lambda place: SIDES[side](spark, bootstrap, topic, place), Path(folder))
+    run, rows_expected = (penstock, int(records) - int(bad)) if side == "penstock" else (baseline, int(records))
+    spent = sides.measure(lambda place: run(spark, bootstrap, topic, place), Path(folder))
     rows = spark.read.format("delta").load(str(Path(folder) / "measured" / "table")).count()
-    if rows != int(rows_expected):
-        raise SystemExit(f"{side} wrote {rows} rows of {rows_expected}")
-    print(json.dumps({**asdict(spent), "memory_bytes": resident_bytes()}))
+    sides.check_rows(side, rows, rows_expected)
+    sides.tell(spent, resident_bytes())
     spark.stop()
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import polars as pl
 
-from penstock.bench.meters import Meter, Spent
-from penstock.bench.result import BenchResult, Say, median
+from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
 from penstock.claims.admin.commands import pause, resume
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent, CoordinationOptions
@@ -26,6 +25,7 @@ from penstock.embedded.sample import Sample, create_topic, produce_values, web_r
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 
+HEARTBEAT_SECONDS = 2.0
 TOPIC = "hot"
 RUN_SECONDS_MAX = 900
 JOIN_SECONDS_MAX = 60.0
@@ -70,7 +70,7 @@ def bench_ranges(records: int, processes: int, rounds: int, say: Say) -> BenchRe
 def _run(folder: Path, bootstrap: str, records: int, count: int) -> Spent:
     group = f"hot-{uuid.uuid4().hex[:8]}"
     table = folder / group
-    of = CoordinatedGroup(KafkaLogSpec(bootstrap, (TOPIC,), group=group), group, f"{group}_claims", 2.0)
+    of = CoordinatedGroup(KafkaLogSpec(bootstrap, (TOPIC,), group=group), group, f"{group}_claims")
     _found(of)
     pause(of, reason="until all have joined", wait_seconds=0.0)
     with ExitStack() as running:
@@ -104,7 +104,7 @@ def _until_all_are_there(table: Path, records: int, meter: Meter) -> Spent:
 
 def _found(of: CoordinatedGroup) -> None:
     """Make the group known by a member that joins, wants nothing, and leaves."""
-    agent = Agent(of.spec, MemberOptions(of.group, "founder", of.heartbeat_seconds), CoordinationOptions(of.topic))
+    agent = Agent(of.spec, MemberOptions(of.group, "founder", HEARTBEAT_SECONDS), CoordinationOptions(of.topic))
     agent.start()
     with closing(agent):
         if not agent.wait(agent.working, JOIN_SECONDS_MAX):

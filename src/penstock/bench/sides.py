@@ -9,22 +9,26 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from penstock.bench.meters import Meter, Spent
-from penstock.bench.result import BenchResult, Say, median
+from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic, produce_values
 from penstock.engine.loop import Loop, Retries, Stop
 from penstock.engine.round import open_rounds
+from penstock.environment import Environment
 from penstock.errors import TransientError
-from penstock.events import NullListener
-from penstock.tables.registry import load_job
+from penstock.events import Listener, NullListener
+from penstock.job.spec import JobSpec, SparkSpec
+from penstock.spark.jars import JarSet
+from penstock.spark.session import open_spark
+from penstock.tables.kind import Loading, LoadWish, SaveMode
+from penstock.tables.registry import kind_of, load_job
 
 PARTITIONS = 4
 SIDE_SECONDS_MAX = 1800
@@ -38,6 +42,7 @@ SOURCE_TUNING = {
     "kafka.default.api.timeout.ms": "20000",
 }
 """Fetch settings of Spark's Kafka source, so that the baseline is not slowed by Kafka's defaults."""
+SIDES = ("penstock", "baseline")
 _TOPIC = "bench"
 
 
@@ -49,8 +54,7 @@ class Comparison:
     module: str
     baseline_name: str
     records: int
-    arguments: Mapping[str, Sequence[object]]
-    """By side."""
+    arguments: Sequence[object]
 
 
 Fill = Callable[[str, str], None]
@@ -67,10 +71,9 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: ob
 
     Sides that print an `outcome` must all print the same one; it is part of the result.
     """
-    arguments = of.arguments
     outcomes: list[dict[str, Any]] = []
-    spent: dict[str, list[Spent]] = {side: [] for side in arguments}
-    memory = dict.fromkeys(arguments, 0)
+    spent: dict[str, list[Spent]] = {side: [] for side in SIDES}
+    memory = dict.fromkeys(SIDES, 0)
     further: dict[str, list[float]] = {}
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
@@ -79,9 +82,9 @@ def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: ob
         create_topic(cluster.bootstrap, _TOPIC, PARTITIONS)
         fill(cluster.bootstrap, _TOPIC)
         for number in range(1, rounds + 1):
-            for side, more in arguments.items():
-                told = [cluster.bootstrap, _TOPIC, *map(str, more), f"{folder}/{side}-{number}"]
-                measured = _run_side(of.module, side, told)
+            for side in SIDES:
+                told = [cluster.bootstrap, _TOPIC, *map(str, of.arguments), f"{folder}/{side}-{number}"]
+                measured = run_side(of.module, side, *told)
                 spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
                 memory[side] = max(memory[side], round(measured["memory_bytes"] / MIB))
                 outcomes.append(measured.get("outcome", {}))
@@ -104,11 +107,12 @@ def check_same(side: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def _run_side(module: str, side: str, arguments: Sequence[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", module, side, *arguments]
+def run_side(module: str, *arguments: str) -> dict[str, Any]:
+    """What `python -m MODULE ARGUMENTS...` printed last."""
+    command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SIDE_SECONDS_MAX, check=False)
     if done.returncode:
-        raise TransientError(f"the {side} side of the benchmark failed", detail=done.stderr[-1500:])
+        raise TransientError(f"{module} {arguments[0]} failed", detail=done.stderr[-1500:])
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
@@ -126,12 +130,49 @@ def measure(side: Callable[[Path], None], folder: Path, memory: AbstractContextM
         return meter.spent()
 
 
-def run_job(spark: SparkSession, folder: Path, text: str) -> None:
-    """Our way: the loop of `run --once`."""
+def open_side_spark(side: str, baseline: SparkSpec) -> SparkSession:
+    """Each side as its user would have it: `penstock run` starts Spark so for a job without `sql:`."""
+    if side == "penstock":
+        return open_spark(SparkSpec(), "bench penstock", light=True)
+    return open_spark(baseline, "bench", (JarSet.DELTA, JarSet.KAFKA_SOURCE))
+
+
+def check_rows(side: str, found: int, expected: int) -> None:
+    """End the process of a side that has not written everything once."""
+    if found != expected:
+        raise SystemExit(f"{side} wrote {found} rows of {expected}")
+
+
+def tell(spent: Spent, memory_bytes: int, **more: object) -> None:
+    """Print what `compare_sides` reads."""
+    print(json.dumps({**asdict(spent), "memory_bytes": memory_bytes, **more}))
+
+
+def written_job(folder: Path, text: str) -> JobSpec:
     job_path = folder / "job.yaml"
     job_path.write_text(text)
-    job = load_job(job_path)
-    Loop(lambda: open_rounds(job, spark), once=True, stop=Stop(), retries=Retries(0), listener=NullListener()).run()
+    return load_job(job_path)
+
+
+def loader(spark: SparkSession, job: JobSpec) -> Callable[[Path], object]:
+    """Loads a file, or those of a folder, into the table of the job."""
+    kind = kind_of(job)
+    assert isinstance(kind, Loading)
+    return lambda path: kind.load(job, LoadWish((str(path),), SaveMode.APPEND), spark, Environment())
+
+
+def run_job(spark: SparkSession, folder: Path, text: str, listener: Listener | None = None) -> None:
+    """Our way: the loop of `run --once`."""
+    job = written_job(folder, text)
+    told = listener or NullListener()
+    environment = Environment(listener=told)
+    Loop(lambda: open_rounds(job, spark, environment), once=True, stop=Stop(), retries=Retries(0), listener=told).run()
+
+
+def run_to_end(writer: DataStreamWriter, folder: Path, table: Path | None = None) -> None:
+    """Let a streaming query take everything that is there."""
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
+    writer.start(None if table is None else str(table)).awaitTermination()
 
 
 def kafka_source(spark: SparkSession, bootstrap: str, topic: str) -> DataStreamReader:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.bench.meters import Meter, Spent
-from penstock.bench.result import BenchResult, Say, median
+from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
 from penstock.environment import new_batch_id
 from penstock.errors import TransientError
 from penstock.flow.write.files import StagedWriter, WriteOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
-from penstock.claims.member.health import Health, HealthPolicy, Situation, check
+from penstock.claims.member.health import Health, Situation, check
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import ClaimingMessages, Seeking
@@ -22,7 +22,7 @@ class GroupClaims:
     def __init__(self, agent: Agent, release_if_behind: bool = False) -> None:
         """`release_if_behind` releases a partition that grows faster than we work, if another member can take it."""
         self.agent = agent
-        self._policy = HealthPolicy(release_if_behind, agent.member.unit == "topic")
+        self._release_if_behind = release_if_behind
         self._healths: dict[Partition, Health] = {}
         self._sampled_at = float("-inf")
 
@@ -53,27 +53,27 @@ class GroupClaims:
         for partition, position in positions.items():
             self.agent.progress(partition, position, lags.get(partition, 0))
         now = self.agent.now()
-        if positions and now - self._sampled_at >= self.agent.member.heartbeat_seconds:
+        due = now - self._sampled_at >= self.agent.member.heartbeat_seconds
+        if self._release_if_behind and positions and due:
             self._sampled_at = now
             self._sample(positions, lags)
+
+    def working(self) -> None:
+        self.agent.sign_of_life()
 
     def _sample(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         """Release one partition that this process cannot keep up with: it may be able to handle the others."""
         with self.agent.looking() as participant:
             takers = participant.takers(self.agent.now())
-        checked = {
-            each: check(
-                self._healths.get(each, Health()).sampled(position, position + lags.get(each, 0)),
-                self._policy,
-                Situation(takers=takers),
-            )
-            for each, position in positions.items()
+        situation = Situation(takers=takers, whole_topics=self.agent.member.unit == "topic")
+        self._healths = {
+            each: check(self._healths.get(each, Health()).sampled(at, at + lags.get(each, 0)), situation)
+            for each, at in positions.items()
         }
-        self._healths = {each: result.health for each, result in checked.items()}
-        lagging = [each for each, result in checked.items() if result.release is not None]
+        lagging = {each: health for each, health in self._healths.items() if health.release is not None}
         if lagging:
-            worst = max(lagging, key=lambda each: lags.get(each, 0))
-            self.agent.shed(worst, checked[worst].release or "")
+            worst = max(lagging, key=lambda each: lagging[each].lag)
+            self.agent.shed(worst, lagging[worst].release or "")
             del self._healths[worst]
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
@@ -81,6 +81,8 @@ class GroupClaims:
             shown = participant.view.claim(partition).position
         if shown is None or shown <= position:
             return None
+        # Heartbeats must not carry the old position any more: they would undo the move.
+        self.agent.progress(partition, position)
         said = self.agent.say(
             Seeking, partition, if_token=token, position=position, reason="the position shown is ahead of the table"
         )
@@ -104,8 +106,9 @@ def open_group(spec: KafkaLogSpec, claims: ClaimsSpec, tell: Tell) -> GroupClaim
         unit=claims.unit,
         claims_max=claims.claims_max,
     )
-    coordination = CoordinationOptions(claims.topic, claims.partitions, claims.lost_history == "restart")
-    agent = Agent(spec, member, coordination, tell)
+    restart = claims.lost_history == "restart"
+    coordination = CoordinationOptions(claims.topic, claims.partitions, restart, tables_remember=True)
+    agent = Agent(spec, member, coordination, tell, work_timeout_seconds=claims.work_timeout_seconds)
     agent.start()
     # With ranges other members help with the partition; without them it has to move.
     return GroupClaims(agent, release_if_behind=not claims.ranges)

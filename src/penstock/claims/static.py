@@ -37,6 +37,14 @@ class Claims(Protocol):
         """Report to other processes how far this one is."""
         ...
 
+    def working(self) -> None:
+        """The work shows a sign of life: a round begins, a step is reached, a Spark task has ended.
+
+        Claims are renewed by a thread of their own, which would renew them for a loop that hangs too: without a sign
+        for `claims.work_timeout` they are released. May be called from any thread, and costs nothing.
+        """
+        ...
+
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         """Lower the shown position to the table's if it is ahead of it (RULES M2); returns the old one if so."""
         ...
@@ -70,6 +78,9 @@ class StaticClaims:
 
     def progress(self, positions: Mapping[Partition, int], lags: Mapping[Partition, int]) -> None:
         """There is no other process."""
+
+    def working(self) -> None:
+        """There is nobody who could take over."""
 
     def correct(self, partition: Partition, token: int, position: int) -> int | None:
         return None

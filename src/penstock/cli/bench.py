@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json as json_text
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from penstock.bench.claims import ClaimsBench, bench_claims
+from penstock.bench.claims.compare import ClaimsBench, bench_claims
+from penstock.bench.claims.virtual import virtual_cost
 from penstock.bench.fanout import bench_fanout
 from penstock.bench.ingest import bench_ingest
-from penstock.bench.keyed import bench_keyed
+from penstock.bench.keyed import bench_growth, bench_keyed
+from penstock.bench.lookups import bench_lookups
+from penstock.bench.meters import BenchResult
 from penstock.bench.ranges import bench_ranges
-from penstock.bench.result import BenchResult
 from penstock.bench.rollup import bench_rollup
 from penstock.bench.startup import bench_startup
 from penstock.bench.wal import bench_wal
@@ -49,13 +51,18 @@ def startup(
 
 @app.command()
 def claims(
-    members: Annotated[int, typer.Option(min=1, help="Members of the group, all in this process.")] = 50,
+    members: Annotated[int, typer.Option(min=1, help="Members of the group.")] = 50,
     partitions: Annotated[int, typer.Option(min=1, help="Partitions that they share.")] = 1000,
     heartbeat_seconds: Annotated[float, typer.Option(min=0.5, help="The heartbeat interval.")] = 10.0,
+    processes: Annotated[bool, typer.Option("--processes", help="Every member in a process of its own.")] = False,
+    virtual: Annotated[bool, typer.Option("--virtual", help="The protocol alone, in virtual time.")] = False,
     json: Json = False,
 ) -> None:
     """Time to fair shares, coordination traffic and start-up of many members, against a Kafka consumer group."""
-    result = bench_claims(ClaimsBench(members, partitions, heartbeat_seconds), _say)
+    if virtual:
+        print(json_text.dumps({"bench": "claims", **asdict(virtual_cost(members, partitions))}))
+        return
+    result = bench_claims(ClaimsBench(members, partitions, heartbeat_seconds, processes), _say)
     _print(result, json)
     if not json:
         for name, content in result.extra.items():
@@ -90,13 +97,37 @@ def keyed(
     update_share: Annotated[float, typer.Option(min=0.0, max=0.9, help="The share of them that are updates.")] = 0.2,
     batch: Annotated[int, typer.Option(min=1_000, help="Records of a batch.")] = 500_000,
     rounds: Rounds = 1,
+    growth: Annotated[bool, typer.Option("--growth", help="Also: batches into tables of 1, 4 and 16 sizes.")] = False,
     json: Json = False,
 ) -> None:
     """A table with one row for each key, against MERGE INTO; and a load of files that is repeated."""
     result = bench_keyed(rows, update_share, batch, rounds, _say)
+    if growth:
+        result = replace(result, extra={**result.extra, "growth": bench_growth(update_share, batch, _say)})
     _print(result, json)
     if not json:
         print(f"  loading the same files again: {result.extra['reload']['ratio_wall']} times as fast")
+        for each in result.extra.get("growth", ()):
+            print(f"  {each['batch_s']:8.2f} s for a batch, with {each['rows']:,} rows in the table before")
+
+
+@app.command()
+def lookups(
+    rows: Annotated[int, typer.Option(min=20_000, help="Rows in the table, of 1,000 devices.")] = 2_000_000,
+    json: Json = False,
+) -> None:
+    """Rows by their keys out of a table that has keys: files read and time, against the same table without its keys."""
+    result = bench_lookups(rows, _say)
+    if json:
+        print(json_text.dumps(result.as_json()))
+        return
+    print(f"lookups: {result.rows:,} rows in {result.files} files")
+    for each in result.answers:
+        by_keys, plain = (
+            f"{each.files:>4} files {each.seconds:7.3f} s",
+            f"{each.plain_files:>4} {each.plain_seconds:7.3f} s",
+        )
+        print(f"  {by_keys}, without keys {plain}: {each.case}, {each.rows:,} rows")
 
 
 @app.command()

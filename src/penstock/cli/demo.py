@@ -12,8 +12,7 @@ import typer
 from rich.console import Console
 
 from penstock.cli.verify import print_report
-from penstock.embedded.demo import DemoReport, run_demo
-from penstock.embedded.demo_rollup import RollupReport
+from penstock.embedded.demo import DemoReport, RollupReport, run_demo
 
 EXIT_FAILED = 1
 

@@ -16,6 +16,7 @@ import typer
 from penstock.cli.maintenance import environment
 from penstock.engine.replay import ReplayReport, replay
 from penstock.errors import UserError
+from penstock.job.kafka_types import utf8
 from penstock.job.spec import JobSpec
 from penstock.tables.quarantine.chunks import ReplayOptions
 from penstock.tables.quarantine.discard import DiscardReport, preview_discard
@@ -23,7 +24,7 @@ from penstock.tables.quarantine.discard import discard as discard_records
 from penstock.tables.quarantine.rows import Listing, find_rows, list_rows
 from penstock.tables.quarantine.table import open_quarantine
 from penstock.tables.registry import kind_of, load_job
-from penstock.watch.lines import JsonLines
+from penstock.watch.listeners import JsonLines
 
 app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)
 
@@ -171,7 +172,7 @@ def _shown(content: object) -> str:
         case None:
             return "null"
         case bytes():
-            text = _utf8(content)
+            text = utf8(content)
             return f"({len(content)} B, hex) {content.hex()}" if text is None else f"({len(content)} B) {text}"
         case datetime():
             return _text_of(content)
@@ -185,7 +186,7 @@ def _json_value(content: Any) -> Any:
     """Bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
     match content:
         case bytes():
-            text = _utf8(content)
+            text = utf8(content)
             return {"text": text} if text is not None else {"base64": base64.b64encode(content).decode()}
         case datetime():
             return _text_of(content)
@@ -195,13 +196,6 @@ def _json_value(content: Any) -> Any:
             return {name: _json_value(each) for name, each in content.items()}
         case _:
             return content
-
-
-def _utf8(content: bytes) -> str | None:
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return None
 
 
 def _text_of(instant: datetime) -> str:

@@ -14,10 +14,9 @@ from penstock.engine.process import RunOptions, run_jobs
 from penstock.events import Listener
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import failpoint, kind_of, load_jobs
-from penstock.watch.lines import JsonLines
-from penstock.watch.listeners import AlertChanges, Listeners
+from penstock.watch.listeners import AlertChanges, JsonLines, Listeners
+from penstock.watch.metrics import Metrics
 from penstock.watch.progress import Progress
-from penstock.watch.prometheus import Metrics
 
 PORT_MAX = 65_535
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.tables import cell, duration, table
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.status.model import UNKNOWN, DayAnswer, JobStatus, PartitionStatus
@@ -97,7 +98,7 @@ def print_status(job: JobStatus, console: Console) -> None:
     console.print(_partitions(job))
     for section in job.sections:
         if section.headings:
-            console.print(_table(section.headings, section.rows))
+            console.print(table(section.headings, section.rows))
         for line in section.lines:
             console.print(Text(line), soft_wrap=True)
     console.print(_commits(job))
@@ -111,17 +112,7 @@ def print_status(job: JobStatus, console: Console) -> None:
 
 def _partitions(job: JobStatus) -> Table:
     rows = [_cells(each, reachable=job.log_error is None) for each in job.partitions]
-    return _table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """The first column is aligned to the left, all others to the right."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for number, name in enumerate(headings):
-        table.add_column(name, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
+    return table(tuple(rows[0]) if rows else (), [tuple(row.values()) for row in rows])
 
 
 def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
@@ -130,9 +121,9 @@ def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
     none = "-" if reachable else UNKNOWN
     cells = {
         "partition": str(each.partition),
-        "position": _cell(each.position, none),
-        "end": _cell(each.end, none),
-        "lag": _cell(each.lag_records, none),
+        "position": cell(each.position, none),
+        "end": cell(each.end, none),
+        "lag": cell(each.lag_records, none),
         "age": none if each.lag_seconds is None else duration(each.lag_seconds),
         "token": str(each.token),
         "written": str(totals.written + totals.replayed),
@@ -140,37 +131,26 @@ def _cells(each: PartitionStatus, reachable: bool) -> dict[str, str]:
         "filtered": str(totals.filtered),
         "holes": str(totals.holes),
         "gap": str(totals.gap),
-        "group": _cell(each.mirrored, none),
+        "group": cell(each.mirrored, none),
         "owner": each.owner or "-",
     }
     found = {}
-    for heading, cell in cells.items():
-        found[heading] = cell
-        found.update({more.heading: _cell(more.value, none) for more in each.further if more.after == heading})
+    for heading, content in cells.items():
+        found[heading] = content
+        found.update({more.heading: cell(more.value, none) for more in each.further if more.after == heading})
     return found
 
 
-def _cell(value: object, none: str = "-") -> str:
-    return none if value is None else str(value)
-
-
 def _commits(job: JobStatus) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("version", justify="right")
-    table.add_column("at")
-    table.add_column("commit")
-    for name in ("rows", "quarantined", "slices"):
-        table.add_column(name, justify="right")
-    for each in job.commits:
-        rows = "-" if each.rows is None else str(each.rows)
-        at = each.at.strftime("%Y-%m-%d %H:%M:%SZ")
-        table.add_row(str(each.version), at, each.kind, rows, str(each.quarantined), str(each.slices))
-    return table
-
-
-def duration(seconds: float) -> str:
-    """Seconds in the largest unit that leaves at least two of it."""
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"
+    rows = [
+        (
+            str(each.version),
+            each.at.strftime("%Y-%m-%d %H:%M:%SZ"),
+            each.kind,
+            cell(each.rows),
+            str(each.quarantined),
+            str(each.slices),
+        )
+        for each in job.commits
+    ]
+    return table(("version", "at", "commit", "rows", "quarantined", "slices"), rows, left=(1, 2))

@@ -21,6 +21,7 @@ from penstock.job.sections.quantities import QuantityError, parse_duration, pars
 from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.server.http import STEP, WalServer
+from penstock.logs.wal.spec import is_token
 from penstock.logs.wal.store.partition import STEPS, Appended
 from penstock.logs.wal.store.store import opened
 
@@ -41,6 +42,9 @@ app = typer.Typer(help="A log of our own, for sources that cannot send again (do
 
 Url = Annotated[str, typer.Argument(help="The server, http://HOST:PORT.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="A file with the token that the server wants.", show_default=False)
+]
 
 
 @app.command()
@@ -58,6 +62,12 @@ def serve(
     body_size: Annotated[str, typer.Option("--body-size", help="Of one append, at most.")] = "16MiB",
     connections: Annotated[int, typer.Option("--connections", min=1, help="At once, at most.")] = 256,
     request_time: Annotated[str, typer.Option("--request-time", help="Of a request, at most.")] = "60s",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file", help="Answer only requests with a token of this file, one per line.", show_default=False
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Serve a folder until SIGTERM or SIGINT; what has arrived by then is answered."""
@@ -73,13 +83,14 @@ def serve(
         request_seconds_max=_parsed("--request-time", request_time, parse_duration),
     )
     host, port = _address(listen)
+    tokens = [] if token_file is None else _tokens(token_file)
     failpoint = armed(os.environ.get(ENVIRONMENT_NAME, ""), (*STEPS, STEP))
     reach = failpoint.reach if failpoint is not None else noop
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
     with opened(folder, limits, reach) as store:
-        server = WalServer(store, host, port, reach)
+        server = WalServer(store, host, port, reach, tokens)
         server.start()
         _tell(json, {"folder": str(folder), "url": server.url}, f"serving {folder} at {server.url}")
         ended.wait()
@@ -94,17 +105,21 @@ def append(
     format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "json",
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="All records into this one.")] = None,
     key_field: Annotated[str, typer.Option("--key-field", help="The field of a record that is its key.")] = "",
+    json_fields: Annotated[
+        str, typer.Option("--json-fields", help="Columns of csv that are numbers or booleans, separated by commas.")
+    ] = "",
     key: Annotated[
         str, typer.Option("--key", help="Names this run: repeated with the same file, nothing is appended twice.")
     ] = "",
+    token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
     """Append a file: json has a value per line or one array, csv names its columns first, lines stay as they are."""
     if format not in FORMATS:
         raise UserError(f"there is no format {format}", hint=f"known: {', '.join(FORMATS)}")
     run = key or uuid.uuid4().hex
-    records = 0
-    with WalClient(url) as client, _opened(file) as source:
+    records = known = 0
+    with _client(url, token_file) as client, _opened(file) as source:
         for number, (body, kind) in enumerate(_bodies(source, format)):
             answers = client.append_body(
                 topic,
@@ -112,13 +127,16 @@ def append(
                 kind,
                 partition=partition,
                 key_field=key_field,
+                json_fields=json_fields.split(",") if json_fields and format == "csv" else (),
                 client_key=f"{run}:{number}",
             )
             records += sum(each.end - each.start for each in answers)
+            known += sum(each.end - each.start for each in answers if each.repeated)
             if json:
                 typer.echo(json_text.dumps([_as_json(each) for each in answers]))
     if not json:
-        typer.echo(f"{records} records appended to {topic}")
+        again = f", {known} of them by an earlier run" if known else ""
+        typer.echo(f"{records} records appended to {topic}{again}")
 
 
 @app.command()
@@ -126,19 +144,20 @@ def create(
     url: Url,
     topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
     partitions: Annotated[int, typer.Option("--partitions", min=1, help="Their number cannot be changed.")] = 1,
+    token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
     """Create a topic."""
-    with WalClient(url) as client:
+    with _client(url, token_file) as client:
         made = client.create_topic(topic, partitions)
     count = len(made.partitions)
     _tell(json, {"topic": made.name, "id": made.id, "partitions": count}, f"{made.name} has {count} partitions")
 
 
 @app.command()
-def status(url: Url, json: Json = False) -> None:
+def status(url: Url, token_file: TokenFile = None, json: Json = False) -> None:
     """Show topics, and the jobs that read them with what each has not committed yet."""
-    with WalClient(url) as client:
+    with _client(url, token_file) as client:
         topics, jobs = client.topics().topics, client.jobs()
     rows = [(topic.name, each) for topic in topics for each in topic.partitions]
     if json:
@@ -155,16 +174,32 @@ def status(url: Url, json: Json = False) -> None:
 def forget(
     url: Url,
     job: Annotated[str, typer.Argument(help="The job, by its name or group.", show_default=False)],
+    token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
     """Unregister a job: what only it has not read may then be trimmed."""
-    with WalClient(url) as client:
+    with _client(url, token_file) as client:
         client.forget_job(job)
     _tell(json, {"forgotten": job}, f"{job} is forgotten")
 
 
 def _tell(json: bool, facts: dict[str, object], text: str) -> None:
     typer.echo(json_text.dumps(facts) if json else text)
+
+
+def _client(url: str, token_file: Path | None) -> WalClient:
+    return WalClient(url, token="" if token_file is None else _tokens(token_file)[0])
+
+
+def _tokens(path: Path) -> list[str]:
+    """The tokens of a file, one per line; a client sends the first."""
+    try:
+        found = [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--token-file: {path} cannot be read", detail=str(error)) from None
+    if not found or not all(map(is_token, found)):
+        raise UserError(f"--token-file: {path} has no token", hint="one per line, without blanks")
+    return found
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], T]) -> T:

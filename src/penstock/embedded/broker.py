@@ -22,7 +22,7 @@ from penstock.embedded.layout import Broker, Layout, Security, is_free, new_brok
 from penstock.embedded.state import ProcessId, State, read_state, write_state
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
-from penstock.spark.paths import home
+from penstock.spark.jars import home
 
 READY_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 15.0

@@ -14,22 +14,87 @@ from pathlib import Path
 import polars as pl
 from deltalake import DeltaTable
 
-from penstock.embedded import demo_rollup
 from penstock.embedded.broker import Cluster
-from penstock.embedded.demo_rollup import RollupReport
 from penstock.embedded.runs import penstock_run, wait_for_event
-from penstock.embedded.sample import Sample, create_topic, job_file, produce_values, web_requests
+from penstock.embedded.sample import Sample, create_topic, job_file, produce_keyed, produce_values, web_requests
+from penstock.embedded.sample_metrics import LATENESS, WINDOWS, MetricSample, end_markers, metric_records, rollup_job
 from penstock.errors import TransientError
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
+from penstock.verify import Sample as Compared
 from penstock.verify import VerifyReport, verify
 
 TOPIC = "web_requests"
 PARTITIONS = 4
 SAMPLE = Sample(records=200_000, days=3, bad_every=1000)
+METRICS_TOPIC = "telegraf"
+METRICS_PARTITIONS = 2
+METRICS = MetricSample(records=20_000, series=300)
+METRICS_JOB = "rollups.yaml"
 _RUN_SECONDS_MAX = 150.0
 _POLL_SECONDS = 0.02
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RollupReport:
+    """What became of the metrics."""
+
+    points: int
+    """In the topic, without those that only move time on."""
+    windows: dict[str, int]
+    """Closed windows by interval, each of one series."""
+    points_in_windows: dict[str, int]
+    """By interval: each point is in one window of each."""
+    example: str
+    """A closed window, in words."""
+    verified: VerifyReport
+
+    @property
+    def ok(self) -> bool:
+        counted = self.points_in_windows
+        return self.verified.ok and bool(counted) and set(counted.values()) == {self.points}
+
+    def as_json(self) -> dict[str, object]:
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "verified"}
+        return {"ok": self.ok, **values, "verify": self.verified.as_json()}
+
+
+def produce_metrics(bootstrap: str, folder: Path) -> Path:
+    """Send the metrics, and after them what moves event time past their last window; return the job file."""
+    create_topic(bootstrap, METRICS_TOPIC, METRICS_PARTITIONS)
+    produce_keyed(bootstrap, METRICS_TOPIC, metric_records(METRICS))
+    produce_values(bootstrap, METRICS_TOPIC, end_markers(METRICS, METRICS_PARTITIONS), METRICS_PARTITIONS)
+    job_path = folder / METRICS_JOB
+    job_path.write_text(_keeping_partials(rollup_job(bootstrap, METRICS_TOPIC, str(_windows_table(folder)))))
+    return job_path
+
+
+def _keeping_partials(text: str) -> str:
+    """Longer than event time moves on, so that every closed window can be computed again."""
+    return text.replace(f"lateness: {LATENESS}", f"lateness: {LATENESS}, update_grace: 30d")
+
+
+def look_at_windows(folder: Path) -> RollupReport:
+    """Read the closed windows back, and compare them with the log."""
+    windows = pl.read_delta(str(_windows_table(folder))).with_columns(pl.col("interval").cast(pl.Enum(WINDOWS)))
+    by_interval = windows.group_by("interval").agg(pl.len(), pl.col("count").sum()).sort("interval")
+    return RollupReport(
+        points=METRICS.points,
+        windows=dict(by_interval.select("interval", "len").iter_rows()),
+        points_in_windows=dict(by_interval.select("interval", "count").iter_rows()),
+        example=_in_words(windows.sort("series", "interval", "window_start").row(0, named=True)),
+        verified=verify(load_job(folder / METRICS_JOB), values=Compared(None)),
+    )
+
+
+def _in_words(row: dict[str, object]) -> str:
+    at = f"{row['window_start']:%Y-%m-%d %H:%M}"
+    return f"{row['series']}, {row['interval']} from {at}: count {row['count']}, min {row['min']}, max {row['max']}"
+
+
+def _windows_table(folder: Path) -> Path:
+    return folder / "lake" / "rollups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +139,13 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         staged = _run_and_kill(job_path, table)
         before = _rows(table)
         say(f"killed: {before:,} rows committed, {staged} files staged and invisible")
-        sample = demo_rollup.SAMPLE
-        say(f"producing {sample.records:,} metrics of {sample.series} series as Telegraf writes them")
-        rollup_path = demo_rollup.produce_metrics(cluster.bootstrap, folder)
+        say(f"producing {METRICS.records:,} metrics of {METRICS.series} series as Telegraf writes them")
+        rollup_path = produce_metrics(cluster.bootstrap, folder)
         say(f"penstock run {job_path.name} {rollup_path.name}: the killed job goes on, and a rollup closes its windows")
         _run_to_end(job_path, rollup_path)
         say("penstock verify, for both")
         verified = verify(load_job(job_path))
-        metrics = demo_rollup.look_at_windows(folder)
+        metrics = look_at_windows(folder)
     say("reading the table back with Polars and with Spark")
     return DemoReport(
         produced=SAMPLE.records,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+import msgspec
 
 from penstock.embedded.layout import Broker, Layout
 from penstock.errors import UserError
 
 STATE_NAME = "cluster.json"
-STATE_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +32,21 @@ class State:
     processes: Mapping[int, ProcessId]
 
 
+class _File(msgspec.Struct):
+    version: Literal[1]
+    cluster_id: str
+    bootstrap: str
+    """For people who look into the file."""
+    brokers: tuple[Broker, ...]
+    processes: Mapping[int, ProcessId]
+
+
 def write_state(folder: Path, state: State) -> None:
     """Replaces the state file in one act."""
-    content = {
-        "version": STATE_VERSION,
-        "cluster_id": state.layout.cluster_id,
-        "bootstrap": state.layout.bootstrap,
-        "brokers": [asdict(broker) for broker in state.layout.brokers],
-        "processes": {str(number): asdict(process) for number, process in state.processes.items()},
-    }
+    layout = state.layout
+    content = _File(1, layout.cluster_id, layout.bootstrap, layout.brokers, state.processes)
     aside = folder / f"{STATE_NAME}.{os.getpid()}"
-    aside.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
     aside.replace(folder / STATE_NAME)
 
 
@@ -49,17 +54,11 @@ def read_state(folder: Path) -> State | None:
     """The state of the folder, or None if no cluster was ever started in it."""
     path = folder / STATE_NAME
     try:
-        text = path.read_text(encoding="utf-8")
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+        return State(Layout(found.cluster_id, found.brokers), found.processes)
     except FileNotFoundError:
         return None
-    try:
-        content = json.loads(text)
-        if content["version"] != STATE_VERSION:
-            raise ValueError(f"version {content['version']}")
-        brokers = tuple(Broker(**broker) for broker in content["brokers"])
-        processes = {int(number): ProcessId(**process) for number, process in content["processes"].items()}
-        return State(Layout(content["cluster_id"], brokers), processes)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except msgspec.DecodeError as error:
         raise UserError(
             "the state file of the embedded broker cannot be read",
             detail=f"{path}: {error}",

@@ -70,19 +70,19 @@ class Retries:
         self.failures = 0
 
 
+@dataclass(slots=True)
 class Loop:
     """Turns rounds until it is stopped, or until the ends that `once` saw first are reached."""
 
-    def __init__(
-        self, open_rounds: Callable[[], Turns], once: bool, stop: Stop, retries: Retries, listener: Listener
-    ) -> None:
-        self._open_rounds = open_rounds
-        self._once = once
-        self._stop = stop
-        self._retries = retries
-        self._listener = listener
-        self._rounds: Turns | None = None
-        self._ends: dict[Partition, int] | None = None
+    open_rounds: Callable[[], Turns]
+    once: bool
+    stop: Stop
+    retries: Retries
+    listener: Listener
+    working: Callable[[], None] = lambda: None
+    """Told at every turn that the loop is not stuck."""
+    _rounds: Turns | None = None
+    _ends: dict[Partition, int] | None = None
 
     def run(self) -> None:
         try:
@@ -96,32 +96,33 @@ class Loop:
             rounds.close()
 
     def _turn_until_stopped(self) -> None:
-        while not self._stop:
+        while not self.stop:
+            self.working()
             try:
                 finished, pause = self._turn()
-                self._retries.succeed()
+                self.retries.succeed()
             except SparkGoneError:
                 raise
             except (TransientError, OutcomeUnknownError, LogCutError) as error:
-                if self._stop:
+                if self.stop:
                     return
                 if isinstance(error, SparkStoppedError):
                     # The next ones are opened on another session; nothing is kept between rounds but caches.
                     self._close_rounds()
-                finished, pause = False, self._retries.pause_seconds(error)
-                self._listener.event(Retrying(reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)))
+                finished, pause = False, self.retries.pause_seconds(error)
+                self.listener.event(Retrying(reason=error.primary, detail=error.detail, pause_seconds=round(pause, 2)))
             if finished:
                 return
             if pause:
-                self._stop.wait(pause)
+                self.stop.wait(pause)
 
     def _turn(self) -> tuple[bool, float]:
         """One round: whether the work is done, and how long to pause before the next."""
         if self._rounds is None:
-            self._rounds = self._open_rounds()
-        if self._once and self._ends is None:
+            self._rounds = self.open_rounds()
+        if self.once and self._ends is None:
             self._ends = self._rounds.present_ends()
-        result = self._rounds.round(flush_now=self._once, ends=self._ends)
-        if self._once and result.done:
+        result = self._rounds.round(flush_now=self.once, ends=self._ends)
+        if self.once and result.done:
             return True, 0.0
         return False, POLL_SECONDS if isinstance(result, Waiting) else 0.0

@@ -6,6 +6,7 @@ All without rows, and before anything is planned: only then is the table's posit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from penstock.claims import Claims
@@ -40,21 +41,19 @@ class TopicRecreatedError(UserError):
         self.topic = topic
 
 
+@dataclass(slots=True)
 class Starter:
     """Makes a process the owner of its partitions in the eyes of the table."""
 
-    def __init__(
-        self, job: JobSpec, log: Log, table: Table[Any], claims: Claims, listener: Listener, reach: Reach
-    ) -> None:
-        self._job = job
-        self._log = log
-        self._table = table
-        self._claims = claims
-        self._listener = listener
-        self._reach = reach
-        self._announced_under: dict[Partition, int] = {}
-        self.nothing_matched = False
-        """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
+    job: JobSpec
+    log: Log
+    table: Table[Any]
+    claims: Claims
+    listener: Listener
+    reach: Reach
+    _announced_under: dict[Partition, int] = field(default_factory=dict)
+    nothing_matched: bool = False
+    """The pattern of the job once matched no topic: what appears since is new, and read from its beginning."""
 
     def announcing(self, tokens: Tokens) -> None:
         """Note that messages are about to be claimed under these tokens, by this process itself."""
@@ -67,14 +66,14 @@ class Starter:
 
         `partitions` are all of the job, whoever holds them.
         """
-        state = self._table.state(partitions)
+        state = self.table.state(partitions)
         for _ in range(ROUNDS_MAX):
             parts = self._handshake(tokens, partitions, state, bounds)
             if not parts:
                 break
-            outcome = self._table.commit(Proposal(self._job.name, new_batch_id(), tuple(parts)))
+            outcome = self.table.commit(Proposal(self.job.name, new_batch_id(), tuple(parts)))
             self._tell(outcome.accepted)
-            state = self._table.state(partitions)
+            state = self.table.state(partitions)
             for part in outcome.accepted:
                 if part.partition in tokens:
                     self._correct(part.partition, part.token, state)
@@ -83,7 +82,7 @@ class Starter:
     def _owns(self, partition: Partition, token: int, state: TableState) -> bool:
         """Whether the table takes us for the owner; a claim below its token is void (of a new coordination topic)."""
         if token < state.of(partition).token:
-            self._claims.renounce(partition)
+            self.claims.renounce(partition)
             return False
         return state.of(partition).position is not None
 
@@ -99,7 +98,7 @@ class Starter:
                 continue
             if token > here.token:
                 parts.append(FencePart(partition, token))
-            elif self._job.delivery is Delivery.AT_MOST_ONCE and self._is_new_owner(partition, token):
+            elif self.job.delivery is Delivery.AT_MOST_ONCE and self._is_new_owner(partition, token):
                 parts += self._given_up(partition, token, here.position)
         return parts
 
@@ -122,7 +121,7 @@ class Starter:
         return self._announced_under.get(partition) != token
 
     def _given_up(self, partition: Partition, token: int, position: int) -> list[Part]:
-        announced = self._claims.announced(partition)
+        announced = self.claims.announced(partition)
         if announced is None or announced <= position:
             return []
         return [GivenUpPart(Slice(partition, position, announced, position), token)]
@@ -131,21 +130,21 @@ class Starter:
         position = state.of(partition).position
         if position is None or state.of(partition).token != token or self._given_up(partition, token, position):
             return
-        shown = self._claims.correct(partition, token, position)
+        shown = self.claims.correct(partition, token, position)
         if shown is not None:
-            self._listener.event(PositionCorrected(partition=str(partition), position=position, shown=shown))
+            self.listener.event(PositionCorrected(partition=str(partition), position=position, shown=shown))
 
     def _tell(self, accepted: Sequence[AcceptedPart]) -> None:
         for part in accepted:
             match part:
                 case StartPart():
-                    self._listener.event(PartitionStarted(partition=str(part.partition), offset=part.offset))
+                    self.listener.event(PartitionStarted(partition=str(part.partition), offset=part.offset))
                 case GivenUpPart():
-                    self._listener.event(MessagesGivenUp(str(part.partition), part.piece.start, part.piece.end))
+                    self.listener.event(MessagesGivenUp(str(part.partition), part.piece.start, part.piece.end))
         kinds = {type(part) for part in accepted}
         for kind, step in ((StartPart, "started"), (FencePart, "fenced"), (GivenUpPart, "gave_up")):
             if kind in kinds:
-                self._reach(step)
+                self.reach(step)
 
     def _first_offsets(self, new: Sequence[Partition], state: TableState, bounds: LogBounds) -> dict[Partition, int]:
         """A topic that the job never saw begins where the job says; everything later begins at its beginning."""
@@ -154,11 +153,11 @@ class Starter:
         for partition in new:
             known = state.fingerprints.get(partition.topic)
             if known is not None and known != topic_fingerprint(partition.topic_id):
-                if self._job.on.recreated is RecreatedPolicy.FAIL:
+                if self.job.on.recreated is RecreatedPolicy.FAIL:
                     raise TopicRecreatedError(partition.topic)
-            elif known is None and not (began and self._job.log.topic_pattern):
+            elif known is None and not (began and self.job.log.topic_pattern):
                 fresh.append(partition)
         missing = [each for each in new if each not in bounds]
-        bounds = {**bounds, **self._log.bounds(missing)} if missing else bounds
-        resolved = self._log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
+        bounds = {**bounds, **self.log.bounds(missing)} if missing else bounds
+        resolved = self.log.start_offsets(fresh, {each: bounds[each] for each in fresh}) if fresh else {}
         return {each: resolved.get(each, bounds[each].first) for each in new}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
 from penstock.engine.loop import Loop, Retries, Stop, Turns
+from penstock.engine.pulse import Pulse, SparkProgress
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import PenstockError
@@ -71,22 +73,30 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
 
 def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else noop
+    progress = SparkProgress(job.name)
     claims = StaticClaims() if job.claims is None else open_group(kafka_of(job), job.claims, listener.event)
 
     def rounds() -> Turns:
         environment = Environment(
             reach=reach, listener=listener, failpoint=options.failpoint, stopping=lambda: bool(stop)
         )
-        return open_rounds(job, spark.current(), environment, claims)
+        return open_rounds(job, progress.follow(spark.current()), environment, claims)
 
-    loop = Loop(rounds, options.once, stop, Retries(job.limits.transient_retries_max), listener)
+    def turning() -> None:
+        claims.working()
+        if claims.shared:
+            progress.begin_turn()
+
+    retries = Retries(job.limits.transient_retries_max)
+    loop = Loop(rounds, options.once, stop, retries, listener, turning)
     started = JobThread()
 
     def body() -> None:
         listener.event(JobStarted(once=options.once))
         try:
             try:
-                loop.run()
+                with Pulse(progress, claims.working) if claims.shared else nullcontext():
+                    loop.run()
             finally:
                 claims.close()
             listener.event(JobStopped())

@@ -1,34 +1,27 @@
 """Ranges in the engine: idle processes help with a partition that lags, each with offsets of its own (RULES M5).
 
 A range is its own batch. It is written at once, parked while the table is not there yet, and committed in order: the
-table accepts it only where its position is the range's start, so nothing is skipped or doubled whoever is late.
+table accepts it only where its position is the range's start, so nothing is skipped or doubled whoever is late. A range
+is over once the table has it to its end, never before: the coordination log follows the table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic
 
+from penstock import events
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.range_client import HeldRange, RangeClient
 from penstock.engine.ownership import LogBounds, Tokens
 from penstock.environment import new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
-from penstock.events import (
-    Listener,
-    RangeClaimed,
-    RangeFinished,
-    RangeNotReported,
-    RangeNotReturned,
-    RangesClosed,
-    RangesOpened,
-)
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
 from penstock.lake.proposal import Outcome
 from penstock.lake.state import TableState
-from penstock.logs.log import Batch, Log, Partition
+from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.plan import range_slice
 from penstock.tables.kind import S, SchemaChanged, Table
 
@@ -53,57 +46,83 @@ class _Parked(Generic[S]):
     batch: Batch
     written: S
 
+    @property
+    def start(self) -> int:
+        """Where its rows begin: after the range's own start if the table stood inside the range."""
+        return self.batch.slices[0].start
 
+
+@dataclass(slots=True)
 class RangeWork(Generic[S]):
     """The ranges of one process: those it shares as an owner, and those it works on."""
 
-    def __init__(
-        self,
-        claims: GroupClaims,
-        log: Log,
-        table: Table[S],
-        job: JobSpec,
-        callbacks: RangeCallbacks[S],
-        listener: Listener,
-    ) -> None:
-        self._agent = claims.agent
-        self._ranges = RangeClient(claims.agent, attempts_max=None)
-        self._log = log
-        self._table = table
-        self._size = job.flush.max_messages_per_batch
-        self._gap = job.on.gap
-        self._callbacks = callbacks
-        self._listener = listener
-        self._parked: list[_Parked[S]] = []
+    claims: GroupClaims
+    log: Log
+    table: Table[S]
+    job: JobSpec
+    callbacks: RangeCallbacks[S]
+    listener: events.Listener
+    _ranges: RangeClient = field(init=False)
+    _size: int = field(init=False)
+    _parked: list[_Parked[S]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ranges = RangeClient(self.claims.agent, attempts_max=None)
+        self._size = self.job.flush.max_messages_per_batch
 
     def share(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> frozenset[Partition]:
         """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
-        shared = set()
-        for partition, token in tokens.items():
-            with self._agent.looking() as participant:
-                ranges = participant.view.claim(partition).ranges
-                idle = participant.idle_others(self._agent.now(), lag_max=self._size)
-            position, first, end = state.of(partition).position or 0, bounds[partition].first, bounds[partition].end
-            if ranges is not None:
-                over = not ranges.leases and (end - ranges.next < self._size or not idle or ranges.next < first)
-                if not over or not self._ranges.close(partition, token):
-                    shared.add(partition)
-                else:
-                    self._listener.event(RangesClosed(partition=str(partition), position=position))
-            elif position < first:
-                # The planner records it in one step.
-                continue
-            elif idle and end - position >= HOT_RANGES * self._size and self._ranges.open(partition, token, position):
-                shared.add(partition)
-                self._listener.event(RangesOpened(partition=str(partition), position=position, lag=end - position))
-        return frozenset(shared)
+        return frozenset(
+            partition
+            for partition, token in tokens.items()
+            if self._shares(partition, token, state.of(partition).position or 0, bounds[partition])
+        )
+
+    def _shares(self, partition: Partition, token: int, position: int, bounds: Bounds) -> bool:
+        with self.claims.agent.looking() as participant:
+            ranges = participant.view.claim(partition).ranges
+            idle = participant.idle_others(self.claims.agent.now(), lag_max=self._size)
+        if ranges is None:
+            return position >= bounds.first and idle and self._open(partition, token, position, bounds.end)
+        next_due = ranges.leases[0].start if ranges.leases else ranges.next
+        if position < next_due and self._void(partition, token, next_due):
+            return False
+        left = bounds.end - ranges.next
+        over = not ranges.leases and (left < self._size or not idle or ranges.next < bounds.first)
+        if not over or not self._ranges.close(partition, token):
+            return True
+        self.listener.event(events.RangesClosed(partition=str(partition), position=position))
+        return False
+
+    def _open(self, partition: Partition, token: int, position: int, end: int) -> bool:
+        """Share a partition that lags by several ranges; what retention took of it the planner records first."""
+        lag = end - position
+        if lag < HOT_RANGES * self._size or not self._ranges.open(partition, token, position):
+            return False
+        self.listener.event(events.RangesOpened(partition=str(partition), position=position, lag=lag))
+        return True
+
+    def _void(self, partition: Partition, token: int, next_due: int) -> bool:
+        """End the sharing if ranges were reported as done that the table does not have: nobody else would write them.
+
+        The table is asked again: it may have come to `next_due` since it was read for this round.
+        """
+        position = self.table.state([partition]).of(partition).position or 0
+        if position >= next_due:
+            return False
+        shown = self.claims.correct(partition, token, position)
+        if shown is None:
+            return False
+        self.listener.event(events.PositionCorrected(partition=str(partition), position=position, shown=shown))
+        self.listener.event(events.RangesClosed(partition=str(partition), position=position))
+        return True
 
     def work(self, idle: bool) -> Outcome | None:
         """Commit what is parked and due; an idle process then takes one more range. None if there was nothing to do.
 
         Asked every round: others wait for what is parked here, however busy this process is.
         """
-        if not self._agent.working():
+        if not self.claims.agent.working():
             self.close()
             return None
         self._return_lost()
@@ -122,7 +141,7 @@ class RangeWork(Generic[S]):
     def _return_lost(self) -> None:
         """Give back ranges that the log says are ours and nobody works on: our heartbeats would keep them for ever."""
         parked = {(each.held.partition, each.held.start) for each in self._parked}
-        with self._agent.looking() as participant:
+        with self.claims.agent.looking() as participant:
             lost = [
                 HeldRange(partition, lease.start, lease.end, claim.token, lease.lease)
                 for partition, claim in participant.view.claims()
@@ -134,7 +153,7 @@ class RangeWork(Generic[S]):
 
     def _take(self) -> Outcome | None:
         for partition, token in sorted(self._ranges.shared().items()):
-            if self._table.state([partition]).of(partition).token != token:
+            if self.table.state([partition]).of(partition).token != token:
                 # The owner has not fenced the table yet, or is no owner any more.
                 continue
             held = self._ranges.claim(partition, self._size, self._end_of_new(partition))
@@ -144,29 +163,30 @@ class RangeWork(Generic[S]):
         return None
 
     def _do(self, held: HeldRange) -> None:
-        """Write a range, or only report it if the table has it already: the log need not have it any more."""
-        if (self._table.state([held.partition]).of(held.partition).position or 0) >= held.end:
+        """Write what the table does not have of a range: the log need not have the rest any more."""
+        position = self.table.state([held.partition]).of(held.partition).position or 0
+        if position >= held.end:
             self._finish(held)
         else:
-            self._write(held)
+            self._write(held, max(held.start, position))
 
     def _end_of_new(self, partition: Partition) -> int:
         """Where the last new range ends; 0 if only those are taken that others wait for."""
-        bounds = self._log.bounds([partition])[partition]
-        with self._agent.looking() as participant:
+        bounds = self.log.bounds([partition])[partition]
+        with self.claims.agent.looking() as participant:
             ranges = participant.view.claim(partition).ranges
         # Offsets that nobody claimed before the log lost them are left to the owner's planner.
         overtaken = ranges is not None and ranges.next < bounds.first
         return 0 if overtaken or len(self._parked) >= PARKED_MAX else bounds.end
 
-    def _write(self, held: HeldRange) -> None:
-        self._listener.event(RangeClaimed(partition=str(held.partition), start=held.start, end=held.end))
+    def _write(self, held: HeldRange, start: int) -> None:
+        self.listener.event(events.RangeClaimed(partition=str(held.partition), start=start, end=held.end))
         try:
             # Retention may overtake a range: whoever takes it records the gap, or nobody could get past it.
-            bounds = self._log.bounds([held.partition])[held.partition]
-            piece = range_slice(held.partition, held.start, held.end, bounds, self._gap)
+            bounds = self.log.bounds([held.partition])[held.partition]
+            piece = range_slice(held.partition, start, held.end, bounds, self.job.on.gap)
             batch = Batch(new_batch_id(), (piece,))
-            written = self._callbacks.stage(batch)
+            written = self.callbacks.stage(batch)
         except PenstockError:
             self._give_back(held)
             raise
@@ -174,45 +194,52 @@ class RangeWork(Generic[S]):
             self._give_back(held)
             return
         self._parked.append(_Parked(held, batch, written))
-        self._callbacks.reach("range_parked")
+        self.callbacks.reach("range_parked")
 
     def _land_due(self) -> Outcome | None:
         """Commit the parked ranges that the table has come to, in order; drop those that others have done."""
         last: Outcome | None = None
-        for parked in sorted(self._parked, key=lambda each: (each.held.partition, each.held.start)):
+        for parked in sorted(self._parked, key=lambda each: (each.held.partition, each.start)):
             held = parked.held
-            state = self._table.state([held.partition])
-            here = state.of(held.partition)
-            if here.token == held.token and here.position is not None and here.position < held.start:
+            here = self.table.state([held.partition]).of(held.partition)
+            if here.token == held.token and here.position is not None and here.position < parked.start:
                 continue
             self._parked.remove(parked)
-            if here.token == held.token and here.position == held.start:
+            if here.token == held.token and here.position == parked.start:
                 self._land(parked)
                 last = Outcome(None)
-            self._finish(held)
+            self._conclude(held)
         return last
+
+    def _conclude(self, held: HeldRange) -> None:
+        """Report a range as done if the table has it to its end; else it is written again, from where the table is."""
+        here = self.table.state([held.partition]).of(held.partition)
+        if here.token == held.token and (here.position or 0) >= held.end:
+            self._finish(held)
+        else:
+            self._give_back(held)
 
     def _land(self, parked: _Parked[S]) -> None:
         held = parked.held
         try:
-            self._table.settle([held.partition])
-            self._callbacks.land(parked.batch, {held.partition: held.token}, parked.written)
+            self.table.settle([held.partition])
+            self.callbacks.land(parked.batch, {held.partition: held.token}, parked.written)
         except PenstockError:
             self._give_back(held)
             raise
-        self._callbacks.reach("range_landed")
+        self.callbacks.reach("range_landed")
 
     def _finish(self, held: HeldRange) -> None:
         try:
             done = self._ranges.finish(held)
         except (TransientError, OutcomeUnknownError) as error:
-            self._listener.event(RangeNotReported(partition=str(held.partition), reason=error.primary))
+            self.listener.event(events.RangeNotReported(partition=str(held.partition), reason=error.primary))
             return
-        self._listener.event(RangeFinished(partition=str(held.partition), start=held.start, ours=done))
+        self.listener.event(events.RangeFinished(partition=str(held.partition), start=held.start, ours=done))
 
     def _give_back(self, held: HeldRange) -> None:
         try:
             self._ranges.give_back(held)
         except (TransientError, OutcomeUnknownError) as error:
             # It is given back again in the next round.
-            self._listener.event(RangeNotReturned(partition=str(held.partition), reason=error.primary))
+            self.listener.event(events.RangeNotReturned(partition=str(held.partition), reason=error.primary))

@@ -14,7 +14,7 @@ Steps 2 and 3 are those of the kind of table (`replay_target` in each room).
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic
 
 from pyspark.sql import SparkSession
@@ -82,20 +82,20 @@ def replay(
             session.stop()
 
 
+@dataclass(slots=True)
 class _Replay(Generic[F]):
     """One call of `replay`."""
 
-    def __init__(self, target: Target[F], options: ReplayOptions) -> None:
-        self._target = target
-        self._options = options
-        self._runs = 0
-        self._finished = 0
-        self._replayed = 0
-        self._left = Counts()
-        self._waiting = 0
+    target: Target[F]
+    options: ReplayOptions
+    runs: int = 0
+    finished: int = 0
+    replayed: int = 0
+    left: Counts = field(default_factory=Counts)
+    waiting: int = 0
 
     def run(self) -> ReplayReport:
-        quarantine = self._target.quarantine()
+        quarantine = self.target.quarantine()
         if quarantine is None:
             return ReplayReport()
         for _ in range(PASSES_MAX):
@@ -103,54 +103,54 @@ class _Replay(Generic[F]):
                 self._pass(quarantine)
                 return self._report(quarantine)
             except (OvertakenError, SchemaMovedError) as error:
-                self._target.listener.event(ReplayRestarted(reason=error.primary))
-                environment = self._target.environment
+                self.target.listener.event(ReplayRestarted(reason=error.primary))
+                environment = self.target.environment
                 environment.sleep(environment.rng.uniform(0, _PAUSE_SECONDS_MAX))
         raise TransientError(f"gave up after {PASSES_MAX} passes: other replays of {quarantine.job} came first")
 
     def _pass(self, quarantine: Table) -> None:
         """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
-        self._left, self._waiting = Counts(), 0
-        self._target.refresh()
-        number = self._target.runs.last()
+        self.left, self.waiting = Counts(), 0
+        self.target.refresh()
+        number = self.target.runs.last()
         self._finish(quarantine)
-        for chunk in chunks_of(quarantine, self._target.choice(quarantine), self._options):
+        for chunk in chunks_of(quarantine, self.target.choice(quarantine), self.options):
             if self._carry(quarantine, chunk, number + 1):
                 number += 1
 
     def _finish(self, quarantine: Table) -> None:
         quarantine.refresh()
-        removed = finish_replay(self._target.runs, quarantine)
+        removed = finish_replay(self.target.runs, quarantine)
         if removed:
-            self._finished += removed
-            self._target.listener.event(ReplayFinished(run=self._target.runs.last(), rows=removed))
+            self.finished += removed
+            self.target.listener.event(ReplayFinished(run=self.target.runs.last(), rows=removed))
 
     def _carry(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
         """One run; whether it committed anything."""
-        staged = self._target.stage(chunk, new_batch_id(), number)
+        staged = self.target.stage(chunk, new_batch_id(), number)
         run, total = staged.run, staged.total
         still_bad = total.quarantined - staged.waiting
         if run.rows:
-            self._target.environment.reach("replay_staged")
-            self._target.commit(staged)
-            self._target.environment.reach("replay_committed")
+            self.target.environment.reach("replay_staged")
+            self.target.commit(staged)
+            self.target.environment.reach("replay_committed")
             remove_run(quarantine, run)
-            self._runs += 1
-            self._replayed += run.rows
-            self._target.listener.event(ReplayCommitted(run=number, rows=run.rows, still_bad=still_bad))
-        self._left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
-        self._waiting += staged.waiting
+            self.runs += 1
+            self.replayed += run.rows
+            self.target.listener.event(ReplayCommitted(run=number, rows=run.rows, still_bad=still_bad))
+        self.left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
+        self.waiting += staged.waiting
         return run.rows > 0
 
     def _report(self, quarantine: Table) -> ReplayReport:
         quarantine.refresh()
         return ReplayReport(
-            runs=self._runs,
-            finished=self._finished,
-            replayed=self._replayed,
-            still_bad=self._left.quarantined,
-            filtered=self._left.filtered,
-            left_to_log=self._left.skipped,
-            waiting=self._waiting,
+            runs=self.runs,
+            finished=self.finished,
+            replayed=self.replayed,
+            still_bad=self.left.quarantined,
+            filtered=self.left.filtered,
+            left_to_log=self.left.skipped,
+            waiting=self.waiting,
             remaining=count_rows(quarantine),
         )

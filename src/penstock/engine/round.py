@@ -13,21 +13,14 @@ from typing import Any, Generic, TypeAlias
 
 from pyspark.sql import SparkSession
 
+from penstock import events
 from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
 from penstock.engine.ownership import LogBounds, Starter, Tokens
+from penstock.engine.pulse import with_signs
 from penstock.engine.ranges import RangeCallbacks, RangeWork
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, PenstockError, TransientError
-from penstock.events import (
-    BatchCommitted,
-    BatchPlanned,
-    MirrorFailed,
-    MirrorRefused,
-    NoTopicMatches,
-    SliceDropped,
-    SliceRefused,
-)
 from penstock.flow.write.manifest import Marks
 from penstock.job.checks.spark import refuse_unshared
 from penstock.job.spec import Delivery, JobSpec
@@ -187,7 +180,7 @@ class Rounds(Generic[S]):
         """The partitions of this process with their tokens."""
         if not partitions and not self.starter.nothing_matched:
             self.starter.nothing_matched = True
-            self.listener.event(NoTopicMatches(pattern=self.job.log.topic_pattern))
+            self.listener.event(events.NoTopicMatches(pattern=self.job.log.topic_pattern))
         return self.claims.held(partitions, self.table.state(partitions).tokens)
 
     # plan
@@ -198,7 +191,9 @@ class Rounds(Generic[S]):
         terms = Terms(self.job.flush, self.job.on.gap, self.seen.record_bytes, now, flush_now)
         planned = plan(lanes, terms, new_batch_id())
         if isinstance(planned, Batch):
-            self.listener.event(BatchPlanned(batch=planned.id, offsets=planned.offsets, slices=len(planned.slices)))
+            self.listener.event(
+                events.BatchPlanned(batch=planned.id, offsets=planned.offsets, slices=len(planned.slices))
+            )
         return planned
 
     def announce(self, batch: Batch, tokens: Tokens) -> Batch | Wait:
@@ -256,7 +251,7 @@ class Rounds(Generic[S]):
         if counts.written:
             self.seen.record_bytes = landed.size_bytes / counts.written
         self.listener.event(
-            BatchCommitted(
+            events.BatchCommitted(
                 batch=batch.id,
                 version=landed.outcome.version,
                 catch_up=landed.catch_up,
@@ -273,7 +268,7 @@ class Rounds(Generic[S]):
     def _handle_refusals(self, refused: Sequence[Refusal], slices: int) -> None:
         """Tell of refused slices; where no other process is expected, that ends this one."""
         for refusal in refused:
-            self.listener.event(SliceRefused(partition=str(refusal.partition), reason=refusal.reason))
+            self.listener.event(events.SliceRefused(partition=str(refusal.partition), reason=refusal.reason))
         if refused and not self.claims.shared:
             raise FencedError(
                 f"the table refused {len(refused)} of {slices} slices: {refused[0].partition}: {refused[0].reason}",
@@ -288,7 +283,7 @@ class Rounds(Generic[S]):
             if self.claims.keeps(piece.partition, tokens[piece.partition]):
                 kept.append(piece)
             else:
-                self.listener.event(SliceDropped(partition=str(piece.partition), reason="the claim was lost"))
+                self.listener.event(events.SliceDropped(partition=str(piece.partition), reason="the claim was lost"))
         return replace(batch, slices=tuple(kept))
 
     def _tell_progress(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> None:
@@ -334,10 +329,10 @@ class Rounds(Generic[S]):
             report = self.log.show(positions)
             self.log.trim(positions)
         except PenstockError as error:
-            self.listener.event(MirrorFailed(reason=error.primary, detail=error.detail))
+            self.listener.event(events.MirrorFailed(reason=error.primary, detail=error.detail))
             return
         for partition, reason in report.refused.items():
-            self.listener.event(MirrorRefused(partition=str(partition), reason=reason))
+            self.listener.event(events.MirrorRefused(partition=str(partition), reason=reason))
         self.reach("mirrored")
 
     def _range_work(self) -> RangeWork[S] | None:
@@ -359,11 +354,12 @@ def open_rounds(
     open_log: OpenLog = open_log_of,
 ) -> Rounds[Any]:
     """The rounds of a job: its log, its table, created if need be, and the writer of its kind."""
-    environment = environment or Environment()
+    claims = claims or StaticClaims()
+    environment = with_signs(environment or Environment(), claims)
     refuse_unshared(job, spark.sparkContext.master)
     with _answering(open_log(job)) as log:
         writer = kind_of(job).open_writer(job, spark, log, environment)
-        return Rounds(job, log, claims or StaticClaims(), writer, environment)
+        return Rounds(job, log, claims, writer, environment)
 
 
 @contextmanager

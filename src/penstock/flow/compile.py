@@ -1,9 +1,9 @@
-"""The compiler: a flow becomes one Spark job whose tasks write staged files and whose result is their reports."""
+"""The compiler: what tasks are told, and the one Spark job in which they write staged files and report of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -11,14 +11,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.errors import TransientError
 from penstock.flow.columns.computed import output_type
+from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.sql import HIDDEN, decode_stage, project, write_stage
-from penstock.flow.stage import Stage
+from penstock.flow.stage import NamedSlice, Stage, keep_modules
 from penstock.flow.task import Flow, fused_stage
-from penstock.flow.write.report import REPORT_SCHEMA, TaskReport, decode_report
+from penstock.flow.write.files import WriteOptions
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.flow.write.report import REPORT_SCHEMA, ReportT, TaskReport, decode_report_as
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import open_storage
+from penstock.logs.log import Batch
 
 
 def visible_schema(job: JobSpec, decoded: pa.Schema) -> pa.Schema:
@@ -43,11 +47,18 @@ class RecordFrame:
         )
 
     def reports(self, frame: DataFrame) -> list[TaskReport]:
-        """The report of every task. A JVM that dies while it hands them over ends the stream without an error."""
-        found = [decode_report(bytes(row["report"])) for row in frame.collect()]
-        if len(found) < self.tasks:
-            raise TransientError(f"Spark handed over the reports of {len(found)} of {self.tasks} tasks")
-        return found
+        return collect_reports(frame, TaskReport, self.tasks)
+
+
+def collect_reports(frame: DataFrame, kind: type[ReportT], count: int, of: str = "tasks") -> list[ReportT]:
+    """The rows of a job as reports, of so many tasks at least.
+
+    A JVM that dies while it hands them over ends the stream without an error.
+    """
+    found = [decode_report_as(bytes(row["report"]), kind) for row in frame.collect()]
+    if len(found) < count:
+        raise TransientError(f"Spark handed over the reports of {len(found)} of {count} {of}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,7 @@ class _Fused:
     second: Stage
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_modules()
         return self.second(self.first(batches))
 
 
@@ -83,3 +95,49 @@ def table_job(records: RecordFrame, flow: Flow) -> DataFrame:
 def fanout_job(records: RecordFrame, flow: FanoutFlow) -> DataFrame:
     """The Spark job of a batch for all types, whose rows are the reports of its tasks."""
     return records.map(fanout_stage(flow), REPORT_SCHEMA)
+
+
+def decoded_schema(job: JobSpec, target: pa.Schema) -> pa.Schema:
+    """What is decoded: the job's fields, and those of the table's columns that a JSON record may have."""
+    if job.decode.format != "json" or (job.sql is not None and job.sql.select):
+        return job.schema
+    computed = {folded(name) for name in job.columns}
+    # Records have fields under the names of the job; what others added, under the table's.
+    return grown(job.schema, [each for each in target if folded(each.name) not in computed])
+
+
+def flow_of(job: JobSpec, batch: Batch, target: pa.Schema, partition_by: tuple[str, ...]) -> Flow:
+    """What the tasks of a batch must know to write rows of the columns `target`."""
+    decoded = decoded_schema(job, target)
+    return Flow(
+        job=job.name,
+        batch_id=batch.id,
+        decode=job.decode,
+        decoded=decoded,
+        visible=visible_schema(job, decoded),
+        columns=job.columns,
+        sql=job.sql,
+        on=job.on,
+        table=write_options(job, target, partition_by),
+        quarantine=replace(
+            write_options(job, QUARANTINE_SCHEMA), table_url=job.table.quarantine_path, open_writers_max=1
+        ),
+        slices={
+            (each.partition.topic, each.partition.number): NamedSlice(each.partition.topic_id, each.start, each.end)
+            for each in batch.slices
+        },
+        stated=job.schema,
+        drop=job.drop,
+    )
+
+
+def write_options(job: JobSpec, schema: pa.Schema, partition_by: tuple[str, ...] = ()) -> WriteOptions:
+    return WriteOptions(
+        table_url=job.table.path,
+        storage_options=dict(job.table.storage_options),
+        schema=schema,
+        partition_by=partition_by,
+        open_writers_max=job.limits.open_writers_max,
+        row_group_bytes_max=job.limits.row_group_bytes_max,
+        row_group_rows_max=job.flush.max_messages_per_batch,
+    )

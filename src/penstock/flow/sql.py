@@ -26,7 +26,7 @@ from penstock.flow.rows import BadRows, beside, in_parts
 from penstock.flow.stage import Batches, Part, Stage, by_partition, run_task, without_poison
 from penstock.flow.task import Flow, SliceWriter
 from penstock.flow.write.manifest import PartitionKey
-from penstock.job.kafka_types import HEADERS_TYPE
+from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import SqlSpec
 from penstock.logs.batches import gathered, mark_of
 from penstock.logs.log import EpochMark
@@ -46,14 +46,8 @@ _KEEP = f"{_PREFIX}keep"
 HIDDEN = pa.schema(
     [
         (f"{_PREFIX}state", pa.int8()),
-        (f"{_PREFIX}topic", pa.string()),
-        (f"{_PREFIX}partition", pa.int32()),
-        (f"{_PREFIX}offset", pa.int64()),
-        (f"{_PREFIX}timestamp", pa.timestamp("us", "UTC")),
         (f"{_PREFIX}error", pa.string()),
-        (f"{_PREFIX}key", pa.binary()),
-        (f"{_PREFIX}value", pa.binary()),
-        (f"{_PREFIX}headers", HEADERS_TYPE),
+        *((f"{_PREFIX}{each.name}", each.type) for each in RECORD_SCHEMA),
     ]
 )
 _FORBIDDEN_NODES = ("Aggregate", "Generate", "Join", "Window", "Distinct", "Sort", "Union", "Expand")
@@ -189,8 +183,7 @@ class _ProjectedTask(SliceWriter):
         self.write(key, rows, kept.select(["topic", "partition", "offset"]))
         bad = part.filter(pc.equal(state, RowState.BAD))
         if bad.num_rows:
-            kafka = bad.select(["topic", "partition", "offset", "timestamp", "key", "value", "headers"])
-            self.quarantine(key, BadRows(kafka, bad.column("error")))
+            self.quarantine(key, BadRows(bad.select(RECORD_SCHEMA.names), bad.column("error")))
         for note in part.filter(pc.equal(state, RowState.NOTE)).column("error").to_pylist():
             said = json.loads(note)
             if "mark" in said:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -26,23 +26,35 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.names import owner_tag
 from penstock.flow.write.report import UNROUTED, TaskReport
-from penstock.flow.write.tally import Owner, Staged, Tallies
+from penstock.flow.write.tally import Staged, Tallies, Tally, TypeKey
 from penstock.job.spec import SqlSpec
 from penstock.logs.log import EpochMark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Flow(TaskFlow):
-    """Everything that a task of a job with one table needs to know."""
+class TableFlow(TaskFlow):
+    """What tasks need to know that write to one table."""
+
+    table: WriteOptions
+    quarantine: WriteOptions
+
+    def open_rows(self, key: PartitionKey, name: Callable[[], str]) -> RowWriter:
+        """Where the rows of a partition are staged; `name` gives a fresh file name at each call."""
+        return StagedWriter(self.table, name, *key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow(TableFlow):
+    """Everything that a task of a job with one table of rows needs to know."""
 
     decoded: pa.Schema
     visible: pa.Schema
     """The decoded fields and the computed columns: what `sql:` sees."""
     sql: SqlSpec | None
-    table: WriteOptions
-    quarantine: WriteOptions
     stated: pa.Schema | None = None
     """The fields that the job file states; None: all that are decoded."""
+    drop: frozenset[str] = frozenset()
+    """Decoded fields that are no columns of the table."""
 
     def decoder(self) -> Decoder:
         return decoder_for(self.decode, self.decoded, self.on, stated=self.stated)
@@ -55,9 +67,8 @@ class Flow(TaskFlow):
         """The rows as they are staged: a table may keep columns that no record has."""
         return rows
 
-    def open_rows(self, key: PartitionKey, name: Callable[[], str]) -> RowWriter:
-        """Where the rows of a partition are staged; `name` gives a fresh file name at each call."""
-        return StagedWriter(self.table, name, *key)
+
+FlowT = TypeVar("FlowT", bound=TableFlow)
 
 
 class RowWriter(Protocol):
@@ -78,14 +89,53 @@ class _Lane:
     bad: StagedWriter
 
 
-class SliceWriter:
-    """The last steps: writes good and bad rows of each partition to staged files, and counts them."""
+class StagingTask(Generic[FlowT]):
+    """Stages good and bad rows by partition, and counts them."""
 
-    def __init__(self, flow: Flow) -> None:
+    def __init__(self, flow: FlowT) -> None:
         self._flow = flow
         self._lanes: dict[PartitionKey, _Lane] = {}
         self._tallies = Tallies(flow)
         self._refused: dict[PartitionKey, dict[int, str]] = {}
+
+    def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
+        self._tally(key).count(read=len(bad.errors))
+        if (rows := self._tallies.quarantined(TypeKey(key, UNROUTED), bad)) is not None:
+            self._lane(key).bad.write(rows)
+
+    def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
+        self._tallies.note_mark(key, mark)
+
+    def finish(self) -> TaskReport:
+        staged = {
+            TypeKey(key, UNROUTED): Staged(list(lane.rows.finish()), list(lane.bad.finish()))
+            for key, lane in self._lanes.items()
+        }
+        return self._tallies.report(staged, {}, self._refused)
+
+    def abandon(self) -> None:
+        for lane in self._lanes.values():
+            lane.rows.abandon()
+            lane.bad.abandon()
+
+    def _tally(self, key: PartitionKey) -> Tally:
+        return self._tallies.of(TypeKey(key, UNROUTED))
+
+    def _lane(self, key: PartitionKey) -> _Lane:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(
+                self._flow.open_rows(key, lambda: self._name(key)),
+                StagedWriter(self._flow.quarantine, lambda: self._name(key, owner_tag(self._flow.job)), *key),
+            )
+        return lane
+
+    def _name(self, key: PartitionKey, owner: str | None = None) -> str:
+        return self._flow.new_file_name(key, self._flow.slices[key].start, owner)
+
+
+class SliceWriter(StagingTask[Flow]):
+    """The last steps of rows: they take the table's columns, and those that it cannot take are bad."""
 
     def write(self, key: PartitionKey, rows: pa.RecordBatch, kafka: pa.RecordBatch) -> None:
         """Write rows that came from the Kafka rows beside them; one that the table cannot take is bad."""
@@ -95,7 +145,7 @@ class SliceWriter:
             self._refuse(key, kafka, faults)
             kept = rows_without(fitted.num_rows, faults)
             fitted, kafka = take(fitted, kept), take(kafka, kept)
-        tally = self._tallies.of(Owner(key, UNROUTED))
+        tally = self._tally(key)
         tally.count(read=fitted.num_rows, written=fitted.num_rows)
         if self._flow.replay_run is not None:
             tally.replayed.update(kafka.column("offset").to_pylist())
@@ -111,46 +161,13 @@ class SliceWriter:
         offsets = bad.kafka.column("offset").to_pylist()
         self._refused.setdefault(key, {}).update(zip(offsets, bad.errors.to_pylist(), strict=True))
 
-    def quarantine(self, key: PartitionKey, bad: BadRows) -> None:
-        owner = Owner(key, UNROUTED)
-        self._tallies.of(owner).count(read=len(bad.errors))
-        if (rows := self._tallies.quarantined(owner, bad)) is not None:
-            self._lane(key).bad.write(rows)
-
     def filter(self, key: PartitionKey, count: int) -> None:
         if count:
-            self._tallies.of(Owner(key, UNROUTED)).count(read=count, filtered=count)
+            self._tally(key).count(read=count, filtered=count)
 
     def note_fields(self, key: PartitionKey, fields: NewFields) -> None:
         if fields:
-            self._tallies.of(Owner(key, UNROUTED)).note_fields(fields)
-
-    def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
-        self._tallies.note_mark(key, mark)
-
-    def finish(self) -> TaskReport:
-        staged = {
-            Owner(key, UNROUTED): Staged(list(lane.rows.finish()), list(lane.bad.finish()))
-            for key, lane in self._lanes.items()
-        }
-        return self._tallies.report(staged, {}, self._refused)
-
-    def abandon(self) -> None:
-        for lane in self._lanes.values():
-            lane.rows.abandon()
-            lane.bad.abandon()
-
-    def _lane(self, key: PartitionKey) -> _Lane:
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = _Lane(
-                self._flow.open_rows(key, lambda: self._name(key)),
-                StagedWriter(self._flow.quarantine, lambda: self._name(key, owner_tag(self._flow.job)), *key),
-            )
-        return lane
-
-    def _name(self, key: PartitionKey, owner: str | None = None) -> str:
-        return self._flow.new_file_name(key, self._flow.slices[key].start, owner)
+            self._tally(key).note_fields(fields)
 
 
 class TableTask(SliceWriter):
@@ -165,7 +182,10 @@ class TableTask(SliceWriter):
         self.quarantine(key, poisoned)
         for decoded in in_parts(self._decoder.decode, part):
             computed = compute(decoded.rows, self._flow.columns)
-            self.write(key, beside(computed.rows.columns, computed.columns), computed.rows.kafka)
+            rows = beside(computed.rows.columns, computed.columns)
+            if self._flow.drop:
+                rows = rows.select([name for name in rows.schema.names if name not in self._flow.drop])
+            self.write(key, rows, computed.rows.kafka)
             self.quarantine(key, decoded.bad)
             self.quarantine(key, computed.bad)
             self.filter(key, decoded.filtered)

@@ -148,28 +148,28 @@ def _place_of(text: str, position: int) -> Place:
     return Place(before.count("\n") + 1, position - before.rfind("\n"))
 
 
+@dataclass(slots=True)
 class _Converter:
     """Nodes to values; whatever is wrong is noted and left out."""
 
-    def __init__(self, document: Document, env: Mapping[str, str], folder: Path) -> None:
-        self._document = document
-        self._env = env
-        self._folder = folder
-        self._nodes_left = NODES_MAX
+    document: Document
+    env: Mapping[str, str]
+    folder: Path
+    nodes_left: int = NODES_MAX
 
     def mapping(self, node: MappingNode, at: KeyPath) -> dict[str, Value]:
-        self._document.value_places[at] = _place(node)
+        self.document.value_places[at] = _place(node)
         values: dict[str, Value] = {}
         for key_node, value_node in node.value:
             key = self._key(key_node, at)
             if key is None:
                 continue
             path = (*at, key)
-            if path in self._document.key_places:
-                first = self._document.key_places[path].line
+            if path in self.document.key_places:
+                first = self.document.key_places[path].line
                 self._note(path, f"given twice, first in line {first}", key=key_node)
                 continue
-            self._document.key_places[path] = _place(key_node)
+            self.document.key_places[path] = _place(key_node)
             value = self._value(value_node, path)
             if value is not None:
                 values[key] = value
@@ -188,11 +188,11 @@ class _Converter:
         return str(node.value)
 
     def _value(self, node: Node, at: KeyPath) -> Value | None:
-        self._document.value_places[at] = _place(node)
-        self._nodes_left -= 1
+        self.document.value_places[at] = _place(node)
+        self.nodes_left -= 1
         # Aliases repeat nodes without end: both bounds hold for the unfolded tree.
-        if len(at) > NESTING_MAX or self._nodes_left < 0:
-            if len(at) > NESTING_MAX or self._nodes_left == -1:
+        if len(at) > NESTING_MAX or self.nodes_left < 0:
+            if len(at) > NESTING_MAX or self.nodes_left == -1:
                 self._note(at, "too large: aliases repeat too much, or it goes too deep")
             return None
         if isinstance(node, MappingNode) and node.tag == f"{_TAG}map":
@@ -235,13 +235,13 @@ class _Converter:
         if not _is_encodable(text):
             self._note(at, "holds half a surrogate pair, which is no character")
             return None
-        filled, faults = resolve(text, self._env, self._folder)
+        filled, faults = resolve(text, self.env, self.folder)
         for fault in faults:
             self._note(at, fault.message, fault.hint)
         return None if faults else filled
 
     def _note(self, at: KeyPath, message: str, hint: str = "", key: Node | None = None) -> None:
-        self._document.findings.append(Finding(at, message, hint, place=_place(key) if key is not None else None))
+        self.document.findings.append(Finding(at, message, hint, place=_place(key) if key is not None else None))
 
 
 def _is_encodable(text: str) -> bool:

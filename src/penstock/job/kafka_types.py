@@ -26,3 +26,11 @@ UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value
 """A row of the table of unknown types: bytes as they came."""
 
 KAFKA_TYPES: dict[KafkaName, pa.DataType] = {name: RECORD_SCHEMA.field(name).type for name in KAFKA_NAMES}
+
+
+def utf8(value: bytes | None) -> str | None:
+    """Bytes of a record as text; None if there are none, or if they are something else."""
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -155,11 +155,10 @@ def _build(
         decode=decode,
         schema=parts.schema,
         columns=parts.columns,
+        drop=frozenset(file.drop or ()),
         table=kind.build(reading, parts, place),
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
-        claims=filled(ClaimsSpec(), file.claims, mode=None, heartbeat="heartbeat_seconds", max="claims_max")
-        if with_claims(file)
-        else None,
+        claims=_claims(file) if with_claims(file) else None,
         flush=filled(FlushPolicy(), file.flush, allowed_latency="allowed_latency_seconds"),
         on=_policies(file),
         limits=_limits(file),
@@ -172,6 +171,17 @@ def _build(
 def _hiding(settings: Mapping[str, str] | None) -> dict[str, str]:
     """Settings whose names speak of secrets, hidden from print also where they stand in plain text."""
     return {name: Secret(value) if _SECRET_NAME.search(name) else value for name, value in (settings or {}).items()}
+
+
+def _claims(file: JobFile) -> ClaimsSpec:
+    return filled(
+        ClaimsSpec(),
+        file.claims,
+        mode=None,
+        heartbeat="heartbeat_seconds",
+        max="claims_max",
+        work_timeout="work_timeout_seconds",
+    )
 
 
 def _policies(file: JobFile) -> Policies:

@@ -28,7 +28,7 @@ FILE_SYSTEM_FIELDS = ("src_path", "dst_path", "uri")
 _SETS_KEPT_MAX = 16
 _MESSAGES_KEPT_MAX = 512
 _NAMES_SHOWN_MAX = 8
-_SCALARS: dict[int, pa.DataType] = {
+SCALARS: dict[int, pa.DataType] = {
     FieldDescriptor.TYPE_DOUBLE: pa.float64(),
     FieldDescriptor.TYPE_FLOAT: pa.float32(),
     FieldDescriptor.TYPE_INT64: pa.int64(),
@@ -223,7 +223,7 @@ def _type(field: FieldDescriptor, path: tuple[str, ...]) -> pa.DataType:
 def _single(field: FieldDescriptor, path: tuple[str, ...]) -> pa.DataType:
     message = field.message_type
     if message is None:
-        return _SCALARS[field.type]
+        return SCALARS[field.type]
     if message.full_name == TIMESTAMP_MESSAGE:
         return pa.timestamp("us", "UTC")
     if message.full_name in path:

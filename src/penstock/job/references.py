@@ -14,13 +14,9 @@ _PART = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<body>[^{}]*)\}|(?P<open>\$\{)")
 _WAYS = "write ${env:NAME} or ${file:PATH}, or $${ for a plain ${"
 
 
-class BadReferenceError(RefusedError):
-    """A reference that leads nowhere; the text names it and never what others lead to."""
-
-
-def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[BadReferenceError]]:
+def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[RefusedError]]:
     """Fill in the references of a text: a `Secret` where there was one, and a fault for each that is missing."""
-    faults: list[BadReferenceError] = []
+    faults: list[RefusedError] = []
     referred = False
 
     def fill(part: re.Match[str]) -> str:
@@ -30,7 +26,7 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
         referred = True
         try:
             return _value(part["body"], env, folder)
-        except BadReferenceError as fault:
+        except RefusedError as fault:
             faults.append(fault)
             return ""
 
@@ -40,17 +36,17 @@ def resolve(text: str, env: Mapping[str, str], folder: Path) -> tuple[str, list[
 
 def _value(body: str | None, env: Mapping[str, str], folder: Path) -> str:
     if body is None:
-        raise BadReferenceError("a reference is opened by ${ and not closed", _WAYS)
+        raise RefusedError("a reference is opened by ${ and not closed", _WAYS)
     kind, colon, name = body.partition(":")
     if kind not in ("env", "file") or not colon or not name.strip():
-        raise BadReferenceError(f"${{{body}}} is no reference", _WAYS)
+        raise RefusedError(f"${{{body}}} is no reference", _WAYS)
     return _variable(name.strip(), env) if kind == "env" else _file_text(name.strip(), folder)
 
 
 def _variable(name: str, env: Mapping[str, str]) -> str:
     value = env.get(name)
     if value is None:
-        raise BadReferenceError(f"environment variable {name} is not set", f"set {name} before the start")
+        raise RefusedError(f"environment variable {name} is not set", f"set {name} before the start")
     return value
 
 
@@ -59,14 +55,14 @@ def _file_text(name: str, folder: Path) -> str:
         with (folder / name).open("rb") as file:
             content = file.read(REFERENCE_FILE_BYTES_MAX + 1)
         if len(content) > REFERENCE_FILE_BYTES_MAX:
-            raise BadReferenceError(f"file {name} is larger than 1 MiB", "a secret is a short text")
+            raise RefusedError(f"file {name} is larger than 1 MiB", "a secret is a short text")
         return content.decode("utf-8").rstrip("\r\n")
     except UnicodeDecodeError:
         # The error would quote the content: it must not be chained.
-        raise BadReferenceError(f"file {name} is not UTF-8") from None
+        raise RefusedError(f"file {name} is not UTF-8") from None
     except OSError as error:
-        raise BadReferenceError(f"file {name} cannot be read ({error.strerror or type(error).__name__})") from None
+        raise RefusedError(f"file {name} cannot be read ({error.strerror or type(error).__name__})") from None
     except ValueError as error:
-        if isinstance(error, BadReferenceError):
+        if isinstance(error, RefusedError):
             raise
-        raise BadReferenceError(f"{name!r} is no file name") from None
+        raise RefusedError(f"{name!r} is no file name") from None

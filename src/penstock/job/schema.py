@@ -57,10 +57,6 @@ _LIST = re.compile(r"(?:list|array)<(.*)>", re.DOTALL)
 _MAP = re.compile(r"map<([^,<>]*),(.*)>", re.DOTALL)
 
 
-class TypeTextError(RefusedError):
-    """A text that names no type."""
-
-
 def parse_schema(raw: object, at: KeyPath) -> tuple[pa.Schema | None, list[Finding]]:
     """Read the `schema:` mapping; there is no schema only where nothing of it can be read."""
     if not isinstance(raw, Mapping):
@@ -97,10 +93,10 @@ def name_fault(name: str) -> str:
 
 
 def parse_type(text: str, depth: int = 1) -> pa.DataType:
-    """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `TypeTextError`."""
+    """Read a type text such as `map<string,list<decimal(10,2)>>`; raises `RefusedError`."""
     word = text.strip()
     if depth > NESTING_MAX:
-        raise TypeTextError(f"more than {NESTING_MAX} types inside each other")
+        raise RefusedError(f"more than {NESTING_MAX} types inside each other")
     if word in _PRIMITIVES:
         return _PRIMITIVES[word]
     if found := _DECIMAL.fullmatch(word):
@@ -109,9 +105,20 @@ def parse_type(text: str, depth: int = 1) -> pa.DataType:
         return pa.list_(parse_type(found[1], depth + 1))
     if found := _MAP.fullmatch(word):
         if found[1].strip() != "string":
-            raise TypeTextError("the keys of a map are strings", "write map<string,...>")
+            raise RefusedError("the keys of a map are strings", "write map<string,...>")
         return pa.map_(pa.string(), parse_type(found[2], depth + 1))
-    raise TypeTextError(f"unknown type {shown(text)}", _type_hint(word))
+    raise RefusedError(f"unknown type {shown(text)}", _type_hint(word))
+
+
+def type_at(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
+    """The type of the field at the path; None if the schema has none."""
+    kind: pa.DataType = pa.struct(list(schema))
+    for name in path:
+        index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
+        if index < 0:
+            return None
+        kind = kind.field(index).type
+    return kind
 
 
 def job_type_name(kind: pa.DataType) -> str:
@@ -137,7 +144,7 @@ def _type_hint(word: str) -> str:
 
 def _decimal(precision: int, scale: int) -> pa.DataType:
     if not 1 <= precision <= 38 or scale > precision:
-        raise TypeTextError(
+        raise RefusedError(
             f"decimal({precision},{scale}) is out of range", "1 to 38 digits, of them 0 to all after the point"
         )
     return pa.decimal128(precision, scale)
@@ -153,7 +160,7 @@ def _type(raw: object, at: KeyPath, findings: list[Finding]) -> pa.DataType:
         case str():
             try:
                 return parse_type(raw)
-            except TypeTextError as fault:
+            except RefusedError as fault:
                 told = ("unknown type '******'",) if isinstance(raw, Secret) else (fault.message, fault.hint)
                 findings.append(Finding(at, *told))
         case {}:

@@ -167,6 +167,8 @@ class ClaimsSpec:
     ranges: bool = True
     """Whether idle processes may help with a partition that lags, range by range."""
     lost_history: LostHistory = "fail"
+    work_timeout_seconds: float = 600.0
+    """A process whose work shows no sign of life for so long leaves the group, and others take its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,6 +351,8 @@ class JobSpec(Generic[TableT_co]):
     columns: Mapping[str, Expression]
     """Computed columns: name to parsed expression, as `day(meta.producer.timestamp)`; computed by `flow.columns`."""
     table: TableT_co
+    drop: frozenset[str] = frozenset()
+    """Decoded fields that columns are computed from, and that are no columns of the table themselves."""
     sql: SqlSpec | None = None
     claims: ClaimsSpec | None = None
     """None: static, this process owns every partition."""

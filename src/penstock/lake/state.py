@@ -113,7 +113,6 @@ class Numbers:
     """These never fall (RULES W4)."""
 
     def on(self, before: Mapping[str, int]) -> dict[str, int]:
-        """The numbers afterwards."""
         sums = {name: before.get(name, 0) + number for name, number in self.sums.items()}
         peaks = {name: max(before.get(name, number), number) for name, number in self.peaks.items()}
         return {**before, **sums, **peaks}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -17,10 +18,13 @@ Offsets = npt.NDArray[np.int64]
 Told = Callable[[int], None]
 """Hears how many more offsets of a range are done."""
 
+PIECE_RECORDS_MIN = 10_000
+"""Fewer are not worth a task and a file of their own."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:
-    """One partition of one life of a topic: a recreated topic has another `topic_id`."""
+    """One partition of one incarnation of a topic: a recreated topic has another `topic_id`."""
 
     topic: str
     topic_id: str
@@ -204,3 +208,17 @@ def start_offset(start: StartAt | Mapping[str, Mapping[int, int]], partition: Pa
             hint="name an offset that the log still has, or use start: earliest",
         )
     return offset
+
+
+def pieces_of(slices: Sequence[Slice], tasks_min: int) -> tuple[Piece, ...]:
+    """Cut the slices so that few of them still give every core its work; a small slice stays whole."""
+    total = sum(each.end - each.read_from for each in slices)
+    pieces = []
+    for each in slices:
+        size = each.end - each.read_from
+        if not size:
+            continue
+        count = max(1, min(round(tasks_min * size / total), size // PIECE_RECORDS_MIN))
+        cuts = [each.read_from + size * number // count for number in range(count + 1)]
+        pieces += [Piece(each.partition.topic, each.partition.number, start, end) for start, end in pairwise(cuts)]
+    return tuple(pieces)

@@ -1,4 +1,4 @@
-"""Looks at every file that a table names: it is there, as large as its commit says, and has as many rows."""
+"""Looks at every file that a table or its quarantine names: it is there, of the size and rows that its commit says."""
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ from enum import StrEnum
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.lake.storage import NotFoundError, Storage
-from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, GoneError
+from penstock.job.spec import JobSpec
+from penstock.lake.delta.active_files import active_paths
+from penstock.lake.delta.table import Table, open_table
+from penstock.lake.storage import NotFoundError, Storage, open_storage
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
+from penstock.proof.offsets.table import DataFile, GoneError, column_statistics, data_files
+from penstock.tables.quarantine.life import belongs_to
+from penstock.tables.quarantine.rows import count_rows, own_files
 
 FOOTERS_AT_ONCE = 16
 NAMES_SHOWN_MAX = 5
@@ -100,10 +105,8 @@ def _extent(footer: pq.FileMetaData, column: str) -> tuple[int, int] | None:
     """The least and the greatest value of a column; None where the footer does not tell, or there are nulls."""
     lows, highs = [], []
     for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        chunks = (group.column(index) for index in range(group.num_columns))
-        statistics = next((each.statistics for each in chunks if each.path_in_schema == column), None)
-        if statistics is None or not statistics.has_min_max or statistics.null_count != 0:
+        statistics = column_statistics(footer.row_group(number), column)
+        if statistics is None or statistics.null_count != 0:
             return None
         lows.append(int(statistics.min))
         highs.append(int(statistics.max))
@@ -116,3 +119,45 @@ def told(what: str, paths: Iterable[str]) -> str:
     shown = ", ".join(found[:NAMES_SHOWN_MAX])
     more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
     return f"{len(found)} {what}: {shown}{more}" if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineFiles:
+    """The files of the quarantine table with rows of the job, and those that it has yet to take (RULES Q1)."""
+
+    storage: Storage
+    taken: Examined
+    pending: Examined
+    faults: tuple[str, ...]
+
+    @staticmethod
+    def of(job: JobSpec, quarantine: Table | None, pending: Sequence[DataFile], life: int | None) -> QuarantineFiles:
+        """Look at every file; `life` is that of the job's table."""
+        storage = open_storage(job.table.quarantine_path, job.table.storage_options)
+        taken = Examined(()) if quarantine is None else _examined(storage, quarantine)
+        waiting = examine(storage, pending, QUARANTINE_COLUMNS)
+        faults = (f"quarantine: {each}" for each in (*taken.faults, *waiting.faults))
+        return QuarantineFiles(storage, taken, waiting, (*_life_faults(quarantine, job.name, life), *faults))
+
+    @property
+    def files(self) -> tuple[DataFile, ...]:
+        return self.taken.files + self.pending.files
+
+
+def named_now(table: Table) -> Callable[[], Collection[str]]:
+    """Asks which files the newest version of a table names."""
+    return lambda: active_paths(open_table(table.spec, table.job).handle)
+
+
+def _examined(storage: Storage, quarantine: Table) -> Examined:
+    """Other jobs may share it."""
+    own = {file.path for file in own_files(quarantine)}
+    files = [file for file in data_files(quarantine) if file.path in own]
+    return examine(storage, files, QUARANTINE_COLUMNS, named_now(quarantine))
+
+
+def _life_faults(quarantine: Table | None, job: str, life: int | None) -> tuple[str, ...]:
+    """What is wrong with a quarantine of another table: its rows are none of the present one's."""
+    if quarantine is None or belongs_to(quarantine, job, life) or not count_rows(quarantine):
+        return ()
+    return (f"the quarantine at {quarantine.spec.path} belongs to an earlier table of the job",)

@@ -15,9 +15,8 @@ from penstock.logs.log import Bounds, Log, Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Check, Proof, Unproven, conclude
 from penstock.proof.invariants import States, check_log, partition_facts
-from penstock.proof.log_facts import read_log, with_epochs
 from penstock.proof.offsets.reconcile import Reconciliation
-from penstock.proof.sources import Depth, Sample, Sources, Subject
+from penstock.proof.sources import Depth, Sample, Sources, Subject, read_log, with_epochs
 from penstock.proof.values.compare import RowValues, ValueSources, check_values
 
 

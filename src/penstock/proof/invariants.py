@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
+
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import TOTAL_NAMES, PartitionState, Totals
 from penstock.logs.log import Bounds, LostTail, Partition
@@ -26,8 +28,7 @@ class CommittedSlice:
     version: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(msgspec.Struct, frozen=True, array_like=True):
     """Offsets `[lo, hi)` with what the table says became of them; those below `read_from` are a gap."""
 
     lo: int
@@ -296,7 +297,6 @@ def _identity_fault(topic: str, known: int, log: LogFacts) -> str:
 
 
 def partition_facts(states: States, log: LogFacts) -> tuple[PartitionFacts, ...]:
-    """Each partition as table and log tell it."""
     found = []
     for partition, state in sorted(states.items()):
         bounds = log.bounds.get(partition)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.storage import Storage
 from penstock.logs.log import Bounds, Log, Partition
-from penstock.proof.invariants import Span
+from penstock.proof.invariants import LogFacts, Span, States
 from penstock.proof.offsets.incarnations import TopicIncarnations
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
@@ -75,3 +76,23 @@ class Subject:
     leaves: Mapping[Partition, Leave] = field(default_factory=dict)
     replayed: frozenset[Partition] = frozenset()
     """Partitions of which records were taken out of quarantine again."""
+
+
+def read_log(log: Log, incarnations: TopicIncarnations) -> LogFacts:
+    """Ask the log about the partitions of topics that are still the ones which the table has read."""
+    ids = log.topic_ids(incarnations.fingerprints)
+    known = set(incarnations.current)
+    same = {topic for topic, topic_id in ids.items() if topic_fingerprint(topic_id) == incarnations.fingerprints[topic]}
+    whole = len(same) == len(incarnations.fingerprints)
+    new = [each for each in log.partitions() if each not in known] if whole else []
+    return LogFacts(ids, log.bounds(each for each in incarnations.current if each.topic in same), tuple(new))
+
+
+def with_epochs(facts: LogFacts, states: States, log: Log) -> LogFacts:
+    """What the log says of the last records that were read, by the epochs of their leaders (RULES P3)."""
+    marks = {each: mark for each in facts.bounds if (mark := states[each].mark) is not None}
+    if not marks:
+        return facts
+    silent = frozenset(each for each, epoch in log.leader_epochs(marks).items() if epoch is None)
+    lost = log.lost_tails({each: [mark] for each, mark in marks.items() if each not in silent})
+    return replace(facts, lost=tuple(lost), silent=silent)

@@ -17,7 +17,6 @@ NO_PLACES = Unproven(
 
 
 def rows_without_place(partition: Partition, lacking: int, without: int) -> Unproven:
-    """Offsets that are not found while there are rows which may have them."""
     return Unproven(
         f"{lacking} offsets are not found, and {without} rows tell no partition and offset: they may be theirs",
         f"rows from before the columns were kept can only be counted; {ALL_VALUES}",
@@ -26,7 +25,6 @@ def rows_without_place(partition: Partition, lacking: int, without: int) -> Unpr
 
 
 def mixed_lives(rows: int, partitions: Iterable[Partition]) -> Unproven:
-    """Rows of a recreated topic after a compaction."""
     return Unproven(
         f"which life of a recreated topic {rows} compacted rows belong to: their offsets add up, but a row of one life "
         "may stand for a row of another",
@@ -36,7 +34,6 @@ def mixed_lives(rows: int, partitions: Iterable[Partition]) -> Unproven:
 
 
 def shared_topics(jobs: Sequence[str], partitions: Iterable[Partition]) -> Unproven:
-    """Rows that another job may have written."""
     return Unproven(
         f"whose rows are whose: the same topics are also written by {', '.join(jobs)}",
         "give each job a table of its own",
@@ -45,7 +42,6 @@ def shared_topics(jobs: Sequence[str], partitions: Iterable[Partition]) -> Unpro
 
 
 def values_of_earlier_life(partition: Partition) -> Unproven:
-    """Rows of a topic that is gone."""
     return Unproven(
         f"the values of rows from an earlier life of the topic ({partition.topic_id}): their log is gone",
         "compare values before a topic is deleted",
@@ -54,7 +50,6 @@ def values_of_earlier_life(partition: Partition) -> Unproven:
 
 
 def values_below(partition: Partition, first: int) -> Unproven:
-    """Rows whose records retention has taken."""
     return Unproven(
         f"the values of rows below offset {first}: the log no longer has their records",
         "compare values within the topic's retention",
@@ -63,7 +58,6 @@ def values_below(partition: Partition, first: int) -> Unproven:
 
 
 def values_without_place(rows: int) -> Unproven:
-    """Rows for which no record can be looked up."""
     return Unproven(
         f"the values of {rows} rows that tell no partition and offset of one life of a topic",
         f"{KEEP_PLACES}; verify between recreating a topic and the next compaction",
@@ -71,14 +65,12 @@ def values_without_place(rows: int) -> Unproven:
 
 
 def values_gone_meanwhile(partitions: Iterable[Partition]) -> Unproven:
-    """Retention was faster."""
     return Unproven(
         "the values of rows whose records retention took while they were read", "verify again", frozenset(partitions)
     )
 
 
 def values_of_mixed_files(files: int) -> Unproven:
-    """Compacted or replayed rows without places, together with rows that cannot be compared."""
     return Unproven(
         f"the values of rows in {files} compacted or replayed files: not all of their records are in the log",
         f"{KEEP_PLACES}, or compare values before compacting",
@@ -86,7 +78,6 @@ def values_of_mixed_files(files: int) -> Unproven:
 
 
 def values_of_sql() -> Unproven:
-    """A projection that only Spark can make."""
     return Unproven(
         "the values of a job with `sql:`: its columns are computed by Spark",
         "compare a query of the table with the same query of the topic in Spark",

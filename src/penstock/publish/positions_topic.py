@@ -13,8 +13,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import BoundedAdmin, QuietLog, logger
-from penstock.logs.kafka.creation import create_topic
+from penstock.logs.kafka.admin import BoundedAdmin, QuietLog, create_topic, logger
 from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, Fault, error_of, fault_of
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.kafka.topics import KafkaTopics

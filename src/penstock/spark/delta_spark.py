@@ -1,14 +1,21 @@
-"""The settings by which Spark itself reads Delta tables: for the demo, the benchmarks and the tests.
+"""Spark that reads Delta tables itself: a session of ours for demo, benchmarks and tests, or the caller's own.
 
-A job does not need them: Spark runs the flow, the Delta library commits.
+A job does not need it: Spark runs the flow, the Delta library commits.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import PenstockError, UserError
 from penstock.job.spec import SparkSpec
-from penstock.spark.jars import JarSet
+from penstock.spark.failures import SPARK_ERRORS, refusal_of, spark_failure
+from penstock.spark.jars import JarSet, Spark, request_for
 from penstock.spark.session import open_spark
 
 DELTA_SETTINGS = {
@@ -17,8 +24,55 @@ DELTA_SETTINGS = {
     # The default of 50 tasks for every snapshot is made for a cluster.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_UNKNOWN_FORMAT = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION", "TABLE_OR_VIEW_NOT_FOUND")
+"""How Spark says that it does not know Delta: when it reads, with the jar alone, and in SQL."""
+_NO_TABLE = ("DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 
 
 def open_delta_spark(name: str, *more: JarSet) -> SparkSession:
     """A local session with our own settings that also knows Delta, and what the further sets bring."""
     return open_spark(SparkSpec(conf=DELTA_SETTINGS), name, (JarSet.DELTA, *more))
+
+
+def delta_frame(spark: SparkSession, path: str) -> DataFrame:
+    """The rows of the newest version."""
+    with _explained(spark, path):
+        return spark.read.format("delta").load(spark_path(path))
+
+
+def table_properties(spark: SparkSession, path: str) -> dict[str, str]:
+    """What a table says of itself."""
+    quoted = spark_path(path).replace("`", "``")
+    with _explained(spark, path):
+        return {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES delta.`{quoted}`").collect()}
+
+
+def spark_path(path: str) -> str:
+    """A path as Spark's SQL wants it: whole, and under the name that Hadoop has for its store."""
+    if path.startswith("s3://"):
+        return f"s3a://{path.removeprefix('s3://')}"
+    return path if _SCHEME.match(path) else os.path.abspath(path)
+
+
+@contextmanager
+def _explained(spark: SparkSession, path: str) -> Iterator[None]:
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise _explanation(spark, path, error) from error
+
+
+def _explanation(spark: SparkSession, path: str, error: Exception) -> PenstockError:
+    text = str(error)
+    if any(each in text for each in _UNKNOWN_FORMAT):
+        [package] = request_for(JarSet.DELTA, Spark.installed()).coordinates
+        settings = [f"{name}={value}" for name, value in DELTA_SETTINGS.items() if name.startswith("spark.sql.")]
+        return UserError(
+            "this Spark session does not know Delta",
+            detail=refusal_of(error),
+            hint=f"start Spark with --packages {package} and --conf {' --conf '.join(settings)}",
+        )
+    if any(each in text for each in _NO_TABLE):
+        return UserError(f"there is no Delta table at {path}", detail=refusal_of(error))
+    return spark_failure(error, spark)

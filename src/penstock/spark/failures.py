@@ -10,13 +10,13 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError, TransientError
-from penstock.spark.task_errors import task_error
+from penstock.errors import FencedError, InvariantError, OutcomeUnknownError, PenstockError, TransientError, UserError
 
 SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError, EOFError)
 """Whatever a call into Spark raises, also while its JVM dies."""
 _CONNECTION_ERRORS = (Py4JNetworkError, ConnectionError, EOFError)
 _CAUSE_CHARACTERS_MAX = 500
+_CONDITION = re.compile(r"\[[A-Z][A-Z_.]+\] .*")
 _CANNOT_RUN = re.compile(r"Cannot run program .*")
 _CLUSTER_FAILURES = (
     (
@@ -29,6 +29,14 @@ _CLUSTER_FAILURES = (
         "Spark lost the executors of a batch",
         "the batch will be planned again; if they were killed for their memory, give them more",
     ),
+)
+
+_BRANCHES = (UserError, TransientError, FencedError, OutcomeUnknownError, InvariantError)
+_TOLD = re.compile(
+    r"^penstock\.[\w.]*?(?P<name>\w+Error): (?P<primary>.*)"
+    r"(?:\n  detail: (?P<detail>.*(?:\n(?!  hint: |\s*$|\tat ).*)*))?"
+    r"(?:\n  hint: (?P<hint>.*))?",
+    re.MULTILINE,
 )
 
 
@@ -102,6 +110,12 @@ def last_cause(error: Exception) -> str:
     return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_CAUSE_CHARACTERS_MAX]
 
 
+def refusal_of(error: Exception) -> str:
+    """What Spark says of a question that it cannot answer, such as one for a format that it does not know."""
+    found = _CONDITION.search(str(error))
+    return last_cause(error) if found is None else found[0][:_CAUSE_CHARACTERS_MAX]
+
+
 def _cluster_error(error: Exception) -> TransientError | None:
     """A failure that no record can cause: the Kafka client of a task did not open, or an executor was lost."""
     text = str(getattr(error, "_desc", None) or error)
@@ -109,3 +123,23 @@ def _cluster_error(error: Exception) -> TransientError | None:
         if found := pattern.search(text):
             return TransientError(primary, detail=found[0][:_CAUSE_CHARACTERS_MAX], hint=hint)
     return None
+
+
+def task_error(error: Exception) -> PenstockError | None:
+    """The error of ours that failed a Spark job, as its branch of the tree; None if a task failed otherwise."""
+    text = str(getattr(error, "_desc", None) or error)
+    # The last one is what left the task; those before it are its causes.
+    told = next(reversed(list(_TOLD.finditer(text))), None)
+    branch = None if told is None else _branch(told["name"])
+    if told is None or branch is None:
+        return None
+    return branch(told["primary"], detail=told["detail"] or "", hint=told["hint"] or "")
+
+
+def _branch(name: str) -> type[PenstockError] | None:
+    found = next((each for each in _family(PenstockError) if each.__name__ == name), None)
+    return next((branch for branch in _BRANCHES if found is not None and issubclass(found, branch)), None)
+
+
+def _family(root: type[PenstockError]) -> list[type[PenstockError]]:
+    return [root, *(each for child in root.__subclasses__() for each in _family(child))]

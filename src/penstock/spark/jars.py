@@ -23,7 +23,6 @@ from penstock.errors import PenstockError, TransientError, UserError
 from penstock.spark import ivy
 from penstock.spark.file_lock import exclusive
 from penstock.spark.ivy import Coordinate, Request
-from penstock.spark.paths import home
 
 ATTEMPTS_MAX = 6
 PAUSE_SECONDS_FIRST = 2.0
@@ -78,6 +77,12 @@ class Spark:
     def modules(self) -> tuple[str, ...]:
         """The module names of the jars that Spark ships."""
         return tuple(sorted({_module_name(path.name) for path in self.jars_folder.glob("*.jar")}))
+
+
+def home() -> Path:
+    """The folder of jars and of the embedded broker: `$PENSTOCK_HOME`, else `~/.cache/penstock`."""
+    chosen = os.environ.get("PENSTOCK_HOME")
+    return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "penstock"
 
 
 def resolve(jar_set: JarSet, cache: Path | None = None) -> tuple[Path, ...]:

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -21,6 +22,13 @@ from penstock.spark.jars import JarSet, resolve
 LIGHT = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For a JVM that only deals out tasks: thorough compiling and many collectors would cost more than they gain."""
 CONNECT_SECONDS_MAX = 10.0
+_WORKER_ENVIRONMENT = {
+    # There is a task for every core: further threads of Polars only take turns with those of other tasks.
+    "POLARS_MAX_THREADS": "1",
+    # Polars returns freed memory to the system after half a second, and the next batch asks for it page by page.
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
+}
+"""Of the Python workers. Measured for rollups: a sixth less CPU time."""
 _SETTINGS = {
     **SET_BY_PENSTOCK,
     "spark.ui.enabled": "false",
@@ -30,6 +38,7 @@ _SETTINGS = {
     "spark.speculation": "false",
     "spark.sql.shuffle.partitions": "4",
     "spark.log.level": "ERROR",
+    **{f"spark.executorEnv.{name}": value for name, value in _WORKER_ENVIRONMENT.items()},
 }
 _MISREAD_MASTER = ("Could not parse Master URL", "Invalid master URL", "Master must either be")
 
@@ -94,17 +103,13 @@ class SharedSession:
 
     def cancel_jobs(self) -> None:
         """Let the Spark jobs of all threads fail; a Spark that cannot hear it has none."""
-        try:
+        with suppress(*SPARK_ERRORS, AttributeError):
             self._session.sparkContext.cancelAllJobs()
-        except (*SPARK_ERRORS, AttributeError):
-            return
 
     def stop(self) -> None:
         """Stop Spark; one that is gone has stopped."""
-        try:
+        with suppress(*SPARK_ERRORS):
             self._session.stop()
-        except SPARK_ERRORS:
-            return
 
 
 def _running_master() -> str | None:

@@ -44,7 +44,6 @@ class LogRecords:
         return self.log.source(slices, self.tasks_min, self.batch_bytes)
 
     def __call__(self, slices: Sequence[Slice]) -> RecordFrame:
-        """A task for every piece."""
         source = self.source(slices)
         count = len(source.pieces)
         return RecordFrame(self.session.range(0, count, 1, max(1, count)), source, tasks=count)

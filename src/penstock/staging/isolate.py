@@ -1,11 +1,7 @@
 """Finding the records that break a batch's Spark job, so that they go to quarantine and the others go on.
 
-Decoders put bad records aside by themselves. What is left are failures of the job as a whole: an expression of `sql:`
-that raises for one record, or bytes that crash a worker. The slices are halved, each half probed without writing,
-until one record stands alone.
-
-A record is found guilty only by proof: tasks without a record run, it fails alone every time, and the batch without the
-guilty records runs. So a cluster that fails by itself never sends a good record to quarantine.
+The slices are halved, each half probed without writing, until one record stands alone; it is found guilty only by
+proof, so that a cluster which fails by itself quarantines no good record (docs/protocol.md, "When a Spark job fails").
 """
 
 from __future__ import annotations

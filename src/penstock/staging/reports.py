@@ -11,7 +11,7 @@ from penstock.errors import InvariantError
 from penstock.flow.columns.seen_types import NewFields, from_json, merged
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
-from penstock.flow.write.reasons import merged_reasons
+from penstock.flow.write.quarantine import merged_reasons
 from penstock.flow.write.report import UNROUTED, Share, TaskReport
 from penstock.logs.log import EpochMark, Partition, Slice
 

@@ -12,8 +12,8 @@ from penstock.job.spec import JobSpec, kafka_of
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.log_facts import read_log
 from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.sources import read_log
 from penstock.status.model import Alert, AlertKind, LogView, PartitionStatus
 
 AGE_SECONDS_MAX = 5.0
@@ -49,7 +49,7 @@ def _owners(job: JobSpec) -> Mapping[Partition, str]:
     if job.claims is None:
         return {}
     try:
-        return owners(CoordinatedGroup(kafka_of(job), job.log.group, job.claims.topic, job.claims.heartbeat_seconds))
+        return owners(CoordinatedGroup(kafka_of(job), job.log.group, job.claims.topic))
     except PenstockError:
         return {}
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
+from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.job.sections.kind_section import AnyKindSection
 from penstock.job.spec import JobSpec
@@ -157,11 +158,41 @@ class CompactWish:
     """None: what the job file says."""
     all_days: bool = False
 
+    def refuse_all_days(self, hint: str) -> None:
+        if self.all_days:
+            raise UserError("--all-days is for exports", hint=hint)
+
 
 @dataclass(frozen=True, slots=True)
 class VacuumWish:
     dry_run: bool = False
     drop_lost: bool = False
+
+    def refuse_drop_lost(self, job: JobSpec) -> None:
+        if self.drop_lost:
+            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWish:
+    """Which rows a reader wants; all, unless it says otherwise."""
+
+    keys: Mapping[str, object] = field(default_factory=dict)
+    """By column of the key, a value or a list of values."""
+    type: str | None = None
+    """Of a table that has several."""
+
+    def refuse_keys(self, table: str) -> None:
+        if self.keys:
+            raise UserError(f"{table} has no keys", hint="filter the data frame with where")
+
+    def refuse_type(self, table: str) -> None:
+        if self.type is not None:
+            raise UserError(f"{table} has no types", hint="leave the type out")
+
+    def refuse_all(self, table: str) -> None:
+        self.refuse_keys(table)
+        self.refuse_type(table)
 
 
 class RebuildReport(Report, Protocol):
@@ -213,6 +244,9 @@ class Kind(Protocol):
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport: ...
 
+    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        """What is committed, for people: without columns that only Penstock needs."""
+
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         """Make a lost commit log again from the files; `UserError` where a table has none of its own."""
 
@@ -231,12 +265,14 @@ class SaveMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadWish:
-    """Files to load, and how."""
+    """What to load, and how."""
 
     paths: tuple[str, ...]
     mode: SaveMode = SaveMode.ERROR
     format: str | None = None
-    """None: what their names tell."""
+    """None: what their names tell. One that only Spark reads needs no paths: a database has none."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Of Spark's reader."""
     by_partition: bool = False
     """With `overwrite`: only rows whose partition key is among those that are loaded."""
 
@@ -247,3 +283,15 @@ class Loading(Protocol):
 
     def load(self, job: JobSpec, wish: LoadWish, spark: SparkSession, environment: Environment) -> Report:
         """Bring the rows of files into the table, each file once."""
+
+
+@runtime_checkable
+class Recognised(Protocol):
+    """A kind whose tables say that they are of it, so that they can be read without their job."""
+
+    @property
+    def mark(self) -> str:
+        """The property that only its tables have."""
+
+    def read_table(self, path: str, marked: str, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        """The same as `read`, for the table at a path with this value of the property."""

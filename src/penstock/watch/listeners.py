@@ -1,8 +1,13 @@
-"""Several ears for one job: the log lines, the terminal and the metrics hear the same events."""
+"""Who hears the events of a job: log lines, and what stands between the job and them."""
 
 from __future__ import annotations
 
-from penstock.events import AlertEnded, AlertRaised, Event, Listener, RulesMeasured
+import sys
+from typing import TextIO
+
+import structlog
+
+from penstock.events import AlertEnded, AlertRaised, Event, Level, Listener, RulesMeasured
 
 
 class Listeners:
@@ -34,3 +39,24 @@ class AlertChanges:
             elif not texts and rule in self._raised:
                 self._raised.discard(rule)
                 self._inner.event(AlertEnded(rule))
+
+
+class JsonLines:
+    """Writes each event of a job as one line."""
+
+    def __init__(self, job: str, stream: TextIO = sys.stdout) -> None:
+        self._logger = structlog.wrap_logger(
+            structlog.PrintLogger(stream),
+            processors=[
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="iso", utc=True),
+                structlog.processors.JSONRenderer(default=str),
+            ],
+            job=job,
+        )
+
+    def event(self, event: Event) -> None:
+        write = {Level.ERROR: self._logger.error, Level.WARNING: self._logger.warning}.get(
+            event.level, self._logger.info
+        )
+        write(event.name, **event.facts())

@@ -1,26 +1,20 @@
-"""The metrics of every job and how they follow from events; the reference page, with those of each kind of table."""
+"""The metrics of every job and how they follow from events; the server that shows them; and their reference page."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar, assert_never
 
-from penstock.events import (
-    BatchCommitted,
-    ClaimLost,
-    ClaimReleased,
-    ClaimWon,
-    Event,
-    JobCrashed,
-    JobFailed,
-    JobStarted,
-    JobStopped,
-    MirrorFailed,
-    MirrorRefused,
-    Retrying,
-    SliceDropped,
-    SliceRefused,
-)
-from penstock.status.metrics import Add, Change, Forget, Metric, Put
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from penstock import events
+from penstock.errors import UserError
+from penstock.status.metrics import Add, Change, Forget, Meter, Metric, Put, PutAll
+from penstock.tables.kind import Kind
 from penstock.tables.registry import KINDS
 
 PAGE_HEAD = """\
@@ -34,7 +28,6 @@ Metrics with the label `partition` exist for the partitions that the process hol
 
 This page is generated from `src/penstock/watch/metrics.py` and from the metrics that each kind of table declares.
 """
-
 
 JOB_RUNNING = Metric("penstock_job_running", "gauge", "1 while the job runs in this process, 0 once it has ended.")
 JOB_FAILURES = Metric("penstock_job_failures_total", "counter", "Times the job ended with an error.")
@@ -72,36 +65,39 @@ OF_ALL_JOBS = (
     RECORDS_QUARANTINED, RECORDS_FILTERED, FILES_WRITTEN, BYTES_WRITTEN, SLICES_REFUSED, SLICES_DROPPED,
     MIRROR_FAILURES,
 )  # fmt: skip
-_COUNTED: Mapping[type[Event], Metric] = {
-    Retrying: RETRIES,
-    SliceRefused: SLICES_REFUSED,
-    SliceDropped: SLICES_DROPPED,
-    JobFailed: JOB_FAILURES,
-    JobCrashed: JOB_FAILURES,
-    MirrorFailed: MIRROR_FAILURES,
-    MirrorRefused: MIRROR_FAILURES,
+_COUNTED: Mapping[type[events.Event], Metric] = {
+    events.Retrying: RETRIES,
+    events.SliceRefused: SLICES_REFUSED,
+    events.SliceDropped: SLICES_DROPPED,
+    events.JobFailed: JOB_FAILURES,
+    events.JobCrashed: JOB_FAILURES,
+    events.MirrorFailed: MIRROR_FAILURES,
+    events.MirrorRefused: MIRROR_FAILURES,
 }
+M = TypeVar("M", Counter, Gauge, Histogram)
+HOST = "127.0.0.1"
+BATCH_SECONDS_BUCKETS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0)
 
 
-def common_changes(event: Event, now: float) -> Iterator[Change]:
+def common_changes(event: events.Event, now: float) -> Iterator[Change]:
     """What an event changes, whatever the kind of table."""
     if type(event) in _COUNTED:
         yield Add(_COUNTED[type(event)])
     match event:
-        case JobStarted():
+        case events.JobStarted():
             yield Put(JOB_RUNNING, 1)
-        case JobStopped() | JobFailed() | JobCrashed():
+        case events.JobStopped() | events.JobFailed() | events.JobCrashed():
             yield Put(JOB_RUNNING, 0)
-        case ClaimWon():
+        case events.ClaimWon():
             yield Add(CLAIMS_HELD, 1)
-        case ClaimLost(partition) | ClaimReleased(partition):
+        case events.ClaimLost(partition) | events.ClaimReleased(partition):
             yield Add(CLAIMS_HELD, -1)
             yield Forget("partition", partition)
-        case BatchCommitted():
+        case events.BatchCommitted():
             yield from _batch_changes(event, now)
 
 
-def _batch_changes(batch: BatchCommitted, now: float) -> Iterator[Change]:
+def _batch_changes(batch: events.BatchCommitted, now: float) -> Iterator[Change]:
     yield Add(BATCHES, label="catch_up" if batch.catch_up else "new")
     yield Add(RECORDS_READ, batch.read)
     yield Add(RECORDS_WRITTEN, batch.written)
@@ -126,3 +122,90 @@ def _rows(metrics: tuple[Metric, ...]) -> str:
         labels = ", ".join(f"`{label}`" for label in each.labels)
         lines.append(f"| `{each.name}` | {each.kind} | {labels} | {each.help} |")
     return "\n".join(lines) + "\n"
+
+
+class Metrics:
+    """The metrics of a process, in a registry of its own; `listener(job)` gives each job its ear."""
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
+        self.registry = CollectorRegistry()
+        self.now = now
+        every = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
+        self.counters = {
+            each: Counter(*_named(each), registry=self.registry) for each in every if each.kind == "counter"
+        }
+        self.gauges = {each: Gauge(*_named(each), registry=self.registry) for each in every if each.kind == "gauge"}
+        self.histograms = {
+            each: Histogram(*_named(each), registry=self.registry, buckets=BATCH_SECONDS_BUCKETS)
+            for each in every
+            if each.kind == "histogram"
+        }
+
+    def listener(self, job: str, kind: Kind) -> JobMetrics:
+        """The ear of one job; its counters begin at zero, with those of its kind of table."""
+        for each in (*OF_ALL_JOBS, *kind.metrics):
+            if each.labels == ("job",) and each in self.counters:
+                self.counters[each].labels(job=job)
+        return JobMetrics(self, job, kind.meter())
+
+    @contextmanager
+    def served(self, port: int) -> Iterator[None]:
+        """Answer `/metrics` on this machine's own address while the block runs."""
+        try:
+            server, thread = start_http_server(port, addr=HOST, registry=self.registry)
+        except OSError as error:
+            raise UserError(f"cannot serve metrics on {HOST}:{port}", detail=str(error)) from error
+        try:
+            yield
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+
+@dataclass(slots=True)
+class JobMetrics:
+    """Hears the events of one job. Its claims speak from a thread of their own."""
+
+    metrics: Metrics
+    job: str
+    meter: Meter
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _shown: dict[Metric, set[str]] = field(default_factory=dict)
+    """Labels of what is shown until it is no longer told."""
+
+    def event(self, event: events.Event) -> None:
+        with self._lock:
+            for change in (*common_changes(event, self.metrics.now()), *self.meter(event)):
+                self._apply(change)
+
+    def _apply(self, change: Change) -> None:
+        match change:
+            case Add(metric, amount, label) if metric in self.metrics.counters:
+                self._child(self.metrics.counters[metric], label).inc(amount)
+            case Add(metric, amount, label):
+                self._child(self.metrics.gauges[metric], label).inc(amount)
+            case Put(metric, value, label) if metric in self.metrics.histograms:
+                self._child(self.metrics.histograms[metric], label).observe(value)
+            case Put(metric, value, label):
+                self._child(self.metrics.gauges[metric], label).set(value)
+            case PutAll(metric, values):
+                for label in self._shown.get(metric, set()) - values.keys():
+                    self.metrics.gauges[metric].remove(self.job, label)
+                for label, value in values.items():
+                    self._child(self.metrics.gauges[metric], label).set(value)
+                self._shown[metric] = set(values)
+            case Forget(label, value):
+                for metric, shown in self._shown.items():
+                    if label in metric.labels and value in shown:
+                        shown.discard(value)
+                        self.metrics.gauges[metric].remove(self.job, value)
+            case _:
+                assert_never(change)
+
+    def _child(self, metric: M, label: str | None) -> M:
+        return metric.labels(self.job) if label is None else metric.labels(self.job, label)
+
+
+def _named(metric: Metric) -> tuple[str, str, tuple[str, ...]]:
+    return metric.name, metric.help, metric.labels

@@ -90,6 +90,42 @@ def test_p12_records_deleted_under_a_running_member_follow_the_same_policy(
         until(lambda: members.claim().position == 20)
 
 
+def test_p12_at_most_once_records_deleted_before_they_were_claimed_are_in_the_loss_ledger(
+    bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, numbers(10))
+    with Members(bootstrap, name) as members:
+        first = members.alone("anna", delivery="at_most_once")
+        for work in first.poll(10.0, count_max=3):
+            first.done(work)
+        first.close()
+        topic.cut(name, 7)
+        second = members.join("bert", delivery="at_most_once", out_of_range="earliest")
+        assert places(worked(second, 3)) == [(0, 7), (0, 8), (0, 9)]
+        [partition] = second.held()
+        assert second.losses() == {partition: ((3, 7),)}
+
+
+def test_records_of_an_aborted_transaction_are_passed_over_and_are_no_lag(
+    bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    name = topic()
+    produce(name, ["a", "b"])
+    produce(name, numbers(20_000), transactional=True, aborted=True)
+    with Members(bootstrap, name) as members:
+        member = members.alone(in_flight_max=10)
+        worked(member, 2)
+        until(lambda: member.poll(0.1) == [] and list(member.positions().values()) == [20_003], "the end of the log")
+        produce(name, numbers(10), transactional=True, aborted=True)
+        [(number, offset)] = produce(name, ["c"])
+        assert places(worked(member, 1)) == [(number, offset)]
+        assert offset == 20_014
+        until(lambda: list(member.lag().values()) == [0])
+        member.close()
+        assert members.claim().position == offset + 1
+
+
 def test_the_tail_of_a_transaction_is_no_lag(bootstrap: str, topic: Topics, produce: Produce) -> None:
     """Its marker takes an offset and holds no record: upstream took such a partition for stuck."""
     name = topic()
@@ -167,7 +203,7 @@ def test_a_record_that_is_never_done_stops_its_own_partition_only_and_its_age_is
         member = members.alone(in_flight_max=8)
         healthy = 0
         poisoned: list[int] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + SECONDS_MAX
         while healthy < 100 and time.monotonic() < deadline:
             for work in member.poll(0.2):
                 if work.partition.number == 1:

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.claims.group import GroupClaims
+from penstock.claims.group import GroupClaims, open_group
 from penstock.claims.member.health import TOO_SLOW
+from penstock.events import Event, WorkHangs
+from penstock.job.spec import ClaimsSpec, KafkaLogSpec
 from penstock.logs.log import Partition
-from tests.claimants import Crew, eventually, hits_up_to
+from tests.claimants import HEARTBEAT_SECONDS, PLACES, Crew, eventually, hits_up_to
 
 
 @pytest.fixture
@@ -35,6 +37,28 @@ def test_a_process_that_cannot_keep_up_lets_a_partition_go_to_one_that_can(crew:
 
     eventually(fall_behind)
     assert ("claim released", {"partition": str(partition), "reason": TOO_SLOW}) in crew.events["slow"]
+
+
+def test_a_process_whose_work_hangs_leaves_its_partitions_to_others_until_it_works_again(crew: Crew) -> None:
+    heard: list[Event] = []
+    options = ClaimsSpec("hanging", HEARTBEAT_SECONDS, crew.topic, PLACES, work_timeout_seconds=3.0)
+    claims = open_group(KafkaLogSpec(crew.bootstrap, group=crew.group), options, heard.append)
+    other = crew.join("swift")
+
+    def works() -> int:
+        claims.working()
+        return len(claims.held(crew.wanted, {}))
+
+    try:
+        eventually(lambda: works() == 1 and len(other.held()) == 1)
+        [(partition, token)] = claims.agent.held().items()
+        # Its agent lives on, and would renew the claim for ever.
+        eventually(lambda: len(other.held()) == 2)
+        assert not claims.keeps(partition, token)
+        assert [each for each in heard if isinstance(each, WorkHangs)]
+        eventually(lambda: works() == 1 and len(other.held()) == 1)
+    finally:
+        claims.close()
 
 
 def test_m2_the_shown_position_follows_a_table_that_was_set_back(crew: Crew) -> None:

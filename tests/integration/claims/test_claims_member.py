@@ -11,6 +11,7 @@ import pytest
 
 from penstock.claims import DoneTwiceError, DuplicateClientError, LostClaimError, Member, UnknownWorkError, Work
 from penstock.errors import UserError
+from penstock.events import Event
 from penstock.job.spec import KafkaLogSpec
 from tests.kafka import Produce, Topics
 from tests.members import COORDINATION, SECONDS_MAX, Members, places, taken, until, worked
@@ -65,6 +66,19 @@ def test_2_30_34_45_one_member_takes_every_partition_and_sees_every_record_once_
             offsets = [work.offset for work in found if work.partition.number == number]
             assert offsets == sorted(offsets)
         assert member.poll(0.3) == []
+
+
+def test_d8_a_listener_that_fails_stops_no_record(bootstrap: str, topic: Topics, produce: Produce) -> None:
+    name, heard = topic(), set[str]()
+    produce(name, ["one", "two"])
+
+    def tell(event: Event) -> None:
+        heard.add(event.name)
+        raise RuntimeError("a fault of the listener's own")
+
+    with Members(bootstrap, name) as members:
+        assert len(worked(members.join(tell=tell), 2)) == 2
+    assert {"claim won", "reading begins"} <= heard
 
 
 def test_a_record_carries_key_value_headers_and_time_and_a_tombstone_has_no_value(
@@ -236,6 +250,20 @@ def test_51_partitions_that_are_added_are_read_from_their_beginning_whatever_sta
         produce(name, ["new"], partition=1)
         assert places(worked(member, 1)) == [(1, 0)]
         assert len(member.held()) == 2
+
+
+def test_p1_a_partition_added_together_with_a_member_is_read_from_its_beginning(
+    bootstrap: str, topic: Topics, produce: Produce
+) -> None:
+    """The newcomer has seen nothing but both partitions: the group's position on the other one tells it."""
+    name = topic()
+    produce(name, ["old"])
+    with Members(bootstrap, name) as members:
+        anna = members.alone("anna", start="latest", claims_max=1)
+        until(lambda: list(anna.positions().values()) == [1])
+        topic.grow(name, 2)
+        produce(name, ["new"], partition=1)
+        assert places(worked(members.join("bert", start="latest"), 1)) == [(1, 0)]
 
 
 def test_p16_what_is_done_twice_or_was_never_handed_out_is_refused(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from penstock.claims import LostClaimError, Work
 from penstock.claims.protocol.records import Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
 from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits_up_to
+from tests.kafka import Produce, Topics
+from tests.members import Members
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +24,19 @@ def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A broker that the tests of this file may kill."""
     with Cluster.start(tmp_path_factory.mktemp("fragile")) as running:
         yield running
+
+
+@contextmanager
+def paused(cluster: Cluster) -> Iterator[None]:
+    """A broker that does not answer for a while, and forgets nothing."""
+    pids = [each.pid for each in cluster.status() if each.pid is not None]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -52,6 +71,39 @@ def test_p17_without_a_broker_nothing_is_held_and_with_it_everybody_goes_on_undi
     # It stays so: whoever was deaf does not take the others for dead.
     time.sleep(2 * HEARTBEAT_SECONDS)
     assert crew.held() == before
+
+
+def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_done(fragile: Cluster) -> None:
+    """What was in progress is a lost claim, whatever the stream of the partition has become meanwhile."""
+    name = Topics(fragile.bootstrap)()
+    Produce(fragile.bootstrap)(name, [str(number) for number in range(30)])
+    done: set[int] = set()
+
+    def finish(works: list[Work]) -> None:
+        for work in works:
+            with suppress(LostClaimError):
+                member.done(work)
+                done.add(work.offset)
+
+    with Members(fragile.bootstrap, name) as members:
+        member = members.alone("anna", in_flight_max=10, heartbeat_seconds=2.0)
+        before = member.poll(30.0, count_max=10)
+        finish(before[:3])
+        [token] = member.held().values()
+        with paused(fragile):
+            eventually(lambda: member.held() == {})
+            eventually(lambda: member.positions() == {})
+            finish(before[3:5])
+        eventually(lambda: len(member.positions()) == 1)
+        assert list(member.held().values()) == [token], "the claim was ours all the time, and is read anew"
+        finish(before[5:])
+        assert done == {0, 1, 2}
+
+        def all_done() -> bool:
+            finish(member.poll(0.2))
+            return len(done) == 30
+
+        eventually(all_done)
 
 
 def test_a_member_that_starts_without_a_broker_joins_once_there_is_one(crew: Crew, fragile: Cluster) -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
+from penstock.claims.admin.commands import list_claims
+from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent
+from penstock.claims.member.topics import GrownTopicError
 from penstock.claims.protocol.codec import UnknownVersionError
+from penstock.claims.protocol.group_view import coordination_partition
 from penstock.errors import UserError
+from penstock.events import Event
 from penstock.logs.log import Partition
 from tests.claimants import PLACES, Crew, Held, eventually, hits, hits_up_to
 from tests.kafka import Produce, Topics
@@ -80,6 +86,8 @@ def test_snapshots_of_another_number_of_partitions_are_refused(crew: Crew, topic
 
 def test_a_topic_that_is_there_is_used_as_it_is(crew: Crew, topic: Topics) -> None:
     topic(2, {**GOOD, "retention.ms": "-1"}, name=crew.topic)
+    # As where the broker's own default is short: snapshots are kept by compaction.
+    topic(2, {"cleanup.policy": "compact", "retention.ms": "60000"}, name=f"{crew.topic}_snapshots")
     before = crew.described()
     crew.join("anna")
     eventually(lambda: crew.shared(6))
@@ -123,7 +131,7 @@ def test_a_topic_that_was_made_again_is_another_log(crew: Crew, topic: Topics) -
     anna = crew.join("anna", floors={hits(0): 7})
     eventually(lambda: crew.shared(6))
     assert anna.held()[hits(0)] == 8
-    assert anna.held()[hits(1)] == 1
+    assert anna.held()[hits(1)] == 2, "what the snapshots of the old log say is a floor"
 
 
 def test_a_topic_with_wrong_settings_that_took_the_place_of_ours_stops_everybody(crew: Crew, topic: Topics) -> None:
@@ -144,34 +152,77 @@ def test_a_topic_that_grew_stops_everybody(crew: Crew, topic: Topics) -> None:
     assert str(PLACES + 1) in refusal(crew.join("cleo")).primary
 
 
+@pytest.mark.parametrize("both", [False, True], ids=["log", "log and snapshots"])
+def test_d11_a_group_that_ended_before_the_topic_grew_is_not_taken_for_new(
+    crew: Crew, topic: Topics, both: bool
+) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    anna.progress(hits(0), 500)
+    crew.leave("anna")
+    count = PLACES + 1
+    assert coordination_partition(crew.group, count) != coordination_partition(crew.group, PLACES)
+    topic.grow(crew.topic, count)
+    if both:
+        topic.grow(f"{crew.topic}_snapshots", count)
+    fault = refusal(crew.join("bert"))
+    assert isinstance(fault, GrownTopicError)
+    with pytest.raises(GrownTopicError):
+        list_claims(CoordinatedGroup(crew.spec, crew.group, crew.topic))
+    if not both:
+        # What the hint says: the snapshots are where they were, and have the positions.
+        topic.delete(crew.topic)
+        crew.vanished("bert")
+        cleo = crew.join("cleo", tables_remember=False, restart_lost_history=True)
+        eventually(lambda: crew.shared(6))
+        with cleo.looking() as participant:
+            assert participant.view.claim(hits(0)).position == 500
+
+
 # what others write into it
 
 
-def test_p6_a_record_of_a_newer_version_stops_every_member(crew: Crew, produce: Produce) -> None:
-    anna, bert = crew.join("anna"), crew.join("bert")
-    eventually(lambda: crew.shared(3, 3))
-    produce(crew.topic, [json.dumps({"penstock": 2, "kind": "Heartbeat"})], partition=1)
-    for agent in (anna, bert):
-        assert isinstance(refusal(agent), UnknownVersionError)
-    assert isinstance(refusal(crew.join("cleo")), UnknownVersionError)
+def test_p6_a_record_of_a_newer_version_stops_the_members_of_its_group_and_no_others(
+    crew: Crew, produce: Produce
+) -> None:
+    kitchen = Crew(crew.bootstrap, crew.wanted, crew.topic, "kitchen")
+    try:
+        anna, bert = crew.join("anna", places=1), crew.join("bert", places=1)
+        zoe = kitchen.join("zoe", places=1)
+        eventually(lambda: crew.shared(3, 3) and kitchen.shared(6))
+        before = zoe.held()
+        produce(crew.topic, [json.dumps({"penstock": 3, "kind": "Heartbeat"})], key=crew.group)
+        for agent in (anna, bert):
+            fault = refusal(agent)
+            assert isinstance(fault, UnknownVersionError)
+            assert "version 3" in fault.primary
+        assert isinstance(refusal(crew.join("cleo", places=1)), UnknownVersionError)
+        kitchen.join("yves", places=1)
+        eventually(lambda: kitchen.shared(3, 3))
+        assert before.keys() >= zoe.held().keys()
+    finally:
+        kitchen.close()
 
 
-FOREIGN = [None, b"", b"banana", b"\xff\xfe", b"{}", b"[]", b'{"penstock":1,"kind":"Heartbeat","of":4}']
-"""The last one is ours and malformed: it lacks nearly everything."""
+FOREIGN = [None, b"", b"banana", b"\xff\xfe", b"{}", b"[]"]
+MALFORMED = b'{"penstock":2,"group":"shop","of":4,"record":{"kind":"Heartbeat"}}'
 
 
 def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Crew, produce: Produce) -> None:
     anna = crew.join("anna")
     eventually(lambda: crew.shared(6))
     before = anna.held()
-    for place in range(PLACES):
-        produce(crew.topic, FOREIGN, partition=place)
-    eventually(lambda: crew.names("anna").count("foreign record") == len(FOREIGN) * PLACES)
+    place = coordination_partition(crew.group, PLACES)
+    count = len(FOREIGN) + 1
+    produce(crew.topic, FOREIGN, partition=place)
+    produce(crew.topic, [MALFORMED], partition=place, key=crew.group)
+    # Those of another group are not even looked at.
+    produce(crew.topic, [b"banana"], partition=place, key="another group")
+    eventually(lambda: crew.names("anna").count("foreign record") == count)
     assert anna.held() == before
     # Who comes later reads the same log and agrees.
     bert = crew.join("bert")
     eventually(lambda: crew.shared(3, 3))
-    assert crew.names("bert").count("foreign record") == len(FOREIGN) * PLACES
 
     def tokens(agent: Agent) -> dict[Partition, int]:
         with agent.looking() as participant:
@@ -179,6 +230,24 @@ def test_p19_foreign_and_malformed_records_are_passed_over_by_everybody(crew: Cr
 
     # Either may read a record a moment before the other.
     eventually(lambda: tokens(anna) == tokens(bert))
+
+
+def test_d8_a_listener_may_wait_for_whoever_needs_the_member_and_may_fail(crew: Crew, produce: Produce) -> None:
+    waited: dict[str, bool] = {}
+
+    def listener(event: Event) -> None:
+        other = threading.Thread(target=crew.held, daemon=True)
+        other.start()
+        other.join(20.0)
+        waited[event.name] = other.is_alive()
+        raise RuntimeError("a fault of the listener's own")
+
+    crew.join("anna", listener=listener)
+    eventually(lambda: crew.shared(6))
+    produce(crew.topic, [b"banana"], partition=coordination_partition(crew.group, PLACES))
+    eventually(lambda: "foreign record" in waited)
+    assert {"group joined", "claim won"} <= waited.keys()
+    assert not any(waited.values())
 
 
 def test_a_log_that_ends_with_the_marker_of_a_transaction_is_read_to_its_end(crew: Crew, produce: Produce) -> None:

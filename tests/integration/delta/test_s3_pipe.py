@@ -95,7 +95,7 @@ def test_records_are_in_an_s3_table_once_through_crash_compaction_and_vacuum(
     orphans = unnamed(job)
     assert orphans
     deleted = vacuum(table, quarantine).deleted
-    assert {each.path for each in deleted if each.table_url == job.table.path} == orphans
+    assert {each.path for each in deleted if each.table == job.table.path} == orphans
     assert unnamed(job) == set()
     assert found() == Counter(places)
     assert verify(job).ok

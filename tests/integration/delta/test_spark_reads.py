@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+import penstock
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import open_table
 from penstock.tables.single.vacuum import vacuum
@@ -45,7 +46,8 @@ def pipe(tmp_path: Path, bootstrap: str, spark: SparkSession) -> Pipe:
 
 
 def read(pipe: Pipe) -> DataFrame:
-    return pipe.spark.read.format("delta").load(pipe.table)
+    """As anybody reads a job's table."""
+    return penstock.read(pipe.spark, pipe.path)
 
 
 def test_every_type_has_its_own_in_spark_and_its_values_are_those_that_were_sent(

@@ -295,7 +295,7 @@ def test_quarantine_files_that_a_commit_listed_stay_until_they_are_appended(lake
     assert report.kept == {Kept.ACTIVE: 1, Kept.PENDING: 2}
     quarantine.append_missing({ZERO: 8})
     report = vacuum(lake.open(), opened_quarantine(lake))
-    assert [(each.table_url, each.path) for each in report.deleted] == [
+    assert [(each.table, each.path) for each in report.deleted] == [
         (lake.spec.quarantine_path, orphan.quarantine_files[0].path)
     ]
     assert report.kept == {Kept.ACTIVE: 2}

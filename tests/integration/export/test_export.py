@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+import penstock
 from penstock.cli.app import app
 from penstock.errors import UserError
 from penstock.verify import verify
@@ -55,6 +56,9 @@ def test_spark_duckdb_and_polars_read_the_types_as_plain_parquet(
     assert sorted((row[0], row[1]) for row in by_spark) == expected
     assert by_duckdb is not None and sorted(by_duckdb.fetchall()) == expected
     assert sorted(by_polars) == expected
+    assert penstock.read(export.spark, export.path, type="A").count() == 6
+    with pytest.raises(UserError, match="needs a type"):
+        penstock.read(export.spark, export.job)
 
 
 def test_a_second_run_writes_only_what_is_new(export: ExportPipe, topic: Topics, produce: Produce) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import polars as pl
 
+import penstock
 from penstock.verify import verify
 from tests.exports import ExportPipe, event
 from tests.kafka import Produce, Topics
@@ -27,7 +28,7 @@ def test_each_type_is_a_delta_table_by_day_that_delta_spark_reads(
     places = produce(name, [event("ABC"[number % 3], number, day=number // 10) for number in range(30)])
     export.run_to_end()
     assert offsets_of(export, "A", "B", "C") == Counter(places)
-    rows = export.spark.read.format("delta").load(str(export.root / "A"))
+    rows = penstock.read(export.spark, export.job, type="A")
     found = rows.selectExpr("id", "cast(day as string)").orderBy("id").collect()
     assert [(row[0], row[1]) for row in found] == [(n, f"2026-03-0{1 + n // 10}") for n in range(0, 30, 3)]
     assert verify(export.job).ok

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +19,16 @@ from penstock.cli.app import app
 from penstock.embedded.broker import Cluster
 from penstock.embedded.layout import Layout, new_brokers
 from penstock.embedded.state import ProcessId, State, write_state
-from penstock.errors import UserError
+from penstock.errors import TransientError, UserError
+from penstock.logs.kafka.native.consumer import RawConsumer
+from penstock.logs.kafka.topics import url_safe
+from tests import pieces
+from tests.forked import Forked
 from tests.kafka import Produce, Topics
+from tests.pipes import wait_until
+from tests.relay import Relay, controllers_behind_relays
+
+COMMAND_SECONDS_MAX = 200.0
 
 
 def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
@@ -33,14 +41,23 @@ def read(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
         consumer.close()
 
 
-def broker_command(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from penstock.cli import main; main()", "broker", *arguments]
-    return subprocess.run([*command, "--folder", str(folder)], capture_output=True, text=True, timeout=200, check=False)
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command in a process of its own, which has ended."""
+
+    code: int
+    output: str
+    errors: str
 
 
-def answer(result: subprocess.CompletedProcess[str]) -> dict[str, object]:
-    assert result.returncode == 0, result.stderr
-    content: dict[str, object] = json.loads(result.stdout)
+def broker_command(*arguments: str, folder: Path) -> Ended:
+    process = Forked("penstock.cli", ["broker", *arguments, "--folder", str(folder)])
+    return Ended(process.wait(COMMAND_SECONDS_MAX), process.stdout.read(), process.stderr.read())
+
+
+def answer(result: Ended) -> dict[str, object]:
+    assert result.code == 0, result.errors
+    content: dict[str, object] = json.loads(result.output)
     return content
 
 
@@ -75,6 +92,56 @@ def test_a_killed_broker_comes_back_with_its_data_on_its_port(tmp_path: Path) ->
     assert [one.running for one in cluster.status()] == [False]
 
 
+def check_each_broker_is_asked_itself(cluster: Cluster, topic: str) -> None:
+    """RULES P3: the id of a topic comes from the broker that was named, not from any that is at hand."""
+    consumer = RawConsumer({"bootstrap.servers": cluster.bootstrap, "group.id": "any"}, lambda _: None)
+    frozen = cluster.status()[1].pid
+    assert frozen is not None
+    try:
+        assert len({consumer.ask_topic_id(number, topic, 120.0).answer() for number in (1, 2, 3)}) == 1
+        os.kill(frozen, signal.SIGSTOP)
+        asked = {number: consumer.ask_topic_id(number, topic, 5.0) for number in (1, 2, 3)}
+        assert asked[1].answer() == asked[3].answer() is not None
+        with pytest.raises(KafkaException) as raised:
+            asked[2].answer()
+        assert raised.value.args[0].code() == KafkaError._TIMED_OUT
+    finally:
+        os.kill(frozen, signal.SIGCONT)
+        consumer.close()
+
+
+def check_a_stale_broker_vouches_for_no_record(cluster: Cluster, relays: Sequence[Relay]) -> None:
+    """RULES P3: broker 3 has not heard that a topic of broker 1 was recreated, and still answers with its old id."""
+    first, second, third = (broker.address for broker in cluster.layout.brokers)
+    others = f"{first},{second}"
+    name = Topics(others)(assignment=[[1]])
+    Produce(others)(name, ["old"] * 5)
+    old = pieces.reader(third, name, 5)
+    wait_until(lambda: sum(batch.num_rows for batch in pieces.read(old)) == 5)
+    for relay in relays:
+        relay.cut()
+    # A client that knows broker 3 may go on asking that one, which still counts itself in: a new one for each attempt.
+    wait_until(lambda: 3 not in AdminClient({"bootstrap.servers": first}).list_topics(timeout=120).brokers)
+    Topics(others).recreate(name, assignment=[[1]])
+    Produce(others)(name, ["new"] * 5)
+    [known] = old.topic_ids.values()
+    assert topic_id_by(third, 3, name) == known
+    assert topic_id_by(first, 1, name) == topic_id_by(second, 2, name) != known
+    unchecked = [value for batch in pieces.read(replace(old, topic_ids={})) for value in batch["value"].to_pylist()]
+    assert unchecked == [b"new"] * 5
+    with pytest.raises(TransientError, match="recreated"):
+        list(pieces.read(old))
+
+
+def topic_id_by(bootstrap: str, broker: int, topic: str) -> str:
+    """What one broker means by a name."""
+    consumer = RawConsumer({"bootstrap.servers": bootstrap, "group.id": "any"}, lambda _: None)
+    try:
+        return url_safe(consumer.ask_topic_id(broker, topic, 120.0).answer())
+    finally:
+        consumer.close()
+
+
 def test_three_brokers_form_a_cluster_that_outlives_one_of_them(tmp_path: Path) -> None:
     with Cluster.start(tmp_path, brokers=3) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
@@ -82,11 +149,13 @@ def test_three_brokers_form_a_cluster_that_outlives_one_of_them(tmp_path: Path) 
         name = Topics(cluster.bootstrap)(replication=3)
         produce = Produce(cluster.bootstrap)
         produce(name, ["before"])
+        check_each_broker_is_asked_itself(cluster, name)
         cluster.kill(3)
         produce(name, ["after"])
-        cluster.restart(3)
-        assert [one.running for one in cluster.status()] == [True, True, True]
-        assert read(cluster.bootstrap, name, 2) == [b"before", b"after"]
+        with controllers_behind_relays(cluster, 3) as relays:
+            assert [one.running for one in cluster.status()] == [True, True, True]
+            assert read(cluster.bootstrap, name, 2) == [b"before", b"after"]
+            check_a_stale_broker_vouches_for_no_record(cluster, relays)
 
 
 def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: Path) -> None:
@@ -103,8 +172,8 @@ def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: 
         assert sent.output.splitlines()[-1] == "2 records sent to lines"
         assert read(bootstrap, "lines", 2) == [b"one", b"two"]
         again = broker_command("start", folder=folder)
-        assert again.returncode == UserError.exit_code
-        assert bootstrap in again.stderr
+        assert again.code == UserError.exit_code
+        assert bootstrap in again.errors
     finally:
         stopped = answer(broker_command("stop", "--json", folder=folder))
     assert stopped["running"] is False
@@ -115,8 +184,8 @@ def test_the_command_line_finds_a_broker_that_another_process_started(tmp_path: 
 
 def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> None:
     result = broker_command("stop", folder=tmp_path / "nothing")
-    assert result.returncode == UserError.exit_code
-    assert "Traceback" not in result.stderr
+    assert result.code == UserError.exit_code
+    assert "Traceback" not in result.errors
 
 
 def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
@@ -15,13 +16,13 @@ from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
-from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.retention import expiring_offsets
+from penstock.logs.kafka.log import KafkaLog, expiring_offsets
 from penstock.logs.log import Bounds, Partition
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 
 REQUEST_SECONDS_MAX = 120
+T = TypeVar("T")
 OpenLog = Callable[..., KafkaLog]
 
 
@@ -230,15 +231,20 @@ def test_a_broker_that_comes_back_is_used_again(tmp_path: Path) -> None:
         log = KafkaLog(KafkaLogSpec(own.bootstrap, topics=("t",)), call_seconds_max=5.0)
         Topics(own.bootstrap)(name="t")
         before = log.partitions()
+        bounds = log.bounds(before)
+        first_client = log.admin._client
         own.kill()
         with pytest.raises(TransientError):
             log.partitions()
         own.restart()
-        wait_until(lambda: answered(log.partitions) == before)
+        # Its leaders have a new epoch, of which the client has not heard yet.
+        wait_until(lambda: answered(lambda: log.bounds(before)) == bounds, 60)
+        assert log.partitions() == before
+        assert log.admin._client is not first_client, "one that loses its broker twice would keep two threads busy"
         log.close()
 
 
-def answered(call: Callable[[], tuple[Partition, ...]]) -> tuple[Partition, ...] | None:
+def answered(call: Callable[[], T]) -> T | None:
     try:
         return call()
     except TransientError:

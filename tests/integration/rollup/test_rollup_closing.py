@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, TransientError
 from penstock.lake.delta.active_files import active_files
+from penstock.reading import read
 from penstock.tables.rollup.closing.portion import closing_job
 from penstock.tables.rollup.reading import closed_windows, open_windows
 from penstock.tables.rollup.spec import Aggregates, LatePolicy
+from tests.full_disk import no_room_for, spark_workers
+from tests.pipes import once_at
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake
 
 HOSTS = [f"host-{number}" for number in range(20)]
@@ -22,6 +28,20 @@ def seen(frame: DataFrame, *columns: str) -> dict[tuple[str, str, int], tuple[ob
     found = [(each["interval"], each["host"], each["at"]) for each in rows.collect()]
     assert len(set(found)) == len(found)
     return {key: tuple(each[name] for name in columns) for key, each in zip(found, rows.collect(), strict=True)}
+
+
+def threads_of_workers(spark: SparkSession) -> int:
+    """What a Python worker, which runs from then on, tells Polars; workers of tests are forked with Polars loaded."""
+
+    def told(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_arrays([pa.array([int(os.environ["POLARS_MAX_THREADS"])])], ["threads"])
+
+    return int(spark.range(0, 1, 1, 1).mapInArrow(told, "threads long").collect()[0]["threads"])
+
+
+def test_a_worker_has_one_thread_of_polars_however_many_cores_there_are(spark: SparkSession) -> None:
+    assert threads_of_workers(spark) == 1
 
 
 def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
@@ -52,7 +72,7 @@ def test_spark_closes_and_updates_windows_and_shows_those_that_are_open(
         **{("10m", host, 0): (4.0, 1.0, 2.0) for host in HOSTS[5:]},
     }
     lake.close_all(600_000)
-    assert seen(closed_windows(spark, lake.job), "count")["10m", "host-0", 0] == (4,)
+    assert seen(read(spark, lake.job), "count")["10m", "host-0", 0] == (4,)
 
 
 def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
@@ -64,3 +84,19 @@ def test_an_error_of_a_task_reaches_the_driver_as_what_it_is(spark: SparkSession
     with pytest.raises(InvariantError, match="cannot read"):
         lake.work()
     assert lake.number("closed") == 0
+
+
+def test_a_disk_that_is_full_during_a_close_or_at_its_commit_costs_no_window(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = RollupLake(tmp_path, spark=spark)
+    lake.land([Point(host, 0, 1.0) for host in HOSTS])
+    lake.land([Point("clock", 60_000, 0.0)])
+    threads_of_workers(spark)
+    with no_room_for(spark_workers(), size_bytes=100), pytest.raises(TransientError, match="no space left"):
+        lake.work()
+    with no_room_for([os.getpid()], 0, later=True) as fill, pytest.raises(TransientError, match="no space left"):
+        lake.work(lake.another_process(reach=once_at("close_staged", fill)))
+    assert (lake.number("close"), lake.number("closed")) == (1, 0), "begun, and still to be done"
+    lake.work(lake.another_process())
+    assert seen(closed_windows(spark, lake.job), "count", "revision") == {("1m", host, 0): (1, 0) for host in HOSTS}

@@ -41,10 +41,10 @@ def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
     with_fs_behind(fan)
     fs, gc = fan.types()["fs"], fan.types()["gc"]
     assert (fs.rows, fs.files, fs.gap_records, gc.rows, gc.files, gc.gap_records) == (5, 1, 8, 8, 2, 0)
-    [lane] = fs.lanes
+    [lane] = fs.lagging
     assert (lane.partition, lane.position, lane.gap_records, lane.deferred) == (fan.partitions[1], 0, 8, 5)
     assert (lane.cause, lane.since.timestamp()) == (Cause.FAILING, fan.now)
-    assert (fs.failing, gc.failing, gc.lanes) == (True, False, ())
+    assert (fs.failing, gc.failing, gc.lagging) == (True, False, ())
 
 
 def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
@@ -62,7 +62,7 @@ def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) ->
     table = with_fs_behind(fan)
     landed(table, fan.reader(table, 1).catch_up({"fs": 0}, 8))
     fan.mirror(10, 8)
-    assert fan.types()["fs"].lanes == ()
+    assert fan.types()["fs"].lagging == ()
     assert fan.global_position(1) == 8
     assert fan.kinds() == [Rule.FAILED_WRITES]
 
@@ -77,7 +77,7 @@ def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> No
 def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
     table = fan.started()
     landed(table, fan.reader(table, 0).main(0, 3, {"fs": Cause.ROTATION}))
-    assert [each.cause for each in fan.types()["fs"].lanes] == [Cause.ROTATION]
+    assert [each.cause for each in fan.types()["fs"].lagging] == [Cause.ROTATION]
     assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
 

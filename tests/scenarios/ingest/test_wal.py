@@ -98,6 +98,24 @@ def test_a_crash_at_any_step_loses_and_repeats_nothing(
     assert pipe.verified()
 
 
+def test_a_job_reads_a_server_that_wants_a_token(tmp_path: Path, spark: SparkSession) -> None:
+    """The token is the job's secret: driver and tasks send it, and nothing prints it."""
+    with served(tmp_path / "wal", EAGER, tokens=["hidden-word"]) as server:
+        server.store.create_topic(TOPIC, 1)
+        with WalClient(server.url, token="hidden-word") as client:
+            client.append(TOPIC, ids(range(3)))
+        pipe = Pipe(tmp_path, server.url, spark)
+        describe(pipe)
+        text = pipe.path.read_text()
+        with pytest.raises(PenstockError, match="does not know you"):
+            pipe.run_to_end()
+        (tmp_path / "token").write_text("hidden-word\n")
+        pipe.path.write_text(text.replace("wal: {url:", 'wal: {token: "${file:token}", url:'))
+        pipe.run_to_end()
+        assert pipe.column("id") == [0, 1, 2] and pipe.verified()
+        assert "hidden-word" not in repr(pipe.job)
+
+
 def test_a_second_job_of_the_topic_holds_what_it_has_not_read(
     pipe: Pipe, server: WalServer, produce: WalProduce, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.keyed_tables import Keyed
+from tests.tries import tries
 
 TEXTS = [
     "",
@@ -63,7 +64,7 @@ def test_a_key_is_found_again_in_its_file(tmp_path: Path, kind: str) -> None:
     assert table.verified().ok
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     texts=st.lists(
         st.text(st.characters(codec="utf-8"), max_size=40) | st.text(string.printable, min_size=30), max_size=12

@@ -14,10 +14,11 @@ from deltalake import DeltaTable, write_deltalake
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.status.model import Section
+from penstock.tables.keyed.merging.runs import RunWriter
 from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import kind_of
 from penstock.watch.status import status
-from tests.keyed_tables import ONE, ZERO, Keyed, row
+from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
 
 # scenarios of FiloDB (research: memtable, reprojector and column store)
 
@@ -61,6 +62,62 @@ def test_a_failed_write_fails_the_batch_and_moves_no_position(tmp_path: Path) ->
     assert table.table().state([ZERO]).of(ZERO).position == 1
     table.run()
     assert table.values() == {("a", 1): 11}
+
+
+@pytest.mark.parametrize("step", ["runs_staged", "merged", "checked", "tombstones_written"])
+def test_a_process_goes_on_after_a_failed_attempt_as_if_it_had_not_been(tmp_path: Path, step: str) -> None:
+    """Upstream kept in memory what it had failed to write, and took it for written."""
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone, buckets: 2, chunk_rows: 3")
+    failing: list[str] = []
+
+    def fail(reached: str) -> None:
+        if reached in failing:
+            failing.remove(reached)
+            raise TransientError("the disk is full")
+
+    rounds = table.open(Environment(reach=fail))
+    table.put(*(row(number, number) for number in range(9)))
+    finish(rounds)
+    table.put(row(1, 11), row(2, None, gone=True), row(20, 20))
+    failing += [step, step]
+    for _ in range(2):
+        with pytest.raises(TransientError):
+            finish(rounds)
+    assert len(table.values()) == 9
+    table.put(row(3, 33))
+    finish(rounds)
+    assert table.values() == {("a", n): {1: 11, 3: 33}.get(n, n) for n in (0, 1, 3, 4, 5, 6, 7, 8, 20)}
+    assert table.totals() == (13, 13, 0, 0) and table.verified().ok
+
+
+def test_rows_beyond_the_memory_of_a_task_go_to_several_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's gate for low memory had no effect."""
+    monkeypatch.setattr("penstock.tables.keyed.merging.runs.RUN_BYTES_MAX", 2_000)
+    spilled: list[int] = []
+    spill = RunWriter._spill
+
+    def noting(self: RunWriter) -> None:
+        spilled.append(self._waiting_bytes)
+        spill(self)
+
+    monkeypatch.setattr(RunWriter, "_spill", noting)
+    table = Keyed(tmp_path, "row_keys: [number], delete: gone, buckets: 2", batch=500)
+    for turn in range(3):
+        table.put(*(row(number, 100 * turn + number, gone=(number + turn) % 5 == 0) for number in range(30)))
+        table.put(*(row(number, 100 * turn + number) for number in range(30, 45)), to=ONE)
+    table.run()
+    assert len(spilled) > 4
+    wanted = {("a", number): 200 + number for number in range(45) if number >= 30 or (number + 2) % 5}
+    assert table.values() == wanted and table.verified().ok
+
+
+def test_nothing_new_makes_no_commit(tmp_path: Path) -> None:
+    table = Keyed(tmp_path)
+    table.put(row(1, 1))
+    table.run()
+    version = table.table().version
+    table.run()
+    assert table.table().version == version
 
 
 def test_what_a_failed_attempt_left_is_taken_by_vacuum_and_nothing_else(tmp_path: Path) -> None:
@@ -126,6 +183,40 @@ def test_records_without_a_key_are_quarantined_and_the_others_written(tmp_path: 
     for error, word in zip(errors, ("row key", "partition key", "sequence", "longer"), strict=False):
         assert word in error
     assert table.verified().ok
+
+
+def test_a_key_of_another_type_is_a_bad_record_and_a_job_with_one_is_refused(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]")
+    table.put(row(1, 10), {"device": "a", "number": "2", "value": 20}, {"device": "a", "number": 3.5, "value": 30})
+    table.put({"device": "a", "number": {"n": 1}, "value": 1}, {"device": "a", "number": True, "value": 1}, row(4, 40))
+    table.run()
+    assert table.values() == {("a", 1): 10, ("a", 4): 40}
+    assert table.totals() == (6, 2, 4, 0)
+    other = Keyed(tmp_path, "row_keys: [number]", schema=table.schema.replace("number: long", "number: string"))
+    with pytest.raises(UserError, match="number"):
+        Keyed(tmp_path, other.keyed, schema=other.schema, log=table.log).run()
+    assert table.values() == {("a", 1): 10, ("a", 4): 40} and table.verified().ok
+
+
+def test_a_batch_of_one_key_is_one_row_and_counts_every_record(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number]", batch=10_000)
+    table.put(*(row(7, value) for value in range(500)))
+    table.put(*(row(7, value) for value in range(500, 503)), to=ONE)
+    table.run()
+    assert len(table.values()) == 1
+    read = [sum(each) for each in zip(table.totals(ZERO), table.totals(ONE), strict=True)]
+    assert read == [503, 1, 0, 502]
+
+
+@pytest.mark.parametrize("length", [32 * 1024, 32 * 1024 + 1])
+def test_a_key_may_have_32_kilobytes_and_no_more(tmp_path: Path, length: int) -> None:
+    table = Keyed(tmp_path, "row_keys: [note]")
+    for value in (1, 2):
+        table.put({"note": "k" * length, "value": value})
+        table.run()
+    fits = length <= 32 * 1024
+    assert [each["value"] for each in table.rows()] == ([2] if fits else [])
+    assert table.totals() == ((2, 2, 0, 0) if fits else (2, 0, 2, 0))
 
 
 def test_a_partition_key_may_have_a_default(tmp_path: Path) -> None:
@@ -244,6 +335,11 @@ def test_status_tells_rows_buckets_and_chunks(tmp_path: Path) -> None:
     found = status(table.job, open_log=lambda job: table.log.view(job.log))
     [section] = [each for each in found.sections if isinstance(each, Section) and each.key == "keyed"]
     assert section.values == {"rows": 20, "buckets": 2, "chunks": 2, "chunks_max": 1}
+    assert "lost" not in section.lines[0]
+    table.put(row(1, 2), row(1, 3))
+    table.run()
+    told = status(table.job, open_log=lambda job: table.log.view(job.log))
+    assert "1 records lost to newer ones" in next(each.lines[0] for each in told.sections if each.key == "keyed")
     assert json.dumps(found.as_json())
 
 

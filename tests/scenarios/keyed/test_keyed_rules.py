@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.engine.replay import ReplayReport, replay
+from penstock.engine.round import Rounds
 from penstock.environment import Environment
 from penstock.errors import TransientError, UserError
 from penstock.flow.write.names import content_of
@@ -94,6 +95,39 @@ def test_k1_every_commit_counts_in_the_buckets_that_it_touches(tmp_path: Path) -
     assert table.table().transaction(commits_key("keyed", 0)) == 3
     kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
     assert table.table().transaction(commits_key("keyed", 0)) == 4
+
+
+def raced(table: Keyed, monkeypatch: pytest.MonkeyPatch) -> tuple[Rounds[Any], list[list[int]]]:
+    """Two processes with the same keys in their partitions, of which the second commits while the first is merging."""
+    for part in (ZERO, ONE):
+        table.put(*(row(number, part.number, f"d{number % 7}") for number in range(60)), to=part)
+    rival = table.open(None, ONE)
+    seen = buckets_run(monkeypatch)
+    table.run(once_at("merged", lambda: finish(rival)), ZERO)
+    return rival, seen
+
+
+def test_k1_processes_with_partitions_of_their_own_never_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition key of `kafka.partition` gives each partition buckets of its own: a race costs no second merge."""
+    table = Keyed(tmp_path, "partition_keys: [kafka_partition, device], row_keys: [number], buckets: 4")
+    rival, seen = raced(table, monkeypatch)
+    table.put(row(1, 7, "d1"), to=ZERO)
+    table.put(row(1, 8, "d1"), to=ONE)
+    table.run(once_at("checked", lambda: finish(rival)), ZERO)
+    mine, others = set(seen[0]) | set(seen[2]), set(seen[1]) | set(seen[3])
+    assert len(seen) == 4 and len(mine) > 1
+    assert mine < {0, 1, 2, 3} and others == {each + 4 for each in mine}
+    frame = pl.read_delta(table.path)
+    assert len(frame) == 120
+    assert sorted(frame.filter((pl.col("device") == "d1") & (pl.col("number") == 1))["value"].to_list()) == [7, 8]
+    assert table.verified().ok
+
+
+def test_k1_without_it_the_same_race_costs_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [kafka_partition, number], buckets: 4")
+    _, seen = raced(table, monkeypatch)
+    assert len(seen) == 3 and seen[2] == seen[1]
+    assert len(pl.read_delta(table.path)) == 120
 
 
 # K2
@@ -234,6 +268,17 @@ def test_k4_a_chunk_with_another_value_or_sequence_is_looked_at_row_by_row(tmp_p
     table.run()
     # Nine have the sequence of those that are there, and a greater offset of none.
     assert table.totals(ONE) == (10, 1, 0, 9)
+
+
+def test_k4_a_replay_in_other_batches_is_looked_at_row_by_row(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "row_keys: [number], buckets: 2, chunk_rows: 10", batch=100)
+    table.put(*(row(number % 40, number) for number in range(60)))
+    table.run()
+    before, files = table.values(), table.files()
+    again = Keyed(tmp_path, table.keyed, name="again", log=table.log, batch=7)
+    again.run()
+    assert (again.values(), again.files()) == (before, files)
+    assert again.totals()[1] == 0
 
 
 def test_k4_names_tell_rows_and_digest_and_statistics_the_keys(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from penstock.environment import Environment
 from tests.keyed_tables import ONE, ZERO, Keyed, finish, row
+from tests.tries import tries
 
 SLOW = settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    max_examples=tries(8),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 NUMBERS = st.integers(0, 4)
 RECORDS = st.lists(st.tuples(st.sampled_from("ab"), NUMBERS, st.integers(0, 9), st.booleans()), max_size=25)

@@ -12,7 +12,7 @@ import pytest
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.tables.keyed.loading.load import LoadReport
-from penstock.tables.kind import Loading, LoadWish, SaveMode, VacuumWish
+from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
 from penstock.tables.registry import kind_of
 from tests.keyed_tables import Keyed, row
 from tests.scenarios.local_spark import local_session
@@ -79,6 +79,19 @@ def test_a_file_written_again_with_the_same_rows_is_known_by_its_chunks(tmp_path
     assert table.files() == before
 
 
+def test_rows_that_were_compacted_are_found_row_by_row(tmp_path: Path) -> None:
+    """Their chunks have other names now: nothing is skipped unread, and nothing changes."""
+    table = Keyed(tmp_path, KEYED)
+    parts = [frame(*(row(number, number) for number in range(first, first + 5))) for first in (0, 5)]
+    for number, part in enumerate(parts):
+        load(table, files(tmp_path / f"in{number}", part))
+    kind_of(table.job).compact(table.job, CompactWish(), Environment(), None)
+    before = table.values()
+    report = load(table, files(tmp_path / "again", parts[0]))
+    assert (report.rows, report.unread) == (5, 0) and table.values() == before
+    assert table.verified().ok
+
+
 @pytest.mark.parametrize("step", ["runs_staged", "tombstones_written", "committed"])
 def test_an_interrupted_load_goes_on(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.tables.keyed.loading.load.FILES_PER_COMMIT_MAX", 1)
@@ -143,6 +156,12 @@ def test_an_overwrite_by_partition_leaves_the_other_partitions(tmp_path: Path) -
     assert not [check.name for check in table.verified().checks if check.name == "rows" and not check.ok]
 
 
+def test_rows_of_a_log_partition_are_in_many_buckets_and_not_replaced_by_partition(tmp_path: Path) -> None:
+    table = Keyed(tmp_path, "partition_keys: [kafka_partition], row_keys: [number], buckets: 3")
+    with pytest.raises(UserError, match="many buckets"):
+        load(table, files(tmp_path / "one", frame(row(1, 1))), mode=SaveMode.OVERWRITE, by_partition=True)
+
+
 def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> None:
     table = Keyed(tmp_path, KEYED)
     load(table, files(tmp_path / "one", frame(row(1, 1))))
@@ -150,6 +169,38 @@ def test_an_overwrite_that_fails_leaves_the_table_as_it_was(tmp_path: Path) -> N
     with pytest.raises(UserError, match="no place"):
         load(table, bad, mode=SaveMode.OVERWRITE)
     assert table.values() == {("a", 1): 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("letters.csv", b"device,number,value\na,1,x\n"),
+        ("short.csv", b"device,number,value\na,1\n"),
+        ("broken.json", b'{"device": "a", "number": 1, "value": '),
+        ("letters.json", b'{"device": "a", "number": "one", "value": 1}'),
+        ("text.parquet", b"this is no Parquet file"),
+    ],
+)
+def test_files_that_do_not_fit_are_told_and_change_nothing(tmp_path: Path, name: str, content: bytes) -> None:
+    table = Keyed(tmp_path, KEYED)
+    load(table, files(tmp_path / "one", frame(row(1, 1))))
+    (tmp_path / name).write_bytes(content)
+    for mode in (SaveMode.APPEND, SaveMode.OVERWRITE):
+        with pytest.raises(UserError) as refused:
+            load(table, str(tmp_path / name), mode=mode)
+        assert name in str(refused.value)
+    assert table.values() == {("a", 1): 1}
+
+
+def test_a_column_of_another_type_is_told_with_its_file(tmp_path: Path) -> None:
+    """A number that is no whole one has no place in a column of whole numbers, and is not rounded."""
+    table = Keyed(tmp_path, KEYED)
+    rows = pl.DataFrame({"device": ["a"], "number": [1], "value": [1.5]})
+    with pytest.raises(UserError, match="do not fit") as refused:
+        load(table, files(tmp_path / "in", rows))
+    assert "0.parquet" in refused.value.detail
+    assert load(table, files(tmp_path / "whole", rows.with_columns(value=2.0))).rows == 1
+    assert table.values() == {("a", 1): 2}
 
 
 def test_new_columns_follow_the_policy(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from penstock.lake.delta.keys import field_key
 from penstock.lake.delta.table import Table, open_table
+from penstock.proof.findings import Verdict
 from penstock.tables.rollup.spec import partials_job
 from tests.scenarios.rollup.rollups import START, Rollup, partition, point
 
@@ -137,13 +138,47 @@ def test_a_number_of_points_that_was_changed_is_found(rollup: Rollup) -> None:
     assert rollup.verdicts()["points"] == "violated"
 
 
-def test_values_of_windows_whose_partials_are_gone_are_not_called_proven(tmp_path: Path) -> None:
-    rollup = filled(tmp_path, "")
-    rollup.clock += 3600
+def cleaned(folder: Path) -> Rollup:
+    """Windows of which one hour is closed for good, and late points, which only the longer windows have."""
+    rollup = Rollup(folder)
+    for number, host in enumerate("ab"):
+        rollup.send(number, *(point(START + each, each % 7, host) for each in range(0, 500, 10)))
+    rollup.clock = START + 500
     rollup.run()
-    rewrite(files(rollup, WINDOWS, "1m")[0], raised("sum"))
-    assert rollup.verdicts()["windows"] == "not proven"
-    rewrite(files(rollup, WINDOWS, "1m")[0], raised("count"))
+    rollup.send(0, point(START + 5, 99.0))
+    for _ in range(2):
+        rollup.run()
+        rollup.clock += 3600
+    rollup.run()
+    assert rollup.late() == {"1m": 1, "10m": 0}
+    return rollup
+
+
+def test_values_of_windows_whose_partials_are_gone_are_not_called_proven(tmp_path: Path) -> None:
+    rollup = cleaned(tmp_path)
+    [check] = [each for each in rollup.verify().checks if each.name == "windows"]
+    assert check.verdict == Verdict.NOT_PROVEN
+    assert "2 of them agree with the shortest windows" in str(check.unproven)
+
+
+@pytest.mark.parametrize("interval", ["1m", "10m"])
+@pytest.mark.parametrize(
+    "alter",
+    [raised("count"), raised("sum", 0.5), raised("min", -1), raised("max", 5)],
+    ids=["count", "sum", "min", "max"],
+)
+def test_a_window_without_partials_that_contradicts_the_shorter_ones_is_found(
+    alter: Alter, interval: str, tmp_path: Path
+) -> None:
+    """Those of host b, of which no point was late."""
+    rollup = cleaned(tmp_path)
+
+    def of_b(rows: pa.Table) -> pa.Table:
+        ordered = rows.sort_by([("series", "descending"), ("window_start", "ascending")])
+        assert '"b"' in ordered.column("series")[0].as_py()
+        return alter(ordered)
+
+    rewrite(files(rollup, WINDOWS, interval)[0], of_b)
     assert rollup.verdicts()["windows"] == "violated"
 
 

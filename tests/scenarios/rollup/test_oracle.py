@@ -9,15 +9,16 @@ import pytest
 
 from penstock.publish.memory import MemoryCluster
 from penstock.tables.rollup.closing import decide
-from penstock.tables.rollup.publishing import publishing
+from penstock.tables.rollup.publishing import publishing, rows
 from tests.scenarios.rollup.oracle import check_published, compared, order_of, wanted
 from tests.scenarios.rollup.rollups import Rollup, expected
 from tests.scenarios.rollup.walk import Walk
+from tests.tries import tries
 
 INTERVALS = ("1m", "10m", "1h")
 PUBLISH = "publish: {topic: rollups, format: json, buckets: 3}\n"
 ENDS = ("first", "last", "mean", "q50", "q90")
-SEEDS = range(2)
+SEEDS = range(tries(1))
 """More of them find more: each is another life."""
 
 
@@ -28,6 +29,7 @@ def lived(folder: Path, seed: int, policy: str, publish: bool, monkeypatch: pyte
     monkeypatch.setattr(decide, "MERGE_FILES_MIN", rng.choice((2, 8)))
     monkeypatch.setattr(publishing, "RECORDS_PER_TRANSACTION", rng.choice((1, 3, 100)))
     monkeypatch.setattr(publishing, "ROWS_PER_TURN_MAX", rng.choice((20, 1000)))
+    monkeypatch.setattr(rows, "PAGE_ROWS_MAX", rng.choice((1, 5, 1000)))
     grace = "update_grace: 30d\n" if policy == "update" or rng.random() < 0.5 else ""
     more = f"late: {policy}\n{grace}aggregates: [first, last, mean]\nquantiles: [0.5, 0.9]\n"
     rollup = Rollup(folder, more + (PUBLISH if publish else ""), windows_asked=", ".join(INTERVALS))

@@ -14,7 +14,7 @@ from penstock.cli.app import app
 from penstock.cli.wal import LINES_PER_APPEND
 from penstock.errors import UserError
 from penstock.logs.wal.client import WalClient
-from penstock.logs.wal.errors import UnknownTopicError, WalRefusedError
+from penstock.logs.wal.errors import UnknownTopicError, WalDeniedError, WalRefusedError
 from tests.wal import served
 
 TOPIC = "orders"
@@ -44,8 +44,9 @@ def test_a_file_of_lines_is_sent_in_several_appends_and_its_repeat_adds_nothing(
     count = 2 * LINES_PER_APPEND + 3
     file = tmp_path / "rows.json"
     file.write_text("".join(f'{{"id": {number}}}\n' for number in range(count)))
-    for _ in range(2):
-        assert f"{count} records appended" in wal("append", url, TOPIC, str(file), "--key", "load-7").stdout
+    for told in ("", f", {count} of them by an earlier run"):
+        shown = wal("append", url, TOPIC, str(file), "--key", "load-7").stdout
+        assert shown == f"{count} records appended to {TOPIC}{told}\n"
     assert values(url) == [b'{"id": %d}' % number for number in range(count)]
     assert [len(json.loads(line)) for line in wal("append", url, TOPIC, str(file), "--json").stdout.splitlines()] == [
         1, 1, 1
@@ -65,6 +66,23 @@ def test_a_file_of_lines_is_sent_in_several_appends_and_its_repeat_adds_nothing(
 def test_standard_input_in_each_format(url: str, format_: str, stdin: bytes, expected: list[bytes]) -> None:
     wal("append", url, TOPIC, "--format", format_, stdin=stdin)
     assert values(url) == expected
+
+
+def test_a_server_with_a_token_is_used_with_a_token_file(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret-1\n")
+    with served(tmp_path / "wal", tokens=["secret-1"]) as server:
+        known = ("--token-file", str(file))
+        wal("create", server.url, TOPIC, *known)
+        wal("append", server.url, TOPIC, "--format", "csv", "--json-fields", "id", *known, stdin=b"id\n1\n")
+        assert "[0, 1)" in wal("status", server.url, *known).stdout
+        with pytest.raises(WalDeniedError):
+            wal("status", server.url)
+        file.write_text("two words\n")
+        with pytest.raises(UserError, match="no token"):
+            wal("status", server.url, *known)
+        with pytest.raises(UserError, match="cannot be read"):
+            wal("serve", "--folder", str(tmp_path / "other"), "--token-file", str(tmp_path / "nowhere"))
 
 
 def test_quoted_lines_of_a_long_csv_file_are_not_torn_apart(url: str) -> None:

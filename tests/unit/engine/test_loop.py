@@ -114,3 +114,11 @@ def test_a_run_without_end_goes_on_after_it_has_caught_up_until_it_is_stopped() 
     script = Script(BATCH, CAUGHT_UP, CAUGHT_UP, CAUGHT_UP)
     loop_of(lambda: script, Patient(stop_after=2), once=False).run()
     assert script.bounds == [None] * 3
+
+
+def test_every_turn_is_a_sign_of_life_also_one_that_fails() -> None:
+    signs: list[None] = []
+    script = Script(BATCH, AWAY, AWAY, CAUGHT_UP)
+    retries = Retries(3, random.Random(7))
+    Loop(lambda: script, True, Patient(), retries, NullListener(), lambda: signs.append(None)).run()
+    assert len(signs) == 4

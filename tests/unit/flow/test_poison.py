@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from penstock.flow.compile import flow_of
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import FanoutFlow, RoutedSlice
-from penstock.flow.table_flow import flow_of
 from penstock.flow.task import Flow, fused_stage
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import UNROUTED, Share, decode_report

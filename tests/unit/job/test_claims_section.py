@@ -49,7 +49,7 @@ def test_claims_can_be_switched_off_and_on_by_a_word(tmp_path: Path) -> None:
 def test_every_option_arrives(tmp_path: Path) -> None:
     stated = (
         "claims: {client_id: w-1, heartbeat: 2s, topic: coordination, partitions: 4, unit: topic, max: 3, "
-        "ranges: false, lost_history: restart}"
+        "ranges: false, lost_history: restart, work_timeout: 30m}"
     )
     assert load(tmp_path, rest=stated).claims == ClaimsSpec(
         client_id="w-1",
@@ -60,6 +60,7 @@ def test_every_option_arrives(tmp_path: Path) -> None:
         claims_max=3,
         ranges=False,
         lost_history="restart",
+        work_timeout_seconds=1800.0,
     )
 
 
@@ -85,6 +86,7 @@ def test_at_most_once_needs_claims(tmp_path: Path) -> None:
         ("claims: {client_id: ''}", "claims.client_id"),
         ("claims: {partitions: 5000}", "claims.partitions"),
         ("claims: {max: 0}", "claims.max"),
+        ("claims: {work_timeout: 5s}", "claims.work_timeout"),
         ("claims: {unit: broker}", "claims.unit"),
         ("claims: {hartbeat: 5s}", "claims.hartbeat"),
         ("delivery: twice", "delivery"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.job.faults import JobFileError
 from penstock.job.spec import JobSpec
 from penstock.tables.registry import load_job
+from tests.tries import tries
 from tests.unit.job.descriptors import GARMADON
 from tests.unit.job.test_export_job import EVERYTHING as EVERY_EXPORT
 from tests.unit.job.test_export_job import JSON
@@ -96,20 +97,20 @@ def job_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "job.yaml"
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=tries(100), suppress_health_check=[HealthCheck.too_slow])
 @given(text=mutated())
 def test_a_mutated_file_loads_or_is_answered_with_faults(job_path: Path, text: str) -> None:
     spec = load(job_path, text.encode("utf-8", "surrogatepass"))
     assert spec is None or "hunter2" not in repr(spec)
 
 
-@settings(max_examples=100)
+@settings(max_examples=tries(40))
 @given(content=st.binary(max_size=200))
 def test_any_bytes_are_answered_with_faults(job_path: Path, content: bytes) -> None:
     assert load(job_path, content) is None
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(30))
 @given(seed=st.integers(0, 2**32), text=st.sampled_from([EVERYTHING, EVERY_EXPORT]))
 def test_lines_in_any_order_are_answered(job_path: Path, seed: int, text: str) -> None:
     lines = text.splitlines()

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.job.faults import Finding
-from penstock.job.schema import TypeTextError, parse_schema, parse_type
+from penstock.job.faults import Finding, RefusedError
+from penstock.job.schema import parse_schema, parse_type
 
 
 @pytest.mark.parametrize(
@@ -50,14 +50,14 @@ def test_every_type_name_has_its_arrow_type(text: str, expected: pa.DataType) ->
     ],
 )
 def test_an_unknown_type_is_answered_with_what_to_write(text: str, hint: str) -> None:
-    with pytest.raises(TypeTextError) as caught:
+    with pytest.raises(RefusedError) as caught:
         parse_type(text)
     assert caught.value.hint == hint
 
 
 @pytest.mark.parametrize("text", ["", "list<>", "list<int", "map<string>", "list<" * 100 + "int" + ">" * 100])
 def test_a_broken_type_text_is_refused(text: str) -> None:
-    with pytest.raises(TypeTextError):
+    with pytest.raises(RefusedError):
         parse_type(text)
 
 

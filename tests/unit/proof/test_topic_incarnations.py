@@ -22,7 +22,7 @@ from penstock.logs.log import Partition, Slice
 from penstock.proof.invariants import CommittedSlice
 from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
-from penstock.tables.delta.spec import DeltaSpec
+from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32
 NOW = Partition("orders", "new", 0)

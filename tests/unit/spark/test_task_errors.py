@@ -6,7 +6,7 @@ import pytest
 
 from penstock.errors import InvariantError, TransientError, UserError
 from penstock.lake.storage import NotFoundError
-from penstock.spark.task_errors import task_error
+from penstock.spark.failures import task_error
 
 TRACE = """\
 Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.flow.decode import decoder_for
 from penstock.flow.write.manifest import Counts, Reason
-from penstock.flow.write.reasons import KINDS_MAX, OTHER_KIND, error_kinds, merged_reasons, reasons_of
+from penstock.flow.write.quarantine import KINDS_MAX, OTHER_KIND, error_kinds, merged_reasons, reasons_of
 from penstock.flow.write.report import TaskReport, decode_report, encode_report
 from penstock.job.schema import job_type_name, parse_type
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies, kafka_of

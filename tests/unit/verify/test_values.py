@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from penstock.environment import Environment, new_batch_id
-from penstock.flow.table_flow import flow_of
+from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.report import UNROUTED, decode_report
 from penstock.job.spec import JobSpec, MixedTypesPolicy, NewColumnPolicy, SqlSpec

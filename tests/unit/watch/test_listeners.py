@@ -14,8 +14,7 @@ from penstock.tables.export.events import (
     TypeStoppedByAGap,
     TypeWrittenAgain,
 )
-from penstock.watch.lines import JsonLines
-from penstock.watch.listeners import AlertChanges, Listeners
+from penstock.watch.listeners import AlertChanges, JsonLines, Listeners
 
 
 class Ear:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,8 +35,7 @@ from penstock.tables.export.events import (
     TypeWrittenAgain,
 )
 from penstock.tables.registry import KINDS
-from penstock.watch.metrics import OF_ALL_JOBS, page
-from penstock.watch.prometheus import JobMetrics, Metrics
+from penstock.watch.metrics import OF_ALL_JOBS, JobMetrics, Metrics, page
 
 AWAY = Retrying("the broker is away", "", 1.0)
 EVERY = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
@@ -222,7 +220,6 @@ LEVEL = Metric("penstock_level_litres", "gauge", "What a tank holds.", ("job", "
 SPILLS = Metric("penstock_spills_total", "counter", "Times that a tank ran over.")
 
 
-@dataclass(frozen=True)
 class Spill(Event):
     litres: Mapping[str, float]
 

@@ -1,7 +1,7 @@
 """The core of `penstock claims`: list, history, pause, resume, release.
 
-An administrator is not a member: it joins nothing, and claims a partition only to release it. Reading its records back
-shows whether they were accepted, and every wait is bounded.
+An administrator is not a member: it joins nothing and holds nothing. Reading its records back shows whether they were
+accepted, and every wait is bounded.
 """
 
 from __future__ import annotations
@@ -9,24 +9,22 @@ from __future__ import annotations
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from penstock.claims.admin.history import History, HistoryReader
+from penstock.claims.admin.history import HistoryReader
+from penstock.claims.admin.lines import History
 from penstock.claims.admin.listing import ClaimsListing, ListedClaim, listing_of
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
-from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX
-from penstock.claims.protocol.group_view import Freshness, coordination_partition
-from penstock.claims.protocol.records import ClaimingPartition, ReleaseGroup, ReleasingPartition, ResumingGroup, Seeking
-from penstock.claims.protocol.state import Claim
-from penstock.errors import FencedError, TransientError, UserError, near_words
+from penstock.claims.member.journal import JournalEntry
+from penstock.claims.protocol.group_view import Freshness
+from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, FreeingPartition, ReleaseGroup, ResumingGroup
+from penstock.errors import FencedError, UserError, near_words
 from penstock.logs.log import Partition
 
 HISTORY_LINES = 50
 HISTORY_RECORDS_MAX = 200_000
-RELEASE_ATTEMPTS_MAX = 10
-"""A live owner's heartbeat between our read and our claim refuses the claim; then we read again."""
 RELEASE_REASON = "released by an administrator"
 NAMES_SHOWN_MAX = 10
 
@@ -74,9 +72,7 @@ def owners(of: CoordinatedGroup) -> dict[Partition, str]:
 def find_claim(of: CoordinatedGroup, place: str) -> ListedClaim:
     """One claim, by TOPIC/PARTITION."""
     with _reading(of) as reader:
-        partition, _ = _found(reader, place)
-        listed = listing_of(reader, _broker_now(reader))
-        return next(each for each in listed.claims if each.partition == partition)
+        return _found(reader, place)
 
 
 def history(
@@ -91,17 +87,17 @@ def history(
     """
     wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
-        count = reader.topic.partitions
-        places = None if wanted is None else [coordination_partition(*wanted, count)]
-        begun, entries = reader.entries(records_max, places)
-        history_reader = HistoryReader(of.group, begun)
-        groups: set[str] = set()
-        for each in entries:
-            if each.record is not None:
-                groups.add(each.record.group)
-            history_reader.read(each.place, each.offset, each.appended_at, each.record, each.fault)
-        if of.group not in groups and partition is None:
-            raise _unknown_group(of, sorted(groups))
+        begun = reader.newest(records_max)
+        history_reader = HistoryReader(reader.place, begun)
+
+        def take(entries: Sequence[JournalEntry]) -> None:
+            for each in entries:
+                history_reader.read(each.offset, each.appended_at, each.record, each.fault)
+
+        reader.read(begun, take)
+        groups = [of.group] if history_reader.heard or partition is not None else reader.groups()
+        if of.group not in groups:
+            raise _unknown_group(of, groups)
     found = history_reader.history(None if wanted is not None else limit)
     if wanted is None:
         return found
@@ -127,12 +123,9 @@ def pause(
     if len(reason) > TEXT_CHARACTERS_MAX:
         raise UserError(f"the reason is longer than {TEXT_CHARACTERS_MAX} characters")
     pause_id = uuid.uuid4().hex[:8]
-    until_at = None if for_seconds is None else time.time() + for_seconds
     with _reading(of) as reader:
-        content = {"pause_id": pause_id, "until_at": until_at, "reason": reason}
-        reader.say(
-            [(place, reader.outbox.record_of(ReleaseGroup, **content)) for place in range(reader.topic.partitions)]
-        )
+        reader.say(reader.outbox.record_of(ReleaseGroup, pause_id=pause_id, for_seconds=for_seconds, reason=reason))
+        until_at = reader.view.state.pauses[pause_id].until_at if pause_id in reader.view.state.pauses else None
         holders = _wait_released(reader, pause_id, wait_seconds, progress)
     return PauseReport(pause_id, until_at, holders)
 
@@ -140,17 +133,15 @@ def pause(
 def resume(of: CoordinatedGroup, pause_id: str | None = None) -> tuple[str, ...]:
     """End a pause of a group, or all of them; returns their ids."""
     with _reading(of) as reader:
-        found = sorted(reader.view.pauses())
+        found = sorted(reader.view.state.pauses)
         if pause_id is not None and pause_id not in found:
             known = f"its pauses: {', '.join(found)}" if found else "it is not paused"
             raise UserError(f"group {of.group} has no pause {pause_id}", detail=known)
         if not found:
             raise UserError(f"group {of.group} is not paused")
         ended = found if pause_id is None else [pause_id]
-        for each in ended:
-            # Refused: a member was faster, and the pause is over either way.
-            places = reader.view.paused_places(each)
-            reader.say([(place, reader.outbox.record_of(ResumingGroup, pause_id=each)) for place in places])
+        # Refused: a member was faster, and the pause is over either way.
+        reader.say(*(reader.outbox.record_of(ResumingGroup, pause_id=each) for each in ended))
     return tuple(ended)
 
 
@@ -160,16 +151,14 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token:
     `seek` sets the position too. `if_token` makes it conditional: FencedError if the owner changed meanwhile.
     """
     with _reading(of) as reader:
-        partition, _ = _found(reader, place)
-        listed = listing_of(reader, _broker_now(reader))
-        before = next(each for each in listed.claims if each.partition == partition)
+        before = _found(reader, place)
         if if_token is not None and before.token != if_token:
             raise FencedError(f"{place} has another owner meanwhile: {before.owner}, token {before.token}")
         if not before.held and seek is None:
             return ReleaseReport(before, before.token, before.position, released=False)
         _refuse_paused(reader)
-        token = _free(reader, partition, before.token, seek)
-        return ReleaseReport(before, token, reader.view.claim(partition).position, released=True)
+        token = _free(reader, before.partition, before.token, seek)
+        return ReleaseReport(before, token, reader.view.claim(before.partition).position, released=True)
 
 
 # steps
@@ -179,17 +168,17 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token:
 def _reading(of: CoordinatedGroup) -> Iterator[LogReader]:
     with LogReader(of) as reader:
         reader.catch_up()
-        if of.group not in reader.groups():
+        if not reader.known:
             raise _unknown_group(of, reader.groups())
         yield reader
 
 
 def _broker_now(reader: LogReader) -> float:
     """The broker's time; a log that seems silent is watched for an interval, as our clock may be wrong."""
-    heartbeat_seconds, newest_at = reader.of.heartbeat_seconds, reader.newest_at
+    heartbeat_seconds, newest_at = reader.heartbeat_seconds, reader.view.broker_at
     if time.time() - newest_at < heartbeat_seconds:
         return reader.broker_now()
-    heard = reader.follow(heartbeat_seconds, lambda: reader.newest_at > newest_at)
+    heard = reader.follow(heartbeat_seconds, lambda: reader.view.broker_at > newest_at)
     # Live members would have sent something, so the silence is real: only our clock measures it.
     return reader.broker_now() if heard else max(time.time(), reader.broker_now())
 
@@ -206,47 +195,28 @@ def _wait_released(
         if len(before) != len(holders):
             progress(holders)
         waiting = any(each.freshness is not Freshness.STALE for each in holders)
-        return not waiting or pause_id not in reader.view.pauses()
+        return not waiting or pause_id not in reader.view.state.pauses
 
     reader.follow(seconds, settled)
     return holders
 
 
 def _free(reader: LogReader, partition: Partition, token: int, seek: int | None) -> int:
-    """Take a partition over and release it, by compare and swap until it succeeds; returns the token that fences.
-
-    All records are sent together: the new token is known beforehand, records after a refused claim are refused too, and
-    members have no time to count the administrator in their shares.
-    """
-    place = reader.view.place_of(partition)
-    fence = token + 1
-    for _ in range(RELEASE_ATTEMPTS_MAX):
-        seen = reader.view.claim(partition)
-        if seen.token != token:
-            raise FencedError(
-                f"{partition} was claimed by another member meanwhile", hint="run `penstock claims list`, then decide"
-            )
-        said = [
-            reader.outbox.record_of(ClaimingPartition, partition=partition, if_token=token, if_last=seen.last, floor=0),
-            reader.outbox.record_of(
-                ReleasingPartition, partition=partition, token=fence, position=None, reason=RELEASE_REASON
-            ),
-        ]
-        if seek is not None:
-            sought = {"if_token": fence, "position": seek, "reason": RELEASE_REASON}
-            said.insert(1, reader.outbox.record_of(Seeking, partition=partition, **sought))
-        refusals = reader.say([(place, each) for each in said])
-        if refusals[0] is None:
-            if refusals[-1] is not None:
-                raise FencedError(f"{partition} was claimed by another member meanwhile", detail=refusals[-1])
-            return fence
-        # Either a live owner renewed its claim in between, or the group was paused.
+    """Free a partition, if it still has that token; returns the token that fences its owner."""
+    freeing = {"partition": partition, "if_token": token, "position": seek, "reason": RELEASE_REASON}
+    [refusal] = reader.say(reader.outbox.record_of(FreeingPartition, **freeing))
+    if refusal is not None:
         _refuse_paused(reader)
-    raise TransientError(f"{partition} changed at every one of {RELEASE_ATTEMPTS_MAX} attempts to claim it")
+        raise FencedError(
+            f"{partition} was claimed by another member meanwhile",
+            detail=refusal,
+            hint="run `penstock claims list`, then decide",
+        )
+    return token + 1
 
 
 def _refuse_paused(reader: LogReader) -> None:
-    pauses = reader.view.pauses()
+    pauses = reader.view.state.pauses
     if pauses:
         raise UserError(
             f"group {reader.of.group} is paused: no claim can change its owner",
@@ -265,13 +235,14 @@ def _place_of(text: str) -> tuple[str, int]:
     return found["topic"], int(found["number"])
 
 
-def _found(reader: LogReader, text: str) -> tuple[Partition, Claim]:
+def _found(reader: LogReader, text: str) -> ListedClaim:
     """The claim of TOPIC/PARTITION; of a recreated topic, that of its newest topic id."""
-    wanted = _place_of(text)
-    claims = [(partition, claim) for partition, claim in reader.view.claims() if _is(partition, wanted)]
-    if not claims:
-        raise _unknown_partition(reader.of, text, sorted(str(each) for each, _ in reader.view.claims()))
-    return max(claims, key=lambda pair: -1 if pair[1].last is None else pair[1].last)
+    wanted, claims = _place_of(text), reader.view.state.claims
+    of_place = [each for each in claims if _is(each, wanted)]
+    if not of_place:
+        raise _unknown_partition(reader.of, text, sorted(map(str, claims)))
+    newest = max(of_place, key=lambda each: claims[each].last or 0)
+    return next(each for each in listing_of(reader, _broker_now(reader)).claims if each.partition == newest)
 
 
 def _is(partition: Partition | None, wanted: tuple[str, int]) -> bool:

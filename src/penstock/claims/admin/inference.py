@@ -7,127 +7,108 @@ For reading history only: members never guess (RULES M7).
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import assert_never
+from collections.abc import Iterable
+
+from msgspec.structs import replace
 
 from penstock.claims.protocol.records import (
+    BalancingGroup,
+    Beat,
     ClaimingMessages,
     ClaimingPartition,
     ClaimingRange,
     ClosingRanges,
-    FinishingRange,
     ForgettingMember,
-    GivingUpRange,
+    FreeingPartition,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
     OpeningRanges,
-    PartitionRecord,
     Record,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
-    ReturningRange,
     Seeking,
     Who,
 )
-from penstock.claims.protocol.state import Claim, Group, LogState, MemberState, Pause, Ranges
+from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Ranges
 from penstock.logs.log import Partition
 
 
-def infer_earlier_state(state: LogState, record: Record) -> LogState:
-    """The state before a record, with whatever the record proves about it."""
-    group = state.group(record.group)
-    better = _infer(group, record)
-    return state if better is group else replace(state, groups={**state.groups, record.group: better})
-
-
-def _infer(group: Group, record: Record) -> Group:
+def infer_earlier_state(group: Group, record: Record) -> None:
+    """Add to the state before a record whatever the record proves about it."""
+    _of_sender(group, record)
     match record:
-        case JoiningGroup() | LeavingGroup() | ForgettingMember():
-            return _of_member(group, record)
-        case Heartbeat():
-            return _of_beats(group, record)
-        case ReleaseGroup():
-            return group
+        case JoiningGroup():
+            _of_join(group, record)
+        case ForgettingMember():
+            known = group.members.get(record.client_id)
+            who = Who(record.client_id, "") if known is None else known.who
+            if known is None or known.last < 0:
+                group.members[record.client_id] = MemberState(who, record.if_last)
+        case BalancingGroup():
+            group.changed = record.if_changed if group.changed is None else group.changed
         case ResumingGroup():
-            if record.pause_id in group.pauses:
-                return group
-            return replace(group, pauses={**group.pauses, record.pause_id: Pause("", None, "")})
-        case _:
-            return _of_partition(group, record)
-
-
-def _of_member(group: Group, record: JoiningGroup | LeavingGroup | ForgettingMember) -> Group:
-    client_id = record.client_id if isinstance(record, ForgettingMember) else record.who.client_id
-    if client_id in group.members:
-        return group
-    last = 0 if isinstance(record, LeavingGroup) else record.if_last
-    if last is None:
-        return group
-    who = record.who if isinstance(record, LeavingGroup) else Who(client_id, "")
-    return replace(group, members={**group.members, client_id: MemberState(who, last)})
-
-
-def _of_beats(group: Group, record: Heartbeat) -> Group:
-    claims = dict(group.claims)
-    for beat in record.beats:
-        known = claims.get(beat.partition, Claim())
-        if _proves(known, beat.token, record.who):
-            claims[beat.partition] = _owned(known, beat.token, record.who, beat.position)
-    members = dict(group.members)
-    if record.presence is not None and record.who.client_id not in members:
-        members[record.who.client_id] = MemberState(record.who, 0, True, record.presence)
-    changed = len(members) != len(group.members) or claims != group.claims
-    return replace(group, claims=claims, members=members) if changed else group
-
-
-def _of_partition(group: Group, record: PartitionRecord) -> Group:
-    known = group.claim(record.partition)
-    match record:
+            group.pauses.setdefault(record.pause_id, Pause("", None, ""))
+        case Heartbeat() | ReleasingPartition() | LeavingGroup():
+            _of_beats(group, record.who, record.beats)
         case ClaimingPartition():
-            if record.if_token > known.token or (known.last is None and record.if_last is not None):
-                return _with(group, record.partition, Claim(record.if_token, last=record.if_last))
-        case Seeking():
-            if record.if_token > known.token:
-                return _with(group, record.partition, Claim(record.if_token))
-        case ReleasingPartition() | ClaimingMessages() | OpeningRanges():
-            if _proves(known, record.token, record.who):
-                return _with(group, record.partition, _owned(known, record.token, record.who))
+            for wish in record.wishes:
+                _of_token(group, wish.partition, wish.if_token)
+        case Seeking() | FreeingPartition():
+            _of_token(group, record.partition, record.if_token)
+        case ClaimingMessages() | OpeningRanges():
+            _of_beats(group, record.who, [Beat(record.partition, record.token)])
         case ClosingRanges():
-            if _proves(known, record.token, record.who):
-                owned = replace(_owned(known, record.token, record.who), ranges=Ranges(0))
-                return _with(group, record.partition, owned)
+            if _proves(group.claim(record.partition), record.token, record.who):
+                _of_beats(group, record.who, [Beat(record.partition, record.token)])
+                group.claims[record.partition] = replace(group.claims[record.partition], ranges=Ranges(0))
         case ClaimingRange():
-            return _of_range(group, known, record)
-        case FinishingRange() | ReturningRange() | GivingUpRange():
-            # The end of the range and its holder are in the part of the log that is gone.
-            return group
+            _of_range(group, record)
         case _:
-            assert_never(record)
-    return group
+            # The end of the range and its holder are in the part of the log that is gone.
+            return
 
 
-def _of_range(group: Group, known: Claim, record: ClaimingRange) -> Group:
+def _of_sender(group: Group, record: Record) -> None:
+    """Whoever speaks without joining has joined before; `last` below 0 says that nobody has read when."""
+    outsider = isinstance(record, JoiningGroup | ForgettingMember | ReleaseGroup | ResumingGroup | FreeingPartition)
+    if not outsider and record.who.client_id not in group.members:
+        group.members[record.who.client_id] = MemberState(record.who, -1)
+
+
+def _of_join(group: Group, record: JoiningGroup) -> None:
+    group.terms = record.terms if group.terms is None else group.terms
+    known = group.members.get(record.who.client_id)
+    if record.if_last is not None and known is None:
+        group.members[record.who.client_id] = MemberState(Who(record.who.client_id, ""), record.if_last)
+
+
+def _of_beats(group: Group, who: Who, beats: Iterable[Beat]) -> None:
+    for beat in beats:
+        known = group.claim(beat.partition)
+        if beat.token == known.token and _proves(known, beat.token, who):
+            group.claims[beat.partition] = replace(known, owner=who, held=True)
+        elif _proves(known, beat.token, who):
+            group.claims[beat.partition] = Claim(beat.token, who, True, None, beat.position, seeks=beat.seeks)
+
+
+def _of_token(group: Group, partition: Partition, token: int) -> None:
+    if token > group.claim(partition).token:
+        group.claims[partition] = Claim(token)
+
+
+def _of_range(group: Group, record: ClaimingRange) -> None:
     """A new range is leased: so the partition is shared, and all before it is leased or done."""
-    if record.if_last is not None or record.token < known.token:
-        return group
+    known = group.claim(record.partition)
+    if record.if_lease is not None or record.token < known.token:
+        return
     if record.token == known.token and known.ranges is not None:
-        return group
+        return
     owner = known.owner if record.token == known.token else None
     shared = Claim(record.token, owner, True, known.last, known.position, ranges=Ranges(record.start))
-    return _with(group, record.partition, shared)
+    group.claims[record.partition] = shared
 
 
 def _proves(known: Claim, token: int, who: Who) -> bool:
     return token > known.token or (token == known.token and known.held and known.owner != who)
-
-
-def _owned(known: Claim, token: int, who: Who, position: int | None = None) -> Claim:
-    if token == known.token:
-        return replace(known, owner=who, held=True)
-    return Claim(token, who, True, None, position)
-
-
-def _with(group: Group, partition: Partition, claim: Claim) -> Group:
-    return replace(group, claims={**group.claims, partition: claim})

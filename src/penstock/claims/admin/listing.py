@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
 from dataclasses import dataclass
 
 from penstock.claims.admin.log_reader import LogReader
 from penstock.claims.protocol.group_view import Freshness, freshness
-from penstock.claims.protocol.state import Claim, Lease, Ranges
+from penstock.claims.protocol.state import Claim, Ranges
 from penstock.logs.log import Partition
 
 
@@ -44,7 +44,7 @@ class ListedRanges:
 
 @dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A partition. `owner` is kept after a release; `age_seconds` counts since the last record about it."""
+    """A partition. `owner` is kept after a release; `age_seconds` is how long it was silent, None if free."""
 
     partition: Partition
     owner: str | None
@@ -65,7 +65,6 @@ class ListedPause:
     by: str
     until_at: float | None
     reason: str
-    places: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,61 +89,66 @@ class ClaimsListing:
 
 def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     """The group as the reader has read it; silence counts from append times to `at`."""
-    claims = sorted(reader.view.claims(), key=lambda pair: pair[0])
+    state, ages = reader.view.state, _Ages(reader, at)
+    claims = Counter(each.owner.client_id for each in state.claims.values() if each.held and each.owner is not None)
     return ClaimsListing(
         group=reader.of.group,
         topic=reader.of.topic,
         at=at,
-        members=_members(reader, at),
-        claims=tuple(_claim(reader, partition, claim, at) for partition, claim in claims),
+        members=tuple(
+            ListedMember(
+                key,
+                ages.freshness(key) if each.present else None,
+                ages.silent_seconds(key),
+                claims[key],
+                each.presence.claims_max,
+                each.presence.lag,
+            )
+            for key, each in sorted(state.members.items())
+        ),
+        claims=tuple(_claim(ages, partition, claim) for partition, claim in sorted(state.claims.items())),
         pauses=tuple(
-            ListedPause(key, each.by, each.until_at, each.reason, len(reader.view.paused_places(key)))
-            for key, each in sorted(reader.view.pauses().items())
+            ListedPause(key, each.by, each.until_at, each.reason) for key, each in sorted(state.pauses.items())
         ),
     )
 
 
-def _members(reader: LogReader, at: float) -> tuple[ListedMember, ...]:
-    owners = [claim.owner.client_id for _, claim in reader.view.claims() if claim.held and claim.owner is not None]
-    found = []
-    for each in sorted(reader.view.members(), key=lambda member: member.who.client_id):
-        client_id = each.who.client_id
-        silent = max(0.0, at - reader.appended_at(reader.view.home_of(client_id), each.last))
-        fresh = freshness(silent, reader.of.heartbeat_seconds) if each.present else None
-        presence = each.presence
-        held = owners.count(client_id)
-        found.append(ListedMember(client_id, fresh, silent, held, presence.claims_max, presence.lag))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class _Ages:
+    """How long members had been silent at a time."""
+
+    reader: LogReader
+    at: float
+
+    def silent_seconds(self, client_id: str) -> float:
+        return max(0.0, self.reader.view.silence_seconds(client_id, self.at))
+
+    def freshness(self, client_id: str) -> Freshness:
+        return freshness(self.silent_seconds(client_id), self.reader.heartbeat_seconds)
 
 
-def _claim(reader: LogReader, partition: Partition, claim: Claim, at: float) -> ListedClaim:
-    place = reader.view.place_of(partition)
-    age = None if claim.last is None else max(0.0, at - reader.appended_at(place, claim.last))
-    held_and_aged = claim.held and age is not None
+def _claim(ages: _Ages, partition: Partition, claim: Claim) -> ListedClaim:
+    owner = None if claim.owner is None else claim.owner.client_id
+    heard = owner is not None and claim.held
     return ListedClaim(
         partition=partition,
-        owner=None if claim.owner is None else claim.owner.client_id,
+        owner=owner,
         held=claim.held,
         token=claim.token,
         position=claim.position,
         claimed_end=claim.claimed,
         lag=claim.lag,
-        age_seconds=age,
-        freshness=freshness(age or 0.0, reader.of.heartbeat_seconds) if held_and_aged else None,
-        ranges=None if claim.ranges is None else _ranges(reader, place, claim.ranges, at),
+        age_seconds=ages.silent_seconds(owner or "") if heard else None,
+        freshness=ages.freshness(owner or "") if heard else None,
+        ranges=None if claim.ranges is None else _ranges(ages, claim.ranges),
         given_up=claim.given_up,
     )
 
 
-def _ranges(reader: LogReader, place: int, ranges: Ranges, at: float) -> ListedRanges:
-    return ListedRanges(ranges.next, ranges.at_most_once, tuple(_leases(reader, place, ranges.leases, at)))
-
-
-def _leases(reader: LogReader, place: int, leases: Iterable[Lease], at: float) -> Iterable[ListedLease]:
-    for each in leases:
-        fresh = None
-        if each.owner is not None and not each.done:
-            silent = max(0.0, at - reader.appended_at(place, each.last))
-            fresh = freshness(silent, reader.of.heartbeat_seconds)
+def _ranges(ages: _Ages, ranges: Ranges) -> ListedRanges:
+    leases = []
+    for each in ranges.leases:
         owner = None if each.owner is None else each.owner.client_id
-        yield ListedLease(each.start, each.end, owner, each.attempts, each.done, fresh)
+        fresh = None if owner is None or each.done else ages.freshness(owner)
+        leases.append(ListedLease(each.start, each.end, owner, each.attempts, each.done, fresh))
+    return ListedRanges(ranges.next, ranges.at_most_once, tuple(leases))

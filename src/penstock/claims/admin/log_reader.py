@@ -6,42 +6,38 @@ import getpass
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 from penstock.claims.member.journal import Journal, JournalEntry
-from penstock.claims.member.membership import Verdict
 from penstock.claims.member.outbox import Outbox
+from penstock.claims.member.session import POLL_SECONDS, catch_up, start_of
 from penstock.claims.member.topics import DEFAULT_TOPIC, find_topic
-from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX
-from penstock.claims.protocol.fold import skip
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Record, Who
-from penstock.errors import OutcomeUnknownError, TransientError
+from penstock.claims.protocol.reading_start import LostHistoryError
+from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
+from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
 
-READ_SECONDS_MAX = 120.0
 SAY_SECONDS_MAX = 15.0
-POLL_SECONDS = 0.1
-TIMES_READ_BACK = 1000
-"""Records before a snapshot, per coordination partition, that are read for the times at which they were appended."""
+READER_HEARTBEAT_SECONDS = 1.0
+"""As impatient as a member with that interval: a person waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatedGroup:
-    """One group of one coordination topic. `heartbeat_seconds` is that of its members: the log does not hold it."""
+    """One group of one coordination topic."""
 
     spec: KafkaLogSpec
     group: str
     topic: str = DEFAULT_TOPIC
-    heartbeat_seconds: float = 10.0
 
 
 class LogReader:
-    """Reads the coordination topic of a group; a context manager. Members do not notice it unless it appends."""
+    """Reads the coordination log of a group; a context manager. Members do not notice it unless it appends."""
 
     def __init__(self, of: CoordinatedGroup) -> None:
         admin = BoundedAdmin(of.spec)
@@ -51,15 +47,14 @@ class LogReader:
             admin.close()
         self.of = of
         self.topic = topic
-        self.view = GroupView(of.group, topic.partitions, of.heartbeat_seconds)
-        self.newest_at = 0.0
-        """The latest append time seen, of any group: the broker's own clock."""
-        self._newest_read_at = time.monotonic()
-        self._journal = Journal(of.spec, topic, SAY_SECONDS_MAX)
-        self._times: dict[tuple[int, int], float] = {}
-        self._first_at: dict[int, float] = {}
+        self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
+        """By append times: how long a member was silent is the broker's clock, not ours."""
+        self._read_at = time.monotonic()
+        self._journal = Journal(of.spec, topic, of.group, READER_HEARTBEAT_SECONDS)
+        self.place = self._journal.place
+        self._whole = False
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
-        self.outbox = Outbox(of.group, self._who)
+        self.outbox = Outbox(self._who)
 
     def __enter__(self) -> Self:
         return self
@@ -71,34 +66,40 @@ class LogReader:
 
     # reading
 
+    @property
+    def heartbeat_seconds(self) -> float:
+        terms = self.view.state.terms
+        return READER_HEARTBEAT_SECONDS if terms is None else terms.heartbeat_seconds
+
+    @property
+    def known(self) -> bool:
+        """Whether the group was ever heard of."""
+        state = self.view.state
+        return bool(state.members or state.claims or state.pauses or state.terms)
+
     def catch_up(self) -> None:
-        """Fold the log from its snapshots to its current end; LostHistoryError if history is lost, as for members."""
-        snapshots = self._journal.snapshots()
-        known = {place: each.state.next_offset for place, each in snapshots.items()}
-        self._journal.seek(known)
-        for place, snapshot in snapshots.items():
-            self.view.restore(place, snapshot.state, snapshot.appended_at, snapshot.appended_at)
-        starts = {place: max(0, offset - TIMES_READ_BACK) for place, offset in known.items()}
-        ends = self._ends(self._journal.seek(starts, restart=True))
-        for entry in self._until(ends):
-            self.take(entry)
+        """Fold the log from its snapshot to its current end; LostHistoryError if history is lost, as for members."""
+        start = start_of(self._journal)
+        if start.fault and not start.recreated:
+            raise LostHistoryError(self.topic.name, self.of.group, start.fault)
+        self._whole = not start.fault
+        if start.snapshot is not None:
+            self.view.restore(start.snapshot, start.snapshot.appended_at)
+        self.read(start.offset, self._take_all)
 
-    def entries(
-        self, records_max: int, places: Iterable[int] | None = None
-    ) -> tuple[dict[int, int], Iterator[JournalEntry]]:
-        """Where each coordination partition is read from, and what it holds from there to its current end.
+    def newest(self, records_max: int) -> int:
+        """Where the newest records begin, if there are to be at most so many."""
+        first, end = self._journal.bounds()
+        return max(first, end - records_max)
 
-        At most about `records_max` records are read, the newest ones.
-        """
-        bounds = self._journal.seek({}, restart=True)
-        wanted = set(bounds) if places is None else set(places)
-        each_max = max(1, records_max // len(wanted))
-        starts = {
-            place: max(first, end - each_max) if place in wanted else end for place, (first, end) in bounds.items()
-        }
-        again = self._journal.seek(starts, restart=True)
-        begun = {place: start for place, (start, _) in again.items() if place in wanted}
-        return begun, self._until({place: end for place, end in self._ends(again).items() if place in wanted})
+    def read(self, start: int, take: Callable[[Sequence[JournalEntry]], None]) -> None:
+        """Read the log from an offset to its current end."""
+        catch_up(self._journal, take, start)
+
+    def groups(self) -> list[str]:
+        """The groups of the topic, where nothing is known of ours."""
+        self._journal.check_new()
+        return self._journal.groups()
 
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
         """Read on until a condition holds, or for so long."""
@@ -107,77 +108,52 @@ class LogReader:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            for entry in self._journal.poll(min(left, POLL_SECONDS)):
-                self.take(entry)
+            self._take_all(self._journal.poll(min(left, POLL_SECONDS)))
         return True
 
-    def take(self, entry: JournalEntry) -> None:
-        """Apply one entry; of those before a snapshot only the append time counts."""
-        self._first_at.setdefault(entry.place, entry.appended_at)
-        self._times[entry.place, entry.offset] = entry.appended_at
-        if entry.appended_at >= self.newest_at:
-            self.newest_at, self._newest_read_at = entry.appended_at, time.monotonic()
-        state = self.view.folds[entry.place]
-        if entry.offset < state.next_offset:
-            return
-        if entry.record is None:
-            self.view.folds[entry.place] = skip(state, entry.offset)
-            return
-        refusal = self.view.read(entry.place, entry.offset, entry.record, entry.appended_at, entry.appended_at)
-        if entry.record.who == self._who:
-            self.outbox.read_back(entry.offset, entry.record, refusal)
-
-    def groups(self) -> list[str]:
-        """Every group in the topic."""
-        return sorted({name for fold in self.view.folds for name in fold.groups})
-
-    def appended_at(self, place: int, offset: int) -> float:
-        """When a record was appended; for one older than all that was read, the earliest time seen there."""
-        return self._times.get((place, offset), self._first_at.get(place, self.newest_at))
+    def _take_all(self, entries: Sequence[JournalEntry]) -> None:
+        for entry in entries:
+            self._read_at = time.monotonic()
+            if entry.record is None:
+                self.view.skip(entry.offset, entry.appended_at, entry.epoch)
+                continue
+            refusal = self.view.read(entry.offset, entry.record, entry.appended_at, entry.appended_at, entry.epoch)
+            if entry.record.who == self._who:
+                self.outbox.read_back(entry.offset, entry.record, refusal)
 
     def broker_now(self) -> float:
-        """The broker's time now: that of its newest record, plus the time since it was read."""
-        return self.newest_at + (time.monotonic() - self._newest_read_at)
+        """The broker's time now: that of its newest record, of any group, plus the time since it was read."""
+        return self.view.broker_at + (time.monotonic() - self._read_at)
 
     # appending
 
-    def say(self, said: Sequence[tuple[int, Record]]) -> list[str | None]:
-        """Append records to coordination partitions, in this order, and read back why each was refused.
+    def say(self, *said: Record) -> list[str | None]:
+        """Append records in this order, and read back why each was refused; a snapshot outlives the log's retention.
 
         OutcomeUnknownError if that takes too long.
         """
         lost: list[Record] = []
-        for place, record in said:
-            self.outbox.ask(record)
-            self._journal.append(place, record, lost.append)
-        verdicts: list[Verdict] = []
+        self.outbox.ask(said)
+        for record in said:
+            self._journal.append(record, lost.append)
 
-        def all_read() -> bool:
-            nonlocal verdicts
-            verdicts = [each for _, record in said if (each := self.outbox.verdict(record)) is not None]
-            return len(verdicts) == len(said)
+        def missing() -> int:
+            return len(said) - len(self.outbox.verdicts(said))
 
-        if not self.follow(SAY_SECONDS_MAX, all_read):
+        if not self.follow(SAY_SECONDS_MAX, lambda: not missing()):
             raise OutcomeUnknownError(
-                f"{len(said) - len(verdicts)} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{missing()} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
-        return [each.refusal for each in verdicts]
+        self._keep()
+        return [each.refusal for each in self.outbox.verdicts(said)]
 
-    def _until(self, ends: Mapping[int, int]) -> Iterator[JournalEntry]:
-        deadline = time.monotonic() + READ_SECONDS_MAX
-        positions: Mapping[int, int] = {}
-        while any(positions.get(place, 0) < end for place, end in ends.items()):
-            yield from self._journal.poll(POLL_SECONDS)
-            positions = self._journal.positions()
-            if time.monotonic() > deadline:
-                raise TransientError(f"coordination topic {self.topic.name} could not be read to its end in time")
-
-    @staticmethod
-    def _ends(bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """The ends of what is not empty: a consumer has no position where it has read nothing."""
-        return {place: end for place, (start, end) in bounds.items() if start < end}
+    def _keep(self) -> None:
+        """Write a snapshot, unless history was lost: members that carry over what is left of it write the next one."""
+        if self._whole:
+            self._journal.keep(self.view.snapshot(self.topic.topic_id))
+            self._journal.flush(SAY_SECONDS_MAX)
 
 
 def _user() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
@@ -47,14 +46,6 @@ class UnknownWorkError(UserError):
         self.offset = offset
 
 
-@dataclass(frozen=True, slots=True)
-class Undone:
-    """An item that was handed out and is not done."""
-
-    offset: int
-    delivered_at: float
-
-
 class Acks:
     """The items of one claim. `in_flight_max` limits those that the position has not passed, done or not.
 
@@ -90,11 +81,10 @@ class Acks:
         """How many items may be handed out now."""
         return self.in_flight_max - len(self._tracked)
 
-    def oldest_undone(self) -> Undone | None:
-        """The item that holds the position back."""
-        if not self._tracked:
-            return None
-        return Undone(self._tracked[0], self._undone[self._tracked[0]])
+    @property
+    def held_back_since(self) -> float | None:
+        """When the item was delivered that holds the position back."""
+        return self._undone[self._tracked[0]] if self._tracked else None
 
     def deliver(self, offset: int, now: float) -> None:
         """Deliver an item; offsets rise, and may skip what the log does not hold."""

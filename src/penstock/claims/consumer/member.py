@@ -6,7 +6,6 @@ See docs/claims-library.md.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -22,12 +21,12 @@ from penstock.claims.consumer.options import (
     check_delivery,
     log_spec,
 )
-from penstock.claims.consumer.start_offsets import OutOfRange
+from penstock.claims.consumer.start_offsets import OutOfRange, StartOffsets, StartTerms
 from penstock.claims.consumer.stream_supervisor import StreamSupervisor
-from penstock.claims.consumer.streams import Reader, Stream, Work
+from penstock.claims.consumer.streams import Reader, Work
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.membership import MemberOptions
-from penstock.claims.member.session import Tell
+from penstock.claims.member.session import Tell, logger, unfailing
 from penstock.errors import PenstockError, UserError
 from penstock.events import ConsumerReplaced, Event
 from penstock.job.spec import KafkaLogSpec
@@ -37,8 +36,6 @@ from penstock.logs.log import Partition
 POLL_COUNT_MAX = 500
 FETCH_SECONDS = 0.1
 """How long a poll waits for records before it looks for newly claimed partitions."""
-
-logger = logging.getLogger("penstock.claims")
 
 
 def _log(event: Event) -> None:
@@ -67,13 +64,18 @@ class Member:
         coordination: CoordinationOptions | None = None,
         tell: Tell = _log,
     ) -> None:
-        spec = log_spec(where, topics, start)
+        spec, tell = log_spec(where, topics, start), unfailing(tell)
         self._options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind)
         check_delivery(self._options)
         options = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
         self._agent = Agent(spec, options, coordination, tell)
-        self._topics = KafkaTopics(spec, max(1.0, heartbeat_seconds))
-        self._supervisor = StreamSupervisor(self._agent, self._topics, self._options, tell)
+        call_seconds_max = max(1.0, heartbeat_seconds)
+        self._topics = KafkaTopics(spec, call_seconds_max)
+        terms = StartTerms(spec.start, out_of_range, self._options.at_most_once)
+        start_offsets = StartOffsets(
+            self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), terms, tell
+        )
+        self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, self._options, tell)
         self._reader = Reader(spec, group)
         self._tell = tell
         self._deliveries = Deliveries(self._agent, self._supervisor, self._options.at_most_once)
@@ -145,7 +147,7 @@ class Member:
         """Record after record until the member is closed, except those of claims lost meanwhile."""
         while not self._closing.is_set():
             for work in self.poll():
-                if self._current(work) is not None:
+                if self._supervisor.stream_of(work) is not None:
                     yield work
 
     def done(self, work: Work) -> None:
@@ -154,7 +156,7 @@ class Member:
         LostClaimError if another member may be doing it by now; UserError if it was done before or never handed out.
         """
         with self._supervisor.lock:
-            stream = self._current(work)
+            stream = self._supervisor.stream_of(work)
             if stream is None:
                 raise LostClaimError(work.partition, work.offset, work.token)
             stream.acks.done(work.offset, work.token)
@@ -179,8 +181,8 @@ class Member:
         """How long the record that holds each position back has been in flight; a poison record shows here."""
         now = self._agent.now()
         with self._supervisor.lock:
-            oldest = {partition: stream.acks.oldest_undone() for partition, stream in self._supervisor.streams.items()}
-        return {partition: now - each.delivered_at for partition, each in oldest.items() if each is not None}
+            since = {partition: stream.acks.held_back_since for partition, stream in self._supervisor.streams.items()}
+        return {partition: now - each for partition, each in since.items() if each is not None}
 
     def losses(self) -> dict[Partition, tuple[tuple[int, int], ...]]:
         """The group's loss ledger: ranges `[start, end)` that were claimed at most once and never reported as done."""
@@ -202,15 +204,3 @@ class Member:
     def _open(self) -> None:
         if self._closed:
             raise UserError("the member is closed")
-
-    def _current(self, work: Work) -> Stream | None:
-        """The stream that a record was handed out by, if its claim still counts."""
-        with self._supervisor.lock:
-            stream = self._supervisor.streams.get(work.partition)
-            if stream is None or stream.token != work.token:
-                return None
-            if self._supervisor.owns(stream):
-                return stream
-            # The caller drops the refused record: if the claim is ours after all, it must be delivered again.
-            stream.stale = True
-            return None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
+from penstock.claims.consumer.doubts import Doubts
 from penstock.claims.member.agent import Agent
+from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
-from penstock.errors import UserError
+from penstock.errors import TransientError, UserError
+from penstock.events import MessagesGivenUp, PositionCorrected, ReadingInterrupted
 from penstock.job.spec import StartAt
-from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Bounds, Partition, start_offset
 
 OutOfRange = Literal["fail", "earliest"]
@@ -33,64 +36,177 @@ class PositionOutOfRangeError(UserError):
         self.bounds = bounds
 
 
-@dataclass(frozen=True, slots=True)
-class StartOffset:
-    """An offset; `sought` is the reason if it must be recorded in the group before a record is delivered."""
+class Topics(Protocol):
+    """What is asked of the log: its partitions, and what each holds now."""
 
-    offset: int
-    sought: str = ""
+    def partitions(self) -> tuple[Partition, ...]: ...
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StartTerms:
+    """What decides about a start: where a group begins, and what becomes of a position that the log does not have."""
+
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+    out_of_range: OutOfRange = "fail"
+    at_most_once: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether `start` means another offset at another time: it is recorded before the first record is read."""
+        return self.start is not StartAt.EARLIEST
 
 
 class StartOffsets:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
-    def __init__(self, agent: Agent, log: KafkaTopics, out_of_range: OutOfRange, at_most_once: bool) -> None:
+    def __init__(
+        self, agent: Agent, log: Topics, ask_anew: Callable[[], Topics], terms: StartTerms, tell: Tell
+    ) -> None:
+        """`ask_anew` opens a client of its own, for questions whose first answer is doubted."""
         self._agent = agent
         self._log = log
-        self._out_of_range = out_of_range
-        self._at_most_once = at_most_once
+        self._ask_anew = ask_anew
+        self._terms = terms
+        self._tell = tell
+        self._doubts = Doubts(agent.member.heartbeat_seconds)
         self._known: frozenset[Partition] = frozenset()
+        self._begun: frozenset[str] | None = None
 
     def know(self, partitions: frozenset[Partition]) -> None:
         """The partitions that existed at start-up: any other is new, and read from its beginning (RULES P1)."""
         self._known = partitions
 
+    def see_begun(self) -> None:
+        """Note once, on joining, on which topics the group has positions: whatever has none there is newer than they.
+
+        As early as possible: later this member might take another's first steps for the past.
+        """
+        if self._begun is not None:
+            return
+        try:
+            with self._agent.looking() as participant:
+                claims = dict(participant.view.claims())
+        except TransientError:
+            return
+        self._begun = frozenset(each.topic_id for each, claim in claims.items() if position_of(claim) is not None)
+
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
-        """The start offsets of these claims; lost claims are left out."""
+        """The start offsets of these claims; those that are lost, or whose position is doubted, are left out."""
+        self.see_begun()
+        now = self._agent.now()
         with self._agent.looking() as participant:
-            claims = {each: participant.view.claim(each) for each in tokens}
+            claims = {each: participant.view.claim(each) for each in tokens if not self._doubts.waits(each, now)}
         claims = {each: claim for each, claim in claims.items() if claim.token == tokens[each]}
-        bounds = self._log.bounds(claims)
-        found = {each: self._start_offset(each, claim, bounds[each]) for each, claim in claims.items()}
-        agreed = self._agree({each: start for each, start in found.items() if start.sought}, tokens)
-        return {each: start.offset for each, start in found.items() if not start.sought or each in agreed}
+        bounds = self._bounds(claims)
+        first_time = {each: claim for each, claim in claims.items() if position_of(claim) is None}
+        found = self._first_starts(first_time, bounds)
+        for partition in [each for each in claims if each not in first_time]:
+            offset = self._offset(partition, claims[partition], bounds[partition])
+            if offset is not None:
+                found[partition] = offset
+        return found
 
-    def _start_offset(self, partition: Partition, claim: Claim, bounds: Bounds) -> StartOffset:
-        position = _position(claim)
-        if position is None:
-            start = self._log.spec.start if partition in self._known else StartAt.EARLIEST
-            offset = start_offset(start, partition, bounds)
-            # `latest` must not move if we crash; and losses are counted from the position.
-            fixed = self._at_most_once or start is not StartAt.EARLIEST
-            return StartOffset(offset, "the first position of the group" if fixed else "")
-        if bounds.first <= position <= bounds.end:
-            return StartOffset(position)
-        if self._out_of_range == "fail":
-            raise PositionOutOfRangeError(partition, position, bounds)
-        return StartOffset(bounds.first, f"the position {position} is not in the log")
+    def _bounds(self, claims: Mapping[Partition, Claim]) -> dict[Partition, Bounds]:
+        doubted = [each for each in claims if each in self._doubts]
+        bounds = dict(self._log.bounds([each for each in claims if each not in self._doubts]))
+        if doubted:
+            # Another client asks whoever leads the partitions by now.
+            with closing(self._ask_anew()) as log:
+                bounds |= log.bounds(doubted)
+        return bounds
 
-    def _agree(self, sought: Mapping[Partition, StartOffset], tokens: Mapping[Partition, int]) -> frozenset[Partition]:
-        if not sought:
-            return frozenset()
+    # without a position
+
+    def _first_starts(
+        self, claims: Mapping[Partition, Claim], bounds: Mapping[Partition, Bounds]
+    ) -> dict[Partition, int]:
+        starts = {each: self._first_offset(each, bounds[each]) for each in claims}
+        recorded = [each for each in claims if self._terms.at_most_once or (self._terms.moves and self._started(each))]
+        if self._terms.moves:
+            # Before ours: whoever sees a position of a topic takes a partition without one for a new one.
+            self._start_others({each.topic_id for each in recorded})
+        reason = "the first position of the group"
+        agreed = self._agree({each: starts[each] for each in recorded}, claims, reason)
+        return {each: offset for each, offset in starts.items() if each not in recorded or each in agreed}
+
+    def _started(self, partition: Partition) -> bool:
+        """Whether `start` applies: the partition was there when the group came to its topic."""
+        return partition in self._known and partition.topic_id not in (self._begun or ())
+
+    def _first_offset(self, partition: Partition, bounds: Bounds) -> int:
+        return start_offset(self._terms.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
+
+    def _start_others(self, topics: set[str]) -> None:
+        """Record where the rest of these topics starts, as far as nobody holds it: its holders record the others."""
+        with self._agent.looking() as participant:
+            seen = {each: participant.view.claim(each) for each in sorted(self._known) if each.topic_id in topics}
+        rest = {each: claim for each, claim in seen.items() if not claim.held and position_of(claim) is None}
+        bounds = self._log.bounds(rest)
+        starts = {each: self._first_offset(each, bounds[each]) for each in rest}
+        self._agree(starts, rest, "the first position of the group")
+
+    def _agree(
+        self,
+        starts: Mapping[Partition, int],
+        claims: Mapping[Partition, Claim],
+        reason: str,
+        lost_from: int | None = None,
+    ) -> set[Partition]:
+        """Record positions in the group; returns where they were accepted."""
+        if not starts:
+            return set()
         about = [
-            (each, {"if_token": tokens[each], "position": start.offset, "reason": start.sought})
-            for each, start in sought.items()
+            (each, {"if_token": claims[each].token, "position": offset, "lost_from": lost_from, "reason": reason})
+            for each, offset in starts.items()
         ]
         verdicts = self._agent.say_each(Seeking, about)
-        return frozenset(each for each, verdict in zip(sought, verdicts, strict=True) if verdict.refusal is None)
+        return {each for each, verdict in zip(starts, verdicts, strict=True) if verdict.refusal is None}
+
+    # with a position
+
+    def _offset(self, partition: Partition, claim: Claim, bounds: Bounds) -> int | None:
+        position = position_of(claim) or 0
+        if self._terms.at_most_once and position > (claim.position or 0):
+            # Claimed under this very token, and no stream is left that could do it: the next claim lists it as lost.
+            self._agent.renounce(partition, "claimed messages were never processed")
+            return None
+        if bounds.first <= position <= bounds.end:
+            self._doubts.over(partition)
+            return position
+        doubted = partition in self._doubts
+        if not self._doubts.outside(partition, claim.token, position, self._agent.now()):
+            if not doubted:
+                error = PositionOutOfRangeError(partition, position, bounds)
+                self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
+            return None
+        self._doubts.over(partition)
+        if self._terms.out_of_range == "fail":
+            raise PositionOutOfRangeError(partition, position, bounds)
+        return self._moved(partition, claim, position, bounds)
+
+    def _moved(self, partition: Partition, claim: Claim, position: int, bounds: Bounds) -> int | None:
+        """Go on with what the log has. At most once, that is never a record below the position: it may be done.
+
+        Of a log that was cut nobody knows which records came afterwards, so all that it holds may be lost.
+        """
+        at_most_once = self._terms.at_most_once
+        if position > bounds.end:
+            offset, lost_from = (bounds.end if at_most_once else bounds.first), bounds.first
+            self._tell(PositionCorrected(partition=str(partition), position=offset, shown=position))
+        else:
+            offset, lost_from = bounds.first, position
+            self._tell(MessagesGivenUp(str(partition), position, offset))
+        reason = f"the position {position} is not in the log"
+        # Heartbeats name the seeks that they know of: none undoes it, and none moves on before the loss is listed.
+        agreed = self._agree({partition: offset}, {partition: claim}, reason, lost_from if at_most_once else None)
+        return offset if agreed else None
 
 
-def _position(claim: Claim) -> int | None:
+def position_of(claim: Claim) -> int | None:
     """What was claimed for processing at most once is never delivered again, not even to us."""
     if claim.claimed is None or claim.position is None:
         return claim.claimed if claim.position is None else claim.position

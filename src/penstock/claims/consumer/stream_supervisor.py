@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from itertools import count
 
 from penstock.claims.consumer.acks import Acks
 from penstock.claims.consumer.options import DeliveryOptions
-from penstock.claims.consumer.start_offsets import StartOffsets
-from penstock.claims.consumer.streams import Stream
+from penstock.claims.consumer.start_offsets import StartOffsets, Topics
+from penstock.claims.consumer.streams import Stream, Work
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.health import HealthPolicy, Situation, check
+from penstock.claims.member.health import Situation, check
 from penstock.claims.member.session import Tell
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import CannotKeepUp, ReadingBegins, ReadingInterrupted
-from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Partition
 
 TURN_SECONDS = 0.05
@@ -23,7 +23,9 @@ TURN_SECONDS = 0.05
 class StreamSupervisor:
     """Starts, samples and ends streams. `lock` guards them; `error` is what ended the thread."""
 
-    def __init__(self, agent: Agent, log: KafkaTopics, options: DeliveryOptions, tell: Tell) -> None:
+    def __init__(
+        self, agent: Agent, log: Topics, start_offsets: StartOffsets, options: DeliveryOptions, tell: Tell
+    ) -> None:
         self.lock = threading.RLock()
         self.streams: dict[Partition, Stream] = {}
         self.error: PenstockError | None = None
@@ -33,9 +35,9 @@ class StreamSupervisor:
         self._log = log
         self._options = options
         self._tell = tell
-        self._start_offsets = StartOffsets(agent, log, options.out_of_range, options.at_most_once)
+        self._start_offsets = start_offsets
+        self._numbers = count(1)
         self._interval_seconds = agent.member.heartbeat_seconds
-        self._policy = HealthPolicy(options.release_if_behind, agent.member.unit == "topic")
         self._sampled_at = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(name=f"streams {agent.member.client_id}", target=self._live, daemon=True)
@@ -65,17 +67,33 @@ class StreamSupervisor:
             return True
         return self._options.at_most_once and not self._surely_lost(stream)
 
+    def stream_of(self, work: Work) -> Stream | None:
+        """The stream that a record was handed out by, if its claim still counts."""
+        with self.lock:
+            stream = self.streams.get(work.partition)
+            if stream is None or stream.token != work.token:
+                return None
+            if work.stream and work.stream != stream.number:
+                # The claim was in doubt meanwhile: the present stream delivers again what was not done before.
+                return None
+            if self.owns(stream):
+                return stream
+            # The caller drops the refused record: if the claim is ours after all, it must be delivered again.
+            stream.stale = True
+            return None
+
     def report(self) -> None:
         """Report to the agent how far each stream is and where work is in flight, for heartbeats and releases.
 
-        Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position.
+        Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position. Also
+        while it is in doubt: it may be released then, and what is done would be done again, or listed as lost.
         """
         with self.lock:
             try:
                 with self._agent.looking() as participant:
-                    now = self._agent.now()
                     for partition, stream in self.streams.items():
-                        if participant.confirmed(partition, stream.token, now):
+                        claim = participant.view.claim(partition)
+                        if claim.token == stream.token and claim.held_by(participant.who):
                             participant.progress(partition, stream.acks.position, stream.lag)
                     participant.using(partition for partition, stream in self.streams.items() if stream.acks.undone)
             except TransientError:
@@ -98,6 +116,7 @@ class StreamSupervisor:
                 raise
 
     def _turn(self) -> None:
+        self._start_offsets.see_begun()
         held = self._agent.held()
         self._end_streams()
         self.report()
@@ -122,7 +141,7 @@ class StreamSupervisor:
         with self.lock:
             for partition, offset in starts.items():
                 acks = Acks(partition, tokens[partition], offset, self._options.in_flight_max)
-                self.streams[partition] = Stream(acks, now)
+                self.streams[partition] = Stream(acks, now, next(self._numbers))
         for partition, offset in starts.items():
             self._tell(ReadingBegins(partition=str(partition), token=tokens[partition], offset=offset))
         self._sampled_at = float("-inf")
@@ -132,8 +151,7 @@ class StreamSupervisor:
         bounds = self._log.bounds(self.streams)
         with self._agent.looking() as participant:
             takers = participant.takers(self._agent.now())
-        release: dict[Partition, str] = {}
-        now = self._agent.now()
+        now, whole_topics = self._agent.now(), self._agent.member.unit == "topic"
         with self.lock:
             for partition, stream in self.streams.items():
                 if partition not in bounds:
@@ -142,15 +160,14 @@ class StreamSupervisor:
                 self.stuck = self.stuck or stream.stuck(bounds[partition].end)
                 health = stream.health.sampled(position, max(position, bounds[partition].end))
                 quiet = (now - stream.moved_at) / self._interval_seconds
-                checked = check(health, self._policy, Situation(quiet, takers))
-                stream.health = checked.health
-                if checked.release is not None:
-                    release[partition] = checked.release
-        if release:
+                stream.health = check(health, Situation(quiet, takers, whole_topics))
+            lagging = [each for each in self.streams.values() if each.health.release is not None]
+        if lagging and self._options.release_if_behind:
             # One at a time: this member may be able to handle what is left.
-            worst = max(release, key=lambda each: self.streams[each].lag)
-            self._tell(CannotKeepUp(partition=str(worst), reason=release[worst]))
-            self._agent.shed(worst, release[worst])
+            worst = max(lagging, key=lambda each: each.lag)
+            reason = worst.health.release or ""
+            self._tell(CannotKeepUp(partition=str(worst.partition), reason=reason))
+            self._agent.shed(worst.partition, reason)
 
     def _surely_lost(self, stream: Stream) -> bool:
         try:

@@ -42,6 +42,8 @@ class Work:
     headers: tuple[tuple[str, bytes | None], ...]
     timestamp: int | None
     token: int
+    stream: int = field(default=0, repr=False, compare=False)
+    """Which read of the partition it belongs to: after an interruption there is another one under the same token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +56,8 @@ class Stream:
     acks: Acks
     moved_at: float
     """When it started, or last delivered a record."""
+    number: int = 0
+    """Streams of one member have different ones."""
     queue: deque[Message | int] = field(default_factory=deque)
     """Records in order; a number means that the log holds nothing more below it."""
     health: Health = field(default_factory=Health)
@@ -124,7 +128,7 @@ class Stream:
             if isinstance(each, int):
                 self.acks.pass_over(each)
                 continue
-            work = _work(each, self.partition, self.token)
+            work = _work(each, self)
             self.acks.deliver(work.offset, now)
             self.moved_at = now
             count -= 1
@@ -255,16 +259,17 @@ class Reader:
         return error_of(fault_of(error), self._bootstrap, "the topics of this member", None)
 
 
-def _work(message: Message, partition: Partition, token: int) -> Work:
+def _work(message: Message, stream: Stream) -> Work:
     kind, timestamp = message.timestamp()
     return Work(
-        partition=partition,
+        partition=stream.partition,
         offset=message.offset() or 0,
         key=message.key(),
         value=message.value(),
         headers=tuple(cast(list[tuple[str, bytes | None]], message.headers() or ())),
         timestamp=timestamp if kind else None,
-        token=token,
+        token=stream.token,
+        stream=stream.number,
     )
 
 

@@ -8,28 +8,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.claims.member.journal import Journal
-from penstock.claims.member.membership import MemberEvents, MemberOptions, Phase, Send, Verdict
+from penstock.claims.member.membership import MemberOptions, Phase, Verdict
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.session import POLL_SECONDS, Clock, Session, Tell
-from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, CoordinationTopic, open_topic
-from penstock.claims.protocol.codec import TEXT_CHARACTERS_MAX, encode
+from penstock.claims.member.session import POLL_SECONDS, Session, Tell, catch_up, unfailing
+from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, open_topic
+from penstock.claims.protocol.codec import encode
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import Record
+from penstock.claims.protocol.reading_start import RECREATED, LostHistoryError
+from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Seeking
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.events import (
-    ClaimLost,
-    ClaimReleased,
-    ClaimWon,
-    CoordinationInterrupted,
-    Event,
-    GroupJoined,
-    LeftSilently,
-)
+from penstock.events import CoordinationInterrupted, Event, LeftSilently, WorkHangs
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
 from penstock.logs.log import Partition
@@ -42,10 +36,8 @@ class CoordinationOptions:
     topic: str = DEFAULT_TOPIC
     partitions: int = DEFAULT_PARTITIONS
     restart_lost_history: bool = False
-
-
-def _ignore(event: Event) -> None:
-    """The `tell` of an agent without a listener."""
+    tables_remember: bool = False
+    """Whether tables keep tokens and positions of their own: then a recreated topic loses nothing."""
 
 
 @dataclass(slots=True)
@@ -64,19 +56,27 @@ class Agent:
         spec: KafkaLogSpec,
         member: MemberOptions,
         coordination: CoordinationOptions | None = None,
-        tell: Tell = _ignore,
-        clock: Clock | None = None,
+        tell: Tell = lambda event: None,
+        work_timeout_seconds: float | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`work_timeout_seconds` without a `sign_of_life` end the membership, up to the next one; None: never."""
         _check_member(member)
         self.member = member
         self.startup = Startup()
         self._spec = spec
         self._coordination = coordination or CoordinationOptions()
-        self._tell = tell
-        self._clock = clock or Clock()
+        self._tell = unfailing(tell)
+        self.now = now
+        """The monotonic time of this member."""
+        self._work_timeout_seconds = work_timeout_seconds
+        self._awaited = False
+        """Whether the work waits for records of its own: announcements at most once, and ranges."""
+        self._worked_at = self.now()
         self._changed = threading.Condition()
         self._participant: Participant | None = None
-        self._outbox: list[Send] = []
+        self._session: Session | None = None
+        self._topic_id: str | None = None
         self._wanted: tuple[tuple[Partition, ...], dict[Partition, int]] = ((), {})
         self._nonces: list[str] = []
         self._error: PenstockError | None = None
@@ -94,10 +94,6 @@ class Agent:
 
     # called by the application
 
-    def now(self) -> float:
-        """The monotonic time of this member."""
-        return self._clock.now()
-
     def want(self, partitions: Iterable[Partition], floors: Mapping[Partition, int]) -> None:
         """The partitions that the group shares, with the tokens of their tables."""
         with self._changed:
@@ -109,20 +105,28 @@ class Agent:
         """The partitions on which work may start now; raises the error that ended the agent."""
         with self._changed:
             self._raise_error()
-            return {} if self._participant is None else self._participant.held(self._clock.now())
+            return {} if self._participant is None else self._participant.held(self.now())
 
     def renounce(self, partition: Partition, reason: str) -> None:
         """Release a partition, to claim it again above a floor that is known now."""
         with self._changed:
             if self._participant is not None:
-                self._participant.renounce(partition, reason, self._clock.now())
+                self._participant.renounce(partition, reason, self.now())
 
     def working(self) -> bool:
         """Whether this process is a member, and its group not paused."""
         with self._changed:
             self._raise_error()
             participant = self._participant
-            return participant is not None and participant.phase is Phase.MEMBER and not participant.view.pauses()
+            return participant is not None and participant.phase is Phase.MEMBER and not participant.view.state.pauses
+
+    def sign_of_life(self) -> None:
+        """The application works: this thread alone proves only that the process is there."""
+        self._worked_at = self.now()
+
+    def _work_hangs(self) -> bool:
+        limit = self._work_timeout_seconds
+        return limit is not None and self.now() - self._worked_at > limit
 
     def using(self, partitions: Iterable[Partition]) -> None:
         """The partitions being worked on."""
@@ -133,7 +137,7 @@ class Agent:
     def confirmed(self, partition: Partition, token: int) -> bool:
         """Whether the claim under this token is certainly ours at this moment."""
         with self._changed:
-            return self._participant is not None and self._participant.confirmed(partition, token, self._clock.now())
+            return self._participant is not None and self._participant.confirmed(partition, token, self.now())
 
     def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
         with self._changed:
@@ -146,7 +150,7 @@ class Agent:
         """Release a partition that this member cannot keep up with."""
         with self._changed:
             if self._participant is not None:
-                self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self._clock.now())
+                self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self.now())
 
     @contextlib.contextmanager
     def looking(self) -> Iterator[Participant]:
@@ -167,43 +171,39 @@ class Agent:
 
     def say_each(self, kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[Verdict]:
         """The same about several partitions at once."""
-        deadline = self._clock.now() + 2 * self.member.heartbeat_seconds
+        # A seek comes once, at the start; what else is said goes with every piece of work.
+        self._awaited |= kind is not Seeking
+        deadline = self.now() + 2 * self.member.heartbeat_seconds
         with self.looking() as participant:
-            records = [participant.outbox.record_of(kind, partition=each, **content) for each, content in about]
-            sends = [
-                Send(participant.view.place_of(partition), record)
-                for record, (partition, _) in zip(records, about, strict=True)
-            ]
+            session, group = self._session, self.member.group
+            assert session is not None
+            records: list[Record] = [participant.record_about(kind, each, **content) for each, content in about]
             for record in records:
                 # An unreadable record is the caller's error, and must not fail in the agent's thread.
-                encode(record, participant.view.count)
-            for record in records:
-                participant.outbox.ask(record)
-            self._outbox += participant.outbox.sending(sends, self._clock.now())
+                encode(record, group, session.journal.topic.partitions)
+            participant.outbox.ask(records)
+            session.send(participant, participant.outbox.sending(records, self.now()))
             try:
                 return self._read_back(participant, records, deadline)
             finally:
-                for record in records:
-                    participant.outbox.stop_asking(record)
+                participant.outbox.stop_asking(records)
 
     def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
-        while True:
-            verdicts = [each for record in records if (each := participant.outbox.verdict(record)) is not None]
-            if len(verdicts) == len(records):
-                return verdicts
-            self._raise_error()
-            left = deadline - self._clock.now()
-            if left <= 0 or self._participant is not participant:
-                raise OutcomeUnknownError(f"{len(records) - len(verdicts)} coordination records were not read back")
-            self._changed.wait(min(left, POLL_SECONDS))
+        def missing() -> int:
+            return len(records) - len(participant.outbox.verdicts(records))
+
+        self.wait(lambda: not missing() or self._participant is not participant, deadline - self.now())
+        if missing():
+            raise OutcomeUnknownError(f"{missing()} coordination records were not read back")
+        return participant.outbox.verdicts(records)
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition that the agent's thread changes."""
-        deadline = self._clock.now() + seconds
+        deadline = self.now() + seconds
         with self._changed:
             while not holds():
                 self._raise_error()
-                left = deadline - self._clock.now()
+                left = deadline - self.now()
                 if left <= 0:
                     return False
                 self._changed.wait(min(left, POLL_SECONDS))
@@ -216,20 +216,26 @@ class Agent:
     # the thread
 
     def _live(self) -> None:
+        try:
+            self._memberships()
+        except PenstockError as error:
+            self._end(error)
+        except BaseException as error:
+            # The top of a thread: the next caller must see the bug.
+            self._end(PenstockError("the claims agent crashed", detail=repr(error)))
+            raise
+
+    def _memberships(self) -> None:
         """One membership after another: each starts by reading the log from its snapshots."""
         while not self._stopping.is_set():
+            if self._work_hangs():
+                self._stopping.wait(POLL_SECONDS)
+                continue
             try:
                 self._membership()
             except (TransientError, OutcomeUnknownError) as error:
                 self._tell(CoordinationInterrupted(reason=error.primary, detail=error.detail))
                 self._stopping.wait(min(1.0, self.member.heartbeat_seconds))
-            except PenstockError as error:
-                self._end(error)
-                return
-            except BaseException as error:
-                # The top of a thread: the next caller must see the bug.
-                self._end(PenstockError("the claims agent crashed", detail=repr(error)))
-                raise
 
     def _end(self, error: PenstockError) -> None:
         with self._changed:
@@ -238,82 +244,96 @@ class Agent:
             self._changed.notify_all()
 
     def _membership(self) -> None:
-        started_at = self._clock.now()
-        topic = self._open_topic()
-        admin = BoundedAdmin(self._spec, max(1.0, self.member.heartbeat_seconds / 2))
-        journal = Journal(self._spec, topic, max(1.0, self.member.heartbeat_seconds / 2))
-        participant = Participant(
-            self.member,
-            uuid.uuid4().hex[:12],
-            GroupView(self.member.group, topic.partitions, self.member.heartbeat_seconds),
-            frozenset(self._nonces),
-        )
-        self._nonces.append(participant.who.nonce)
-        try:
-            session = Session(journal, topic, admin, participant, self._clock, self._tell)
-            self.startup = Startup(0.0, session.catch_up(self._coordination.restart_lost_history))
-            self.startup.seconds = self._clock.now() - started_at
-            with self._changed:
-                participant.want(*self._wanted)
-                participant.begin(self._clock.now())
-                self._participant, self._outbox = participant, []
-            while not self._stopping.is_set():
-                self._turn(session)
-            self._leave(session)
-        finally:
-            with self._changed:
-                self._participant = None
-                self._changed.notify_all()
-            journal.close()
-            admin.close()
-
-    def _open_topic(self) -> CoordinationTopic:
+        started_at = self.now()
         admin = BoundedAdmin(self._spec)
         try:
-            return open_topic(admin, self._coordination.topic, self._coordination.partitions)
+            topic = open_topic(admin, self._coordination.topic, self._coordination.partitions)
         finally:
             admin.close()
+        journal = Journal(self._spec, topic, self.member.group, self.member.heartbeat_seconds)
+        try:
+            self._live_in(Session(journal, self._spec, self.now), started_at)
+        finally:
+            with self._changed:
+                self._participant = self._session = None
+                self._changed.notify_all()
+            journal.close()
 
-    def _turn(self, session: Session) -> None:
+    def _live_in(self, session: Session, started_at: float) -> None:
+        participant = self._catch_up(session)
+        self.startup.seconds = self.now() - started_at
+        with self._changed:
+            participant.want(*self._wanted)
+            participant.begin(self.now())
+            self._participant, self._session = participant, session
+        while not self._stopping.is_set() and not self._work_hangs():
+            session.keep_pace(participant, self._awaited)
+            self._turn(session, participant)
+        if not self._stopping.is_set():
+            self._tell(_hanging(self._work_timeout_seconds or 0.0))
+        self._leave(session, participant)
+
+    def _catch_up(self, session: Session) -> Participant:
+        """Read the log from its snapshot to its end, as a new process of this member."""
+        options, topic = self._coordination, session.journal.topic
+        view = GroupView(self.member.group, self.member.heartbeat_seconds)
+        start = session.begin(view, options.restart_lost_history, not options.tables_remember)
+        moved = self._topic_id not in (None, topic.topic_id)
+        if moved and not (options.restart_lost_history or options.tables_remember):
+            raise LostHistoryError(topic.name, self.member.group, RECREATED)
+        self._topic_id = topic.topic_id
+        recovered = {} if start.lost is None else dict(start.lost.claims)
+        nonce = uuid.uuid4().hex[:12]
+        participant = Participant(self.member, nonce, view, frozenset(self._nonces), recovered)
+        self._nonces.append(nonce)
+        count = catch_up(session.journal, lambda entries: session.take(participant, entries), start.offset)
+        self.startup = Startup(0.0, count)
+        return participant
+
+    def _turn(self, session: Session, participant: Participant) -> None:
         """Read, decide, send: the lock is not held while waiting for the broker."""
-        entries = session.journal.poll(POLL_SECONDS if not self._outbox else 0.0)
+        entries = session.journal.poll(session.poll_seconds(participant))
         with self._changed:
-            session.take(entries)
-            outbox, self._outbox = self._outbox, []
-            sends = outbox + session.participant.decide(self._clock.now(), self._clock.wall_now())
-            events, session.participant.events = session.participant.events, MemberEvents()
+            session.take(participant, entries)
+            session.send(participant, participant.decide(self.now()))
+            session.keep_snapshots(participant)
             self._changed.notify_all()
-        session.send(sends)
-        session.keep_snapshots()
-        session.check_identity()
-        session.check_heard()
-        self._tell_all(events)
+        self._tell_all(session.events, participant.events)
+        session.check_identity(self.member.heartbeat_seconds)
+        session.check_heard(participant)
 
-    def _tell_all(self, events: MemberEvents) -> None:
-        if events.joined:
-            self._tell(GroupJoined(group=self.member.group, client_id=self.member.client_id))
-        for partition, token in events.won:
-            self._tell(ClaimWon(partition=str(partition), token=token))
-        for partition, token in events.lost:
-            self._tell(ClaimLost(partition=str(partition), token=token))
-        for partition, reason in events.released:
-            self._tell(ClaimReleased(partition=str(partition), reason=reason))
-
-    def _leave(self, session: Session) -> None:
+    def _tell_all(self, *lists: list[Event]) -> None:
+        """Without the lock: a listener may wait for a thread that needs this member."""
         with self._changed:
-            sends = session.participant.leave(self._clock.now())
-            self._participant = None
-        session.send(sends)
+            events = [event for each in lists for event in each]
+            for each in lists:
+                each.clear()
+        for event in events:
+            self._tell(event)
+
+    def _leave(self, session: Session, participant: Participant) -> None:
+        with self._changed:
+            farewell = participant.leave(self.now())
+            self._participant = self._session = None
+            session.send(participant, farewell)
         if session.journal.flush(self.member.heartbeat_seconds):
             self._tell(LeftSilently(reason="the broker did not take the last records in time"))
             return
-        session.keep_last_snapshots(sends, self.member.heartbeat_seconds)
+        session.keep_last_snapshot(participant, farewell, self.member.heartbeat_seconds)
         session.journal.flush(self.member.heartbeat_seconds)
+        self._tell_all(session.events)
 
 
 def default_client_id() -> str:
     """A random client id for a process that has none: it cannot take its claims back after a restart."""
     return f"{socket.gethostname()[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+def _hanging(seconds: float) -> WorkHangs:
+    return WorkHangs(
+        reason=f"no sign of life of the work for {seconds:.0f} s: this process leaves its partitions to others",
+        detail="no round began, no step was reached and no Spark task ended; it joins again with the next sign",
+    )
 
 
 def _check_member(member: MemberOptions) -> None:

@@ -33,11 +33,12 @@ def velocity(samples: Sequence[int]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The last samples of one claim, and how many consecutive checks found it lagging."""
+    """The last samples of one claim, how many consecutive checks found it lagging, and why to release it, if so."""
 
     positions: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     checks_behind: int = 0
+    release: str | None = None
 
     def sampled(self, position: int, end: int) -> Health:
         return replace(
@@ -58,48 +59,33 @@ class Health:
 
 
 @dataclass(frozen=True, slots=True)
-class HealthPolicy:
-    """`release_if_behind` off: nothing is released. Whole topics are not released for being slow."""
-
-    release_if_behind: bool = True
-    whole_topics: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Situation:
     """What a check needs besides the samples: `takers` says whether another member could take the partition."""
 
     quiet_intervals: float = 0.0
     takers: bool = True
+    whole_topics: bool = False
+    """They are not released for being slow."""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthCheck:
-    """The health after a check, and why the claim should be released (None: keep it)."""
-
-    health: Health
-    release: str | None = None
-
-
-def check(health: Health, policy: HealthPolicy, situation: Situation) -> HealthCheck:
+def check(health: Health, situation: Situation) -> Health:
     """Check one sample. A lagging member releases only if another can take over: slow is better than never.
 
     Its lag is remembered until then.
     """
-    if not policy.release_if_behind:
-        return HealthCheck(replace(health, checks_behind=0))
     if _stuck(health, situation):
-        return HealthCheck(health, STUCK if situation.takers else None)
-    if policy.whole_topics or _keeps_up(health):
-        return HealthCheck(replace(health, checks_behind=0))
-    lagging = replace(health, checks_behind=min(CHECKS_BEHIND_MAX, health.checks_behind + 1))
-    release = lagging.checks_behind == CHECKS_BEHIND_MAX and situation.takers
-    return HealthCheck(lagging, TOO_SLOW if release else None)
+        return replace(health, release=STUCK if situation.takers else None)
+    if situation.whole_topics or _keeps_up(health):
+        return replace(health, checks_behind=0, release=None)
+    behind = min(CHECKS_BEHIND_MAX, health.checks_behind + 1)
+    release = behind == CHECKS_BEHIND_MAX and situation.takers
+    return replace(health, checks_behind=behind, release=TOO_SLOW if release else None)
 
 
 def _stuck(health: Health, situation: Situation) -> bool:
+    """Records were there at the last check too: one that has just come to an idle partition is no sign."""
     quiet = situation.quiet_intervals > QUIET_INTERVALS_MAX and len(health.positions) > 1
-    return quiet and health.consumed == 0 and health.lag > 0
+    return quiet and health.consumed == 0 and lag_of(health.positions[-2], health.ends[-2]) > 0
 
 
 def _keeps_up(health: Health) -> bool:

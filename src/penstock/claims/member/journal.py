@@ -1,28 +1,20 @@
-"""The coordination topic in Kafka: read it in order, append to it, store its snapshots. Used by one thread."""
+"""The coordination topic in Kafka: read a group's records in order, append to them, store its snapshots."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX, CoordinationTopic
-from penstock.claims.protocol.codec import ForeignError, MalformedError, decode, encode
+from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX, CoordinationTopic, GrownTopicError
+from penstock.claims.protocol.codec import ForeignError, MalformedError, decode, encode, key_of
+from penstock.claims.protocol.group_view import coordination_partition
 from penstock.claims.protocol.records import Record
-from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, newest
+from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, snapshots_of
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
@@ -31,184 +23,208 @@ from penstock.logs.kafka.security import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
 READ_AT_ONCE_MAX = 1000
-SNAPSHOTS_READ_MAX = 20
-"""Newest snapshots that are looked at: a late writer may have appended an older one after a newer."""
+SNAPSHOTS_READ = 20
+"""Newest snapshots, of any group, that are looked at first; then ten times as many, and so on."""
+KEYS_READ_BACK = 1000
+PLACED_KEYS = 20
+"""So many of the newest snapshots of a partition show whether groups lie where they should."""
+"""Newest records of each partition that are looked at for the names of groups."""
+FETCH_INTERVALS = 1 / 10
+"""How long the broker collects records for one answer at rest, as a part of a heartbeat interval."""
+FETCH_SECONDS_MIN, FETCH_SECONDS_MAX = 0.02, 1.0
+FETCH_BYTES_MIN = 1024
+"""It answers earlier with so much: when a large group changes, its members are not slowed down."""
 _VALUES_POLL_SECONDS = 0.05
 _CLOSE_SECONDS_MAX = 1.0
 _CUT = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
-class LostHistoryError(UserError):
-    """The log starts after the end of every snapshot, so who owns what is unknown (RULES M7)."""
-
-    def __init__(self, topic: str, place: int, known: int, first: int) -> None:
-        super().__init__(
-            f"partition {place} of coordination topic {topic} lost the records {known} to {first - 1}",
-            detail="no snapshot covers them: the log's retention is too short, or records were deleted",
-            hint="stop every process of this topic and set `claims.lost_history: restart` for the next start: "
-            "tables keep their tokens, so nothing is written twice",
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One offset of the log. `record` is None where it holds no record of Penstock; `fault` says why."""
+    """One offset of the log. `record` is None where it holds no record of the group; `fault` says why, if it is odd."""
 
-    place: int
     offset: int
     appended_at: float
+    epoch: int | None
     record: Record | None
     fault: str = ""
 
 
 class Journal:
-    """One coordination topic, read from a snapshot or from its beginning."""
+    """The coordination partition of one group. Read by one thread; any thread may append."""
 
-    def __init__(self, spec: KafkaLogSpec, topic: CoordinationTopic, delivery_seconds_max: float = 5.0) -> None:
+    def __init__(
+        self, spec: KafkaLogSpec, topic: CoordinationTopic, group: str, heartbeat_seconds: float = 10.0
+    ) -> None:
         self.topic = topic
+        self.group = group
+        self.place = coordination_partition(group, topic.partitions)
+        self._key = key_of(group)
         self._bootstrap = spec.bootstrap
         self._fault: PenstockError | None = None
-        settings: dict[str, Any] = {
+        self._settings: dict[str, Any] = {
             **librdkafka_settings(spec),
             "reconnect.backoff.ms": 100,
             "reconnect.backoff.max.ms": 1000,
         }
-        self._consumer = Consumer(
-            {
-                **settings,
-                # librdkafka requires one; partitions are assigned by hand, and the group is never joined.
-                "group.id": "penstock-claims",
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "auto.offset.reset": "error",
-                # In a large group the broker collects records briefly: one response instead of one per heartbeat.
-                "fetch.min.bytes": 64 * 1024,
-                "fetch.wait.max.ms": 100,
-                "fetch.error.backoff.ms": 100,
-                "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
-            },
-            logger=QuietLog(logger),
-        )
+        self._heartbeat_seconds = heartbeat_seconds
+        self._sought = 0
+        self._consumer = self._opened(FETCH_SECONDS_MIN, bytes_min=1)
+        delivery_ms = int(max(1.0, heartbeat_seconds / 2) * 1000)
         self._producer = Producer(
             {
-                **settings,
+                **self._settings,
                 "enable.idempotence": True,
                 "acks": "all",
                 "linger.ms": 2,
-                "compression.type": "lz4",
                 "message.max.bytes": SNAPSHOT_BYTES_MAX,
-                "delivery.timeout.ms": int(delivery_seconds_max * 1000),
-                "request.timeout.ms": int(delivery_seconds_max * 1000),
+                "delivery.timeout.ms": delivery_ms,
+                "request.timeout.ms": delivery_ms,
                 # Automatic topic creation would use the wrong settings.
                 "allow.auto.create.topics": False,
             },
             logger=QuietLog(logger),
         )
 
+    def _opened(self, wait_seconds: float, bytes_min: int) -> Consumer:
+        return Consumer(
+            {
+                **self._settings,
+                # librdkafka requires one; partitions are assigned by hand, and the group is never joined.
+                "group.id": "penstock-claims",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "fetch.min.bytes": bytes_min,
+                "fetch.wait.max.ms": int(wait_seconds * 1000),
+                "fetch.error.backoff.ms": 100,
+                "fetch.message.max.bytes": SNAPSHOT_BYTES_MAX,
+            },
+            logger=QuietLog(logger),
+        )
+
     # reading
 
-    def snapshots(self) -> dict[int, Snapshot]:
-        """The newest usable snapshot of each coordination partition."""
-        wanted = {
-            place: (max(first, end - SNAPSHOTS_READ_MAX), end)
-            for place, (first, end) in self._bounds(self.topic.snapshots).items()
-            if first < end
-        }
-        contents = self._values(self.topic.snapshots, wanted)
-        found = {place: newest(each, self.topic.topic_id, place) for place, each in contents.items()}
-        return {place: snapshot for place, snapshot in found.items() if snapshot is not None}
+    def keep_pace(self, hurries: bool) -> None:
+        """Read on with a client to which the broker answers each record at once, or one that costs it little."""
+        offset = max(self._sought, self.position())
+        self._consumer.close()
+        at_rest = min(max(self._heartbeat_seconds * FETCH_INTERVALS, FETCH_SECONDS_MIN), FETCH_SECONDS_MAX)
+        self._consumer = self._opened(FETCH_SECONDS_MIN, 1) if hurries else self._opened(at_rest, FETCH_BYTES_MIN)
+        self.seek(offset)
 
-    def seek(self, known: Mapping[int, int], restart: bool = False) -> dict[int, tuple[int, int]]:
-        """Seek to the given offsets; returns where each partition is read from and where it ends now.
+    def bounds(self) -> tuple[int, int]:
+        """Where the log starts and ends now."""
+        return self._bounds(self.topic.name, self.place)
 
-        LostHistoryError if records after the known ones are gone; with `restart` they are skipped.
+    def snapshots(self) -> list[Snapshot]:
+        """The newest usable snapshots of the group, in the order in which they were written."""
+        first, end = self._bounds(self.topic.snapshots, self.place)
+        count = SNAPSHOTS_READ
+        while first < end:
+            start = max(first, end - count)
+            messages = self._read(self.topic.snapshots, self.place, start, end)
+            found = snapshots_of(self.group, (each.value() for each in messages if each.key() == self._key))
+            if found or start == first:
+                return found
+            count *= 10
+        return []
+
+    def holds(self, offset: int, appended_at: float) -> bool:
+        """Whether the log holds at this offset a record that was appended then; what cannot be seen is believed."""
+        found = [
+            each for each in self._read(self.topic.name, self.place, offset, offset + 1) if each.offset() == offset
+        ]
+        return not found or abs(found[0].timestamp()[1] / 1000 - appended_at) < 0.001
+
+    def groups(self) -> list[str]:
+        """The groups of the topic, by the keys of its newest records and snapshots."""
+        places = range(self.topic.partitions)
+        found = self._keys(self.topic.name, places) | self._keys(self.topic.snapshots, places)
+        return sorted(each.decode(errors="replace") for each in found)
+
+    def check_new(self) -> None:
+        """GrownTopicError if the group, of which its own partition has no snapshot, may have some in another one.
+
+        The snapshot of any group that lies where another number of partitions puts it tells that the topic grew.
         """
-        bounds: dict[int, tuple[int, int]] = {}
-        for place, (first, end) in self._bounds(self.topic.name).items():
-            start = known.get(place, 0)
-            if start < first and not restart:
-                raise LostHistoryError(self.topic.name, place, start, first)
-            if start > end:
-                raise TransientError(f"coordination topic {self.topic.name} ends before its snapshot")
-            bounds[place] = (max(first, start), end)
-        self._consumer.assign([TopicPartition(self.topic.name, place, start) for place, (start, _) in bounds.items()])
-        return bounds
+        for place in range(self.topic.partitions):
+            groups = [each.decode(errors="replace") for each in self._keys(self.topic.snapshots, [place], PLACED_KEYS)]
+            for group in groups:
+                if coordination_partition(group, self.topic.partitions) != place:
+                    found = f"it has {self.topic.partitions}, and group {group} lies where another number puts it"
+                    raise GrownTopicError(self.topic.name, found)
+
+    def _keys(self, topic: str, places: Iterable[int], count_max: int = KEYS_READ_BACK) -> set[bytes]:
+        found: set[bytes] = set()
+        for place in places:
+            first, end = self._bounds(topic, place)
+            messages = self._read(topic, place, max(first, end - count_max), end)
+            found |= {key for each in messages if (key := each.key())}
+        return found
+
+    def seek(self, offset: int) -> None:
+        """Read on from this offset."""
+        self._sought = offset
+        self._consumer.assign([TopicPartition(self.topic.name, self.place, offset)])
+
+    def position(self) -> int:
+        """The next offset that `poll` returns; offsets without a record count too. Below 0 before anything was read."""
+        [found] = self._consumer.position([TopicPartition(self.topic.name, self.place)])
+        return int(found.offset)
 
     def poll(self, seconds: float) -> list[JournalEntry]:
         """What was appended since, within the given time; raises if something is wrong with the topic."""
-        self._raise_fault()
-        try:
-            messages = self._messages(seconds)
-        except KafkaException as error:
-            raise self._error(error) from None
-        entries = []
-        for message in messages:
-            event = message.error()
-            if event is None:
-                entries.append(self._entry(message))
-            elif event.code() in _CUT:
-                raise TransientError(f"coordination topic {self.topic.name} was cut or recreated")
-            elif event.code() in _DENIED:
-                raise self._error(event)
-        return entries
+        self._serve()
+        if self._fault is not None:
+            raise self._fault
+        return [self._entry(each) for each in self._messages(seconds)]
 
     def _messages(self, seconds: float) -> list[Message]:
         """Whatever is there, as soon as something is: waiting for more would only delay it."""
-        first = self._consumer.poll(seconds)
-        if first is None:
-            return []
-        return [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
-
-    def positions(self) -> dict[int, int]:
-        """The next offset that `poll` returns, per coordination partition; offsets without a record count too."""
-        return {
-            each.partition: each.offset
-            for each in self._consumer.position(
-                [TopicPartition(self.topic.name, place) for place in range(self.topic.partitions)]
-            )
-        }
+        try:
+            first = self._consumer.poll(seconds)
+            found = [] if first is None else [first, *self._consumer.consume(READ_AT_ONCE_MAX - 1, timeout=0)]
+        except KafkaException as error:
+            raise self._error(error) from None
+        for event in (fault for each in found if (fault := each.error()) is not None):
+            if event.code() in _CUT:
+                raise TransientError(f"coordination topic {self.topic.name} was cut or recreated")
+            if event.code() in _DENIED:
+                raise self._error(event)
+        return [each for each in found if each.error() is None]
 
     def _entry(self, message: Message) -> JournalEntry:
-        place, offset = message.partition() or 0, message.offset() or 0
-        appended_at = message.timestamp()[1] / 1000
+        offset, appended_at = message.offset() or 0, message.timestamp()[1] / 1000
+        key, epoch = message.key(), message.leader_epoch()
+        if key is not None and key != self._key:
+            return JournalEntry(offset, appended_at, epoch, None)
         try:
-            record, partitions = decode(message.value())
+            record, partitions = decode(message.value(), self.group)
+            if key is None:
+                raise ForeignError("a record without a key")
         except (ForeignError, MalformedError) as fault:
-            return JournalEntry(place, offset, appended_at, None, str(fault))
+            return JournalEntry(offset, appended_at, epoch, None, str(fault))
         if partitions != self.topic.partitions:
-            raise UserError(
-                f"coordination topic {self.topic.name} has {self.topic.partitions} partitions, "
-                f"a record of {record.who.client_id} was written for {partitions}",
-                detail="claims are placed by that number, so it must never change",
-                hint="stop every process, delete the topic and its snapshots, and start again: "
-                "tables keep their tokens, so nothing is written twice",
-            )
-        return JournalEntry(place, offset, appended_at, record)
+            found = f"it has {self.topic.partitions}, a record of {record.who.client_id} was written for {partitions}"
+            raise GrownTopicError(self.topic.name, found)
+        return JournalEntry(offset, appended_at, epoch, record)
 
     # appending
 
-    def append(self, place: int, record: Record, failed: Callable[[Record], None]) -> None:
+    def append(self, record: Record, failed: Callable[[Record], None]) -> None:
         """Send a record; only reading it back shows that it arrived, `failed` is called if it did not."""
+        content = encode(record, self.group, self.topic.partitions)
+        self._produce(self.topic.name, content, lambda: failed(record))
 
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None:
-                failed(record)
-                if error.code() in _DENIED:
-                    self._fault = self._error(error)
-
-        self._produce(self.topic.name, place, None, encode(record, self.topic.partitions), delivered)
-
-    def keep(self, snapshot: Snapshot) -> None:
-        """Write a snapshot; if it is lost, another one follows."""
-
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if error is not None and error.code() in _DENIED:
-                self._fault = self._error(error)
-
+    def keep(self, snapshot: Snapshot) -> int | None:
+        """Write a snapshot; if it is lost, another one follows. Returns its size if it is too large to be written."""
         content = encode_snapshot(snapshot)
-        if len(content) < SNAPSHOT_BYTES_MAX:
-            self._produce(self.topic.snapshots, snapshot.place, str(snapshot.place).encode(), content, delivered)
+        if len(content) >= SNAPSHOT_BYTES_MAX:
+            return len(content)
+        self._produce(self.topic.snapshots, content, lambda: None)
+        return None
 
     def flush(self, seconds: float) -> int:
         """Wait for records in flight; returns how many are still not delivered."""
@@ -224,9 +240,15 @@ class Journal:
             self._producer.flush(_CLOSE_SECONDS_MAX)
         self._consumer.close()
 
-    def _produce(self, topic: str, place: int, key: bytes | None, content: bytes, delivered: Any) -> None:
+    def _produce(self, topic: str, content: bytes, failed: Callable[[], None]) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failed()
+                if error.code() in _DENIED:
+                    self._fault = self._error(error)
+
         try:
-            self._producer.produce(topic, content, key, partition=place, on_delivery=delivered)
+            self._producer.produce(topic, content, self._key, partition=self.place, on_delivery=delivered)
         except BufferError:
             raise TransientError("too many coordination records wait for the broker") from None
         except KafkaException as error:
@@ -241,49 +263,34 @@ class Journal:
             # A fatal error: it may not write, or lost its sequence of records.
             self._fault = self._error(error)
 
-    def _raise_fault(self) -> None:
-        self._serve()
-        if self._fault is not None:
-            raise self._fault
+    # places
 
-    def _bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Where each partition starts and ends, by two requests however many partitions there are."""
-        first, end = (self._offsets(topic, place) for place in (OFFSET_BEGINNING, OFFSET_END))
-        return {place: (first[place], end[place]) for place in range(self.topic.partitions)}
-
-    def _offsets(self, topic: str, instant: int) -> dict[int, int]:
-        places = [TopicPartition(topic, place, instant) for place in range(self.topic.partitions)]
+    def _bounds(self, topic: str, place: int) -> tuple[int, int]:
         try:
-            found = self._consumer.offsets_for_times(places, timeout=CALL_SECONDS_MAX)
+            found = self._consumer.get_watermark_offsets(TopicPartition(topic, place), timeout=CALL_SECONDS_MAX)
         except KafkaException as error:
             raise self._error(error) from None
-        for each in found:
-            if each.error is not None:
-                raise self._error(each.error)
-        return {each.partition: each.offset for each in found}
+        if found is None:
+            raise TransientError(f"the broker did not say in time where {topic} starts and ends")
+        return int(found[0]), int(found[1])
 
-    def _values(self, topic: str, wanted: Mapping[int, tuple[int, int]]) -> dict[int, list[bytes | None]]:
-        """The values at the offsets `[start, end)` of each partition, as far as they still exist."""
-        found: dict[int, list[bytes | None]] = {place: [] for place in wanted}
-        places = [TopicPartition(topic, place, start) for place, (start, _) in wanted.items()]
+    def _read(self, topic: str, place: int, start: int, end: int) -> list[Message]:
+        """The messages at the offsets `[start, end)`, as far as they still exist."""
+        found: list[Message] = []
+        if start >= end:
+            return found
         deadline = time.monotonic() + CALL_SECONDS_MAX
-        if places:
-            self._consumer.assign(places)
-        while any(each.offset < wanted[each.partition][1] for each in places):
+        where = TopicPartition(topic, place, start)
+        self._consumer.assign([where])
+        while where.offset < end:
             if time.monotonic() > deadline:
-                break
-            for message in self._messages(_VALUES_POLL_SECONDS):
-                event = message.error()
-                if event is None:
-                    found[message.partition() or 0].append(message.value())
-                elif event.code() in _DENIED:
-                    raise self._error(event)
-            places = self._consumer.position(places)
+                raise TransientError(f"{topic} could not be read in time")
+            found += self._messages(_VALUES_POLL_SECONDS)
+            [now] = self._consumer.position([TopicPartition(topic, place)])
+            where.offset = max(where.offset, now.offset)
         # Requests to the broker would queue after the fetches of an assigned consumer.
         self._consumer.unassign()
-        if not all(found.values()):
-            raise TransientError(f"{topic} could not be read in time")
-        return found
+        return [each for each in found if start <= (each.offset() or 0) < end]
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:
         fault = fault_of(error)

@@ -1,14 +1,12 @@
-"""The values that a participant works with: its options, phase, errors, and the records it sends."""
+"""The values that a participant works with: its options, phase and errors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
-from penstock.claims.protocol.records import Record
+from penstock.claims.protocol.records import Terms, UnitKind
 from penstock.errors import FencedError, UserError
-from penstock.logs.log import Partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,17 +16,13 @@ class MemberOptions:
     group: str
     client_id: str
     heartbeat_seconds: float = 10.0
-    unit: Literal["partition", "topic"] = "partition"
+    unit: UnitKind = "partition"
     claims_max: int | None = None
     """The most units that this member takes; None: its fair share, however large."""
 
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """A record for one coordination partition."""
-
-    place: int
-    record: Record
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.heartbeat_seconds, self.unit)
 
 
 class Phase(Enum):
@@ -53,13 +47,25 @@ class DuplicateClientError(UserError):
         self.client_id = client_id
 
 
+class DifferentTermsError(UserError):
+    """The living members of the group have another heartbeat interval, or share other units."""
+
+    def __init__(self, group: str, ours: Terms, theirs: Terms | None) -> None:
+        found = "" if theirs is None else f"a heartbeat interval of {theirs.heartbeat_seconds:g} s, unit {theirs.unit}"
+        super().__init__(
+            f"group {group} runs with {found}; this process has {ours.heartbeat_seconds:g} s, unit {ours.unit}",
+            detail="members with different intervals would take each other for dead",
+            hint="set the same `claims.heartbeat` and `claims.unit` in every process; to change them, stop all first",
+        )
+
+
 class ReplacedError(FencedError):
     """A newer process joined under our client id, so this one stops (RULES M3)."""
 
     def __init__(self, client_id: str) -> None:
         super().__init__(
             f"another process has joined as {client_id}",
-            detail="this process was silent for longer than a heartbeat interval, so the other took its place",
+            detail="this process was silent for longer than two heartbeat intervals, so the other took its place",
             hint="give every process its own `claims.client_id`",
         )
 
@@ -70,13 +76,3 @@ class Verdict:
 
     offset: int
     refusal: str | None
-
-
-@dataclass(slots=True)
-class MemberEvents:
-    """What happened to this member since the last look, for its events and logs."""
-
-    joined: bool = False
-    won: list[tuple[Partition, int]] = field(default_factory=list)
-    lost: list[tuple[Partition, int]] = field(default_factory=list)
-    released: list[tuple[Partition, str]] = field(default_factory=list)

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TypeVar
 
-from penstock.claims.member.membership import Send, Verdict
+from penstock.claims.member.membership import Verdict
 from penstock.claims.protocol.records import Record, Who
 
 R = TypeVar("R", bound=Record)
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    record: Record
-    sent_at: float
-
-
 class Outbox:
     """What was sent and not read back yet, and the verdicts that a caller waits for."""
 
-    def __init__(self, group: str, who: Who) -> None:
-        self._group = group
+    def __init__(self, who: Who) -> None:
         self._who = who
         self._seq = 0
-        self._sent: dict[int, _Sent] = {}
+        self._sent: dict[int, tuple[Record, float]] = {}
+        """By number: the record, and when it was sent."""
         self._asked: dict[int, Verdict | None] = {}
 
-    def record_of(self, kind: type[Record], **content: object) -> Record:
+    def record_of(self, kind: type[R], **content: object) -> R:
         """A new record of this member, numbered."""
         self._seq += 1
-        return kind(group=self._group, who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
+        return kind(who=self._who, seq=self._seq, **content)  # type: ignore[arg-type]
 
-    def ask(self, record: Record) -> None:
-        """Keep the verdict on a record until `stop_asking`."""
-        self._asked[record.seq] = None
+    def ask(self, records: Iterable[Record]) -> None:
+        """Keep the verdicts on records until `stop_asking`."""
+        self._asked |= dict.fromkeys(each.seq for each in records)
 
-    def verdict(self, record: Record) -> Verdict | None:
-        """The verdict on a record that was asked about; None until it is read back."""
-        return self._asked[record.seq]
+    def verdicts(self, records: Iterable[Record]) -> list[Verdict]:
+        """The verdicts on those of the records that are read back."""
+        return [each for record in records if (each := self._asked[record.seq]) is not None]
 
-    def stop_asking(self, record: Record) -> None:
-        self._asked.pop(record.seq, None)
+    def stop_asking(self, records: Iterable[Record]) -> None:
+        for record in records:
+            self._asked.pop(record.seq, None)
 
-    def sending(self, sends: list[Send], now: float) -> list[Send]:
+    def sending(self, records: list[Record], now: float) -> list[Record]:
         """Note when records are sent: leases count from then."""
-        for send in sends:
-            self._sent[send.record.seq] = _Sent(send.record, now)
-        return sends
+        for record in records:
+            self._sent[record.seq] = (record, now)
+        return records
 
     def failed(self, record: Record) -> None:
         """A record could not be delivered: only reading on shows whether it is in the log."""
@@ -60,14 +55,12 @@ class Outbox:
         """
         if record.seq in self._asked:
             self._asked[record.seq] = Verdict(offset, refusal)
-        sent = self._sent.pop(record.seq, None)
-        return float("-inf") if sent is None else sent.sent_at
+        return self._sent.pop(record.seq, (record, float("-inf")))[1]
 
     def waiting(self, kind: type[R]) -> list[R]:
         """The records of one kind that are in flight."""
-        return [each.record for each in self._sent.values() if isinstance(each.record, kind)]
+        return [record for record, _ in self._sent.values() if isinstance(record, kind)]
 
     def drop_lost(self, now: float, seconds_max: float) -> None:
         """Stop waiting for records that were not read back in time; they are still applied if they arrive."""
-        for seq in [seq for seq, sent in self._sent.items() if now - sent.sent_at > seconds_max]:
-            del self._sent[seq]
+        self._sent = {seq: sent for seq, sent in self._sent.items() if now - sent[1] <= seconds_max}

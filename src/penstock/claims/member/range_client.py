@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.participant import Participant
 from penstock.claims.protocol.records import (
     ClaimingRange,
     ClosingRanges,
@@ -14,7 +13,6 @@ from penstock.claims.protocol.records import (
     OpeningRanges,
     ReturningRange,
 )
-from penstock.claims.protocol.state import Lease
 from penstock.logs.log import Partition
 
 ATTEMPTS_MAX = 5
@@ -67,13 +65,23 @@ class RangeClient:
         None if there is nothing to claim, or if another member was faster.
         """
         with self._agent.looking() as participant:
-            wanted = _wanted(participant, partition, _Terms(size, end, self._attempts_max), self._agent.now())
-        if wanted is None:
+            claim = participant.view.claim(partition)
+            ranges = claim.ranges if claim.held and not participant.view.state.pauses else None
+        if ranges is None:
             return None
-        said = self._agent.say(wanted.kind, partition, **wanted.content)
-        if said.refusal is not None or wanted.kind is GivingUpRange:
+        lease = next((each for each in ranges.leases if not each.done and each.owner is None), None)
+        if lease is None:
+            start, if_lease = ranges.next, None
+            stop = start + size if end is None else min(start + size, end)
+            if stop <= start or len(ranges.leases) >= OPEN_RANGES_MAX:
+                return None
+        elif ranges.at_most_once or (self._attempts_max is not None and lease.attempts >= self._attempts_max):
+            self._agent.say(GivingUpRange, partition, token=claim.token, start=lease.start, if_lease=lease.lease)
             return None
-        return HeldRange(partition, wanted.start, wanted.end, wanted.token, said.offset)
+        else:
+            start, stop, if_lease = lease.start, lease.end, lease.lease
+        said = self._agent.say(ClaimingRange, partition, token=claim.token, start=start, end=stop, if_lease=if_lease)
+        return HeldRange(partition, start, stop, claim.token, said.offset) if said.refusal is None else None
 
     def finish(self, held: HeldRange) -> bool:
         """The range is done; False if it was taken over meanwhile."""
@@ -86,52 +94,3 @@ class RangeClient:
     def _say_of(self, kind: type[FinishingRange] | type[ReturningRange], held: HeldRange) -> bool:
         said = self._agent.say(kind, held.partition, token=held.token, start=held.start, lease=held.lease)
         return said.refusal is None
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    kind: type[ClaimingRange] | type[GivingUpRange]
-    start: int
-    end: int
-    token: int
-    content: dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """How large a new range is, where the last one ends, and how often a range is tried."""
-
-    size: int
-    end: int | None
-    attempts_max: int | None
-
-    def too_often(self, attempts: int) -> bool:
-        return self.attempts_max is not None and attempts >= self.attempts_max
-
-
-def _wanted(participant: Participant, partition: Partition, terms: _Terms, now: float) -> _Wanted | None:
-    view = participant.view
-    claim = view.claim(partition)
-    if not claim.held or claim.ranges is None or view.pauses():
-        return None
-    for lease in claim.ranges.leases:
-        if _abandoned(lease, view.lease_suspected(partition, lease, now)):
-            over = claim.ranges.at_most_once or terms.too_often(lease.attempts)
-            return _again(lease, claim.token, GivingUpRange if over else ClaimingRange)
-    start = claim.ranges.next
-    stop = start + terms.size if terms.end is None else min(start + terms.size, terms.end)
-    if stop <= start or len(claim.ranges.leases) >= OPEN_RANGES_MAX:
-        return None
-    content: dict[str, object] = {"token": claim.token, "start": start, "end": stop, "if_last": None}
-    return _Wanted(ClaimingRange, start, stop, claim.token, content)
-
-
-def _abandoned(lease: Lease, suspected: bool) -> bool:
-    return not lease.done and (lease.owner is None or suspected)
-
-
-def _again(lease: Lease, token: int, kind: type[ClaimingRange] | type[GivingUpRange]) -> _Wanted:
-    content: dict[str, object] = {"token": token, "start": lease.start, "if_last": lease.last}
-    if kind is ClaimingRange:
-        content["end"] = lease.end
-    return _Wanted(kind, lease.start, lease.end, token, content)

@@ -2,167 +2,208 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 
-from penstock.claims.member.fair_shares import favourite
 from penstock.claims.member.journal import Journal, JournalEntry
-from penstock.claims.member.membership import Phase, Send
+from penstock.claims.member.membership import Phase
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.topics import CoordinationTopic, MissingTopicError, describe_surely
-from penstock.claims.protocol.fold import skip
+from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_surely
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.reading_start import LostHistoryError, ReadingStart, reading_start
+from penstock.claims.protocol.records import BalancingGroup, Record
 from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS, SNAPSHOT_EVERY_SECONDS, Snapshot
-from penstock.errors import TransientError, UserError
-from penstock.events import Event, ForeignRecord
+from penstock.errors import TransientError
+from penstock.events import Event, ForeignRecord, SnapshotTooLarge
+from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
 
 POLL_SECONDS = 0.1
-IDENTITY_CHECK_INTERVALS = 2
+POLL_INTERVALS = 1 / 10
+POLL_SECONDS_MAX = 1.0
+HURRYING_MEMBERS_MAX = 10
+IDENTITY_CHECK_INTERVALS = 6
 """How often the coordination topic is checked: it may have been deleted and recreated."""
 UNHEARD_INTERVALS_MAX = 6
+LOSS_ASKED_TIMES = 3
+"""A broker that has just restarted may give a wrong end once: only a loss that lasts is believed."""
+LOSS_ASKED_SECONDS = 0.5
 _CATCH_UP_SILENCE_SECONDS_MAX = 30.0
 
 Tell = Callable[[Event], None]
 
-
-@dataclass(slots=True)
-class Clock:
-    """Monotonic time for leases, wall time for pauses; passed in so that tests control them."""
-
-    now: Callable[[], float] = time.monotonic
-    wall_now: Callable[[], float] = time.time
+logger = logging.getLogger("penstock.claims")
 
 
-@dataclass(slots=True)
-class _Unkept:
-    """What was read of one coordination partition and is in no snapshot known to this member."""
+def unfailing(tell: Tell) -> Tell:
+    """A `tell` whose errors are logged: a listener that fails must not end a thread that claims depend on."""
 
-    since: float
-    records: int = 0
+    def told(event: Event) -> None:
+        try:
+            tell(event)
+        except Exception:
+            logger.exception("the listener failed at %s", event.name)
 
-    def due(self, now: float) -> bool:
-        return self.records >= SNAPSHOT_EVERY_RECORDS or now - self.since >= SNAPSHOT_EVERY_SECONDS
+    return told
 
 
-@dataclass(slots=True)
+def start_of(journal: Journal) -> ReadingStart:
+    """Where to start reading; a loss is looked at several times."""
+    for left in reversed(range(LOSS_ASKED_TIMES)):
+        bounds = journal.bounds()
+
+        def fits(snapshot: Snapshot, bounds: tuple[int, int] = bounds) -> bool:
+            last = snapshot.state.next_offset - 1
+            return not bounds[0] <= last < bounds[1] or journal.holds(last, snapshot.appended_at)
+
+        found = reading_start(journal.snapshots(), journal.topic.topic_id, bounds, fits)
+        if not found.fault or not left:
+            return found
+        time.sleep(LOSS_ASKED_SECONDS)
+    raise AssertionError("the last look returns")
+
+
+def catch_up(journal: Journal, take: Callable[[list[JournalEntry]], None], start: int) -> int:
+    """Read the log from an offset up to its current end; returns the number of records."""
+    end = journal.bounds()[1]
+    journal.seek(start)
+    count, position, moved_at = 0, start, time.monotonic()
+    # By position, not by the record before the end: that place may hold a marker or nothing at all.
+    while position < end:
+        entries = journal.poll(POLL_SECONDS)
+        count += len(entries)
+        take(entries)
+        before, position = position, max(position, journal.position())
+        moved_at = time.monotonic() if position != before else moved_at
+        if time.monotonic() - moved_at > _CATCH_UP_SILENCE_SECONDS_MAX:
+            raise TransientError(f"coordination topic {journal.topic.name} does not give its records up to its end")
+    return count
+
+
 class Session:
     """The log as one participant reads it, through one journal."""
 
-    journal: Journal
-    topic: CoordinationTopic
-    admin: BoundedAdmin
-    participant: Participant
-    clock: Clock
-    tell: Tell
-    appended_at: dict[int, float] = field(default_factory=dict)
-    unkept: dict[int, _Unkept] = field(default_factory=dict)
-    identity_checked_at: float = 0.0
-    turned_at: float = 0.0
-    awake_since: float = 0.0
+    def __init__(self, journal: Journal, spec: KafkaLogSpec, now: Callable[[], float]) -> None:
+        self.journal = journal
+        self.events: list[Event] = []
+        """What the log and its snapshots gave to tell."""
+        self._spec = spec
+        self._now = now
+        self._unkept_since: float | None = None
+        self._unkept = 0
+        self._due = False
+        self._hurries = True
+        self._identity_checked_at = now()
+        self._turned_at = 0.0
+        self._awake_since = 0.0
 
-    def catch_up(self, restart: bool) -> int:
-        """Read the snapshots and the log after them up to its current end; returns the number of records."""
-        view, now = self.participant.view, self.clock.now()
-        snapshots = self.journal.snapshots()
-        for place, snapshot in snapshots.items():
-            view.restore(place, snapshot.state, now, snapshot.appended_at)
-        bounds = self.journal.seek({place: each.state.next_offset for place, each in snapshots.items()}, restart)
-        moved_at = self.clock.now()
-        count = 0
-        # By position, not by the record before the end: that place may hold a marker or nothing at all.
-        positions = {place: start for place, (start, _) in bounds.items()}
-        while any(positions[place] < end for place, (_, end) in bounds.items()):
-            entries = self.journal.poll(POLL_SECONDS)
-            count += len(entries)
-            self.take(entries)
-            before, now = positions, self.clock.now()
-            positions = {place: max(known, before[place]) for place, known in self.journal.positions().items()}
-            moved_at = now if positions != before else moved_at
-            if now - moved_at > _CATCH_UP_SILENCE_SECONDS_MAX:
-                raise TransientError(f"coordination topic {self.topic.name} does not give its records up to its end")
-        self.identity_checked_at = self.clock.now()
-        return count
+    def begin(self, view: GroupView, restart: bool, recreated_is_lost: bool) -> ReadingStart:
+        """Restore the snapshot that fits the log; LostHistoryError unless `restart` says that a loss is accepted."""
+        start = start_of(self.journal)
+        if start.fault and not restart and (recreated_is_lost or not start.recreated):
+            raise LostHistoryError(self.journal.topic.name, self.journal.group, start.fault)
+        if start.snapshot is None and start.lost is None:
+            # Before the log is read: questions to the broker would wait for the fetches of an assigned consumer.
+            self.journal.check_new()
+        self._due = bool(start.fault)
+        if start.snapshot is not None:
+            view.restore(start.snapshot, self._now())
+        return start
 
-    def take(self, entries: Iterable[JournalEntry]) -> None:
-        participant, now = self.participant, self.clock.now()
+    def take(self, participant: Participant, entries: Iterable[JournalEntry]) -> None:
+        now = self._now()
         for entry in entries:
-            self.appended_at[entry.place] = entry.appended_at
-            self.unkept.setdefault(entry.place, _Unkept(now)).records += 1
             if entry.record is None:
-                participant.view.folds[entry.place] = skip(participant.view.folds[entry.place], entry.offset)
-                self.tell(ForeignRecord(place=entry.place, offset=entry.offset, reason=entry.fault))
+                participant.view.skip(entry.offset, entry.appended_at, entry.epoch)
+                if entry.fault:
+                    self.events.append(ForeignRecord(self.journal.place, entry.offset, entry.fault))
                 continue
-            participant.read(entry.place, entry.offset, entry.record, now, entry.appended_at)
+            self._unkept += 1
+            self._unkept_since = now if self._unkept_since is None else self._unkept_since
+            refusal = participant.read(entry.offset, entry.record, now, entry.appended_at, entry.epoch)
+            if isinstance(entry.record, BalancingGroup) and entry.record.who == participant.who and refusal is None:
+                # A group that has ever shared anything has a snapshot: one without is new, however old the log is.
+                self._due = True
 
-    def send(self, sends: Iterable[Send]) -> None:
-        for send in sends:
-            self.journal.append(send.place, send.record, self.participant.outbox.failed)
+    def send(self, participant: Participant, records: Iterable[Record]) -> None:
+        for record in records:
+            self.journal.append(record, participant.outbox.failed)
 
-    def keep_snapshots(self) -> None:
-        """Write the snapshots that are due and ours to write; the other members write theirs."""
-        now = self.clock.now()
-        due = [place for place, unkept in self.unkept.items() if unkept.due(now)]
-        if not due or self.participant.phase is not Phase.MEMBER:
+    def keep_pace(self, participant: Participant, awaited: bool) -> None:
+        """Read slowly once nothing changes, in a large group at once, as everybody reads every record.
+
+        Not where the work waits for its own records to come back (`awaited`): each would cost it a whole fetch.
+        """
+        many = len(participant.view.state.members) > HURRYING_MEMBERS_MAX
+        hurries = awaited or (self._hurries and participant.busy and not many)
+        if hurries != self._hurries:
+            self._hurries = hurries
+            self.journal.keep_pace(hurries)
+
+    def poll_seconds(self, participant: Participant) -> float:
+        """How long to wait for records: a quiet group is looked at seldom."""
+        at_rest = min(participant.options.heartbeat_seconds * POLL_INTERVALS, POLL_SECONDS_MAX)
+        return min(POLL_SECONDS, at_rest) if participant.busy else at_rest
+
+    def keep_snapshots(self, participant: Participant) -> None:
+        """Write the snapshot if it is due and ours to write; the other members begin to count anew."""
+        now = self._now()
+        if participant.phase is not Phase.MEMBER or participant.owes or self._unkept_since is None:
             return
-        client_ids = self._live_client_ids(now)
-        for place in due:
-            if favourite(f"snapshot of {place}", client_ids) == self.participant.who.client_id:
-                self._keep(place)
-            else:
-                del self.unkept[place]
+        due = self._unkept >= SNAPSHOT_EVERY_RECORDS or now - self._unkept_since >= SNAPSHOT_EVERY_SECONDS
+        if not due and not self._due:
+            return
+        live = [each.who.client_id for each in participant.view.live_members(now)]
+        if self._due or min(live, default="") == participant.who.client_id:
+            self._keep(participant)
+        self._unkept, self._unkept_since = 0, None
 
-    def keep_last_snapshots(self, farewell: Iterable[Send], seconds: float) -> None:
+    def keep_last_snapshot(self, participant: Participant, farewell: list[Record], seconds: float) -> None:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
-        deadline = self.clock.now() + seconds
-        waiting = {send.record.seq for send in farewell}
-        if not waiting or set(self._live_client_ids(self.clock.now())) - {self.participant.who.client_id}:
+        deadline = self._now() + seconds
+        others = [each for each in participant.view.live_members(self._now()) if each.who != participant.who]
+        if not farewell or others or participant.owes:
             return
-        while waiting and self.clock.now() < deadline:
-            entries = self.journal.poll(POLL_SECONDS)
-            self.take(entries)
-            waiting -= {each.record.seq for each in entries if each.record and each.record.who == self.participant.who}
-        for place in list(self.unkept):
-            self._keep(place)
+        while participant.view.state.present(participant.who) and self._now() < deadline:
+            self.take(participant, self.journal.poll(POLL_SECONDS))
+        self._keep(participant)
 
-    def _keep(self, place: int) -> None:
-        del self.unkept[place]
-        state = self.participant.view.folds[place]
-        self.journal.keep(Snapshot(self.topic.topic_id, place, self.appended_at[place], state))
+    def _keep(self, participant: Participant) -> None:
+        self._due = False
+        too_large = self.journal.keep(participant.view.snapshot(self.journal.topic.topic_id))
+        if too_large is not None:
+            self.events.append(SnapshotTooLarge(self.journal.group, too_large))
 
-    def _live_client_ids(self, now: float) -> list[str]:
-        return [each.who.client_id for each in self.participant.view.live_members(now)]
-
-    def check_heard(self) -> None:
+    def check_heard(self, participant: Participant) -> None:
         """Begin anew if not even our own records come back: a client may not recover from a restart of its broker."""
-        now, interval = self.clock.now(), self.participant.options.heartbeat_seconds
-        if now - self.turned_at > interval:
+        now, interval = self._now(), participant.options.heartbeat_seconds
+        if now - self._turned_at > interval:
             # The process itself slept: what waits to be read is read first.
-            self.awake_since = now
-        self.turned_at = now
-        unheard_seconds = now - max(self.awake_since, self.participant.heard_self_at)
+            self._awake_since = now
+        self._turned_at = now
+        unheard_seconds = now - max(self._awake_since, participant.heard_self_at)
         if unheard_seconds > UNHEARD_INTERVALS_MAX * interval:
             raise TransientError(f"nothing that this member wrote came back for {unheard_seconds:.0f} s")
 
-    def check_identity(self) -> None:
+    def check_identity(self, interval: float) -> None:
         """A recreated topic is another log: everything known about the old one is void."""
-        now = self.clock.now()
-        if now - self.identity_checked_at < IDENTITY_CHECK_INTERVALS * self.participant.options.heartbeat_seconds:
+        now, topic = self._now(), self.journal.topic
+        if now - self._identity_checked_at < IDENTITY_CHECK_INTERVALS * interval:
             return
-        self.identity_checked_at = now
+        self._identity_checked_at = now
+        # A client for each look: hundreds of idle ones would cost more than all else at rest.
+        admin = BoundedAdmin(self._spec, max(1.0, interval / 2))
         try:
-            found = describe_surely(self.admin, self.topic.name)
+            found = describe_surely(admin, topic.name)
         except MissingTopicError:
             raise
         except TransientError:
             # The broker is unavailable: missing heartbeats show that soon enough.
             return
-        if found.topic_id != self.topic.topic_id:
-            raise TransientError(f"coordination topic {self.topic.name} was recreated")
-        before = self.topic.partitions
-        if found.partitions != before:
-            raise UserError(
-                f"coordination topic {self.topic.name} grew from {before} to {found.partitions} partitions",
-                detail="claims are placed by that number, so it must never change",
-                hint="stop every process, delete the topic and its snapshots, and start again",
-            )
+        finally:
+            admin.close()
+        if found.topic_id != topic.topic_id:
+            raise TransientError(f"coordination topic {topic.name} was recreated")
+        if found.partitions != topic.partitions:
+            raise GrownTopicError(topic.name, f"it had {topic.partitions}, now it has {found.partitions}")

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from penstock.errors import TransientError, UserError
-from penstock.logs.kafka.admin import BoundedAdmin
-from penstock.logs.kafka.creation import create_topic
+from penstock.logs.kafka.admin import BoundedAdmin, create_topic
 from penstock.logs.kafka.faults import Fault
 
 DEFAULT_TOPIC = "__penstock"
@@ -39,13 +38,27 @@ _SNAPSHOT_SETTINGS = {
     "max.message.bytes": str(SNAPSHOT_BYTES_MAX),
     "unclean.leader.election.enable": "false",
 }
-Faults = Callable[[Mapping[str, str]], list[str]]
+_CHECKED = ("cleanup.policy", "message.timestamp.type", "unclean.leader.election.enable")
 
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
 class MissingTopicError(TransientError):
     """The coordination topic does not exist, not yet or no longer."""
+
+
+class GrownTopicError(UserError):
+    """The topic got another number of partitions, so every group is looked for where it is not."""
+
+    def __init__(self, topic: str, found: str) -> None:
+        kept = f"{topic}{SNAPSHOT_SUFFIX}"
+        super().__init__(
+            f"coordination topic {topic} got another number of partitions: {found}",
+            detail="groups are placed by that number, so it must never change",
+            hint=f"stop every process and delete {topic}: it is created again with as many partitions as {kept}, and "
+            "with `claims.lost_history: restart` (library: `restart_lost_history=True`) the tokens and positions there "
+            f"are carried over; if {kept} grew too, delete both: tables keep their own, and write nothing twice",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +76,34 @@ class CoordinationTopic:
 
 def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITIONS) -> CoordinationTopic:
     """Find the coordination topics, create those that are missing, and refuse settings that break the protocol."""
-    if _describe(admin, name) is None:
-        create_topic(admin, KIND, name, partitions, _LOG_SETTINGS)
-    found = _appeared(admin, name)
-    if _describe(admin, found.snapshots) is None:
-        create_topic(admin, KIND, found.snapshots, found.partitions, _SNAPSHOT_SETTINGS)
-    snapshots = _appeared(admin, found.snapshots)
-    if snapshots.partitions != found.partitions:
-        raise UserError(
-            f"{found.snapshots} has {snapshots.partitions} partitions, {name} has {found.partitions}",
-            hint=f"delete {found.snapshots} while no process of this coordination topic runs; it is created again",
-        )
-    _check(admin, name, _log_faults)
-    _check(admin, found.snapshots, _snapshot_faults)
-    return found
+    kept = f"{name}{SNAPSHOT_SUFFIX}"
+    known = _describe(admin, name, kept)
+    if name not in known:
+        count = known[kept].partitions if kept in known else partitions
+        create_topic(admin, KIND, name, count, _LOG_SETTINGS)
+        known[name] = _appeared(admin, name)
+    if kept not in known:
+        create_topic(admin, KIND, kept, known[name].partitions, _SNAPSHOT_SETTINGS)
+        known[kept] = _appeared(admin, kept)
+    checked = {key: _LOG_SETTINGS[key] for key in _CHECKED}
+    _check(admin, {name: checked, kept: {"cleanup.policy": _SNAPSHOT_SETTINGS["cleanup.policy"]}})
+    return _matching(known, name)
+
+
+def _matching(known: Mapping[str, CoordinationTopic], name: str) -> CoordinationTopic:
+    topic = known[name]
+    count = known.get(topic.snapshots, topic).partitions
+    if count != topic.partitions:
+        raise GrownTopicError(name, f"it has {topic.partitions}, {topic.snapshots} has {count}")
+    return topic
 
 
 def describe_surely(admin: BoundedAdmin, name: str) -> CoordinationTopic:
     """The topic as it is now; MissingTopicError if the broker does not know it."""
     found = _describe(admin, name)
-    if found is None:
+    if name not in found:
         raise MissingTopicError(f"coordination topic {name} is not there")
-    return found
+    return found[name]
 
 
 def _appeared(admin: BoundedAdmin, name: str) -> CoordinationTopic:
@@ -92,64 +111,59 @@ def _appeared(admin: BoundedAdmin, name: str) -> CoordinationTopic:
     deadline = time.monotonic() + _APPEARS_SECONDS_MAX
     while time.monotonic() < deadline:
         found = _describe(admin, name)
-        if found is not None:
-            return found
+        if name in found:
+            return found[name]
         time.sleep(_APPEARS_POLL_SECONDS)
     return describe_surely(admin, name)
 
 
 def find_topic(admin: BoundedAdmin, name: str) -> CoordinationTopic:
     """The topic for a reader: it is not created."""
-    found = _describe(admin, name)
-    if found is None:
+    found = _describe(admin, name, f"{name}{SNAPSHOT_SUFFIX}")
+    if name not in found:
         raise UserError(
             f"there is no coordination topic {name} at {admin.bootstrap}",
             hint="the first process of a job with claims creates it; name another topic with --topic",
         )
+    return _matching(found, name)
+
+
+def _describe(admin: BoundedAdmin, *names: str) -> dict[str, CoordinationTopic]:
+    """Those of the topics that exist."""
+    collection = TopicCollection(list(names))
+    results = admin.try_each(lambda client, seconds: client.describe_topics(collection, request_timeout=seconds))
+    found = {}
+    for name, result in results.items():
+        if not isinstance(result, Fault):
+            found[name] = CoordinationTopic(name, str(result.topic_id), len(result.partitions))
+        elif result.code not in _MISSING:
+            raise admin.error(result, f"coordination topic {name}")
     return found
 
 
-def _describe(admin: BoundedAdmin, name: str) -> CoordinationTopic | None:
-    collection = TopicCollection([name])
-    [result] = admin.try_each(
-        lambda client, seconds: client.describe_topics(collection, request_timeout=seconds)
-    ).values()
-    if not isinstance(result, Fault):
-        return CoordinationTopic(name, str(result.topic_id), len(result.partitions))
-    if result.code in _MISSING:
-        return None
-    raise admin.error(result, f"coordination topic {name}")
-
-
-def _check(admin: BoundedAdmin, name: str, faults_of: Faults) -> None:
+def _check(admin: BoundedAdmin, wanted: Mapping[str, Mapping[str, str]]) -> None:
     """UserError with everything that is wrong; skipped without permission to read the settings."""
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    [result] = admin.try_each(
-        lambda client, seconds: client.describe_configs([resource], request_timeout=seconds)
-    ).values()
-    if isinstance(result, Fault):
-        return
-    faults = faults_of({key: str(entry.value) for key, entry in result.items()})
-    if faults:
-        raise UserError(
-            f"the settings of coordination topic {name} break the claims protocol",
-            detail="; ".join(faults),
-            hint="alter them with kafka-configs, or name another topic: `claims.topic`",
-        )
-
-
-def _log_faults(settings: Mapping[str, str]) -> list[str]:
-    found = [
-        f"{key} is {settings.get(key)}, must be {wanted}"
-        for key, wanted in _LOG_SETTINGS.items()
-        if not key.startswith("retention") and settings.get(key) != wanted
-    ]
-    retention_ms = int(settings.get("retention.ms", "-1"))
-    if 0 <= retention_ms < RETENTION_MS_MIN:
-        found.append(f"retention.ms is {retention_ms}, must be at least {RETENTION_MS_MIN}")
-    return found
-
-
-def _snapshot_faults(settings: Mapping[str, str]) -> list[str]:
-    policy = settings.get("cleanup.policy")
-    return [] if policy == "compact" else [f"cleanup.policy is {policy}, must be compact"]
+    resources = {name: ConfigResource(ResourceType.TOPIC, name) for name in wanted}
+    results = admin.try_each(
+        lambda client, seconds: client.describe_configs(list(resources.values()), request_timeout=seconds)
+    )
+    for name, resource in resources.items():
+        result = results[resource]
+        if isinstance(result, Fault):
+            continue
+        settings = {key: str(entry.value) for key, entry in result.items()}
+        faults = [
+            f"{key} is {settings.get(key)}, must be {expected}"
+            for key, expected in wanted[name].items()
+            if settings.get(key) != expected
+        ]
+        retention_ms = int(settings.get("retention.ms", "-1"))
+        # Snapshots are kept by compaction, whatever the retention says.
+        if wanted[name]["cleanup.policy"] == "delete" and 0 <= retention_ms < RETENTION_MS_MIN:
+            faults.append(f"retention.ms is {retention_ms}, must be at least {RETENTION_MS_MIN}")
+        if faults:
+            raise UserError(
+                f"the settings of coordination topic {name} break the claims protocol",
+                detail="; ".join(faults),
+                hint="alter them with kafka-configs, or name another topic: `claims.topic`",
+            )

@@ -1,15 +1,18 @@
-"""The fold: what a record at an offset does to the state. No clock and no randomness, so every reader agrees.
+"""The fold: what a record at an offset does to its group. No clock and no randomness, so every reader agrees.
 
-A claim is compare and swap: it names what the claimant saw, and is refused if anything changed since. A member
-that seems dead only makes others try; that alone changes nothing.
+A claim is compare and swap: it names what the claimant saw, and is refused if anything changed since. A member that
+seems dead only makes others say so: that record is refused if the member said anything meanwhile.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
 
+from msgspec.structs import replace
+
+from penstock.claims.protocol.fold_ranges import RefusedError, about_range, further, listed, require, unshared
 from penstock.claims.protocol.records import (
+    BalancingGroup,
     Beat,
     ClaimingMessages,
     ClaimingPartition,
@@ -17,275 +20,289 @@ from penstock.claims.protocol.records import (
     ClosingRanges,
     FinishingRange,
     ForgettingMember,
+    ForgettingPartitions,
+    FreeingPartition,
     GivingUpRange,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
     OpeningRanges,
+    OwnerRecord,
     PartitionRecord,
-    RangeBeat,
     Record,
     ReleaseGroup,
     ReleasingPartition,
     ResumingGroup,
     ReturningRange,
     Seeking,
+    Who,
+    Wish,
 )
-from penstock.claims.protocol.state import Claim, Group, Lease, LogState, MemberState, Pause, Ranges
+from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Ranges, Span
+from penstock.claims.protocol.target import balance
 
-FOLD_VERSION = 1
-"""Raised when the same log would fold to another state: snapshots of another version are not used."""
+FOLD_VERSION = 2
+"""Raised when the same log would fold to another state: readers stop at snapshots of another version."""
+
+_OF_ANYBODY = (JoiningGroup, ForgettingMember, ReleaseGroup, ResumingGroup, Seeking, FreeingPartition)
 
 
-class RefusedError(Exception):
-    """The record changes nothing, for this reason. Not an error: the loser of a race reads it."""
-
-
-def apply(state: LogState, offset: int, record: Record) -> tuple[LogState, str | None]:
-    """The state after a record, and why it was refused (None: it was accepted)."""
-    group = state.group(record.group)
+def apply(group: Group, offset: int, record: Record, appended_at: float) -> str | None:
+    """Apply a record; returns why it was refused (None: it was accepted). Any record shows that its sender lives."""
+    group.next_offset = offset + 1
     try:
-        changed = _in_group(group, offset, record)
+        if group.present(record.who):
+            client_id = record.who.client_id
+            group.members[client_id] = replace(group.members[client_id], last=offset)
+        else:
+            require(isinstance(record, _OF_ANYBODY), "the sender is not a member")
+        _apply(group, offset, record, appended_at)
     except RefusedError as refusal:
-        return replace(state, next_offset=offset + 1), str(refusal)
-    return LogState(offset + 1, {**state.groups, record.group: changed}), None
+        return str(refusal)
+    return None
 
 
-def skip(state: LogState, offset: int) -> LogState:
-    """The state after an offset that holds no record of Penstock."""
-    return replace(state, next_offset=offset + 1)
-
-
-def _in_group(group: Group, offset: int, record: Record) -> Group:
+def _apply(group: Group, offset: int, record: Record, appended_at: float) -> None:
     match record:
-        case JoiningGroup() | LeavingGroup() | ForgettingMember():
-            return _in_members(group, offset, record)
         case Heartbeat():
-            return _renewed_by(group, offset, record)
+            _renew(group, offset, record)
+        case ClaimingPartition():
+            require(not group.pauses, "the group is paused")
+            won = [each for each in record.wishes if _free(group.claim(each.partition), each)]
+            require(bool(won), "the partitions changed meanwhile")
+            for wish in won:
+                group.claims[wish.partition] = _claimed(group.claim(wish.partition), offset, record.who, wish)
+        case ReleasingPartition():
+            held = _owned(group, record)
+            require(bool(held), "the sender does not hold the partitions")
+            _release(group, offset, held)
+            if record.refused:
+                for each in held:
+                    claim = group.claim(each.partition)
+                    group.claims[each.partition] = replace(claim, refused_by=record.who.client_id)
+                group.changed = offset
+        case JoiningGroup():
+            _join(group, offset, record)
+        case LeavingGroup():
+            _release(group, offset, _owned(group, record))
+            _absent(group, offset, record.who)
+        case ForgettingMember():
+            _forget(group, offset, record)
+        case BalancingGroup():
+            require(group.unbalanced and record.if_changed == group.changed, "the group is balanced, or has changed")
+            group.target, group.balanced = balance(group), offset
         case ReleaseGroup():
-            pause = Pause(record.who.client_id, record.until_at, record.reason)
-            return replace(group, pauses={**group.pauses, record.pause_id: pause})
+            until_at = None if record.for_seconds is None else appended_at + record.for_seconds
+            group.pauses[record.pause_id] = Pause(record.who.client_id, until_at, record.reason)
         case ResumingGroup():
-            _require(record.pause_id in group.pauses, "there is no such pause")
-            return replace(group, pauses={key: each for key, each in group.pauses.items() if key != record.pause_id})
+            require(record.pause_id in group.pauses, "there is no such pause")
+            del group.pauses[record.pause_id]
+        case ForgettingPartitions():
+            free = [each for each in record.partitions if each in group.claims and not group.claims[each].held]
+            require(bool(free), "the partitions are held, or forgotten already")
+            for partition in free:
+                del group.claims[partition]
         case _:
-            claim = _about_partition(group, group.claim(record.partition), offset, record)
-            return replace(group, claims={**group.claims, record.partition: claim})
+            group.claims[record.partition] = _about_partition(group, offset, record)
 
 
 # members
 
 
-def _in_members(group: Group, offset: int, record: JoiningGroup | LeavingGroup | ForgettingMember) -> Group:
-    members = dict(group.members)
-    match record:
-        case JoiningGroup():
-            before = members.get(record.who.client_id)
-            last = None if before is None else before.last
-            _require(record.if_last == last, "the client id was used by another process meanwhile")
-            members[record.who.client_id] = MemberState(record.who, offset, True, record.presence)
-        case LeavingGroup():
-            here = members.get(record.who.client_id)
-            _require(here is not None and here.who == record.who, "another process has this client id now")
-            members[record.who.client_id] = MemberState(record.who, offset, present=False)
-        case ForgettingMember():
-            here = members.get(record.client_id)
-            _require(here is not None and here.last == record.if_last, "the member is alive")
-            del members[record.client_id]
-        case _:
-            assert_never(record)
-    return replace(group, members=members)
+def _join(group: Group, offset: int, record: JoiningGroup) -> None:
+    client_id = record.who.client_id
+    before = group.members.get(client_id)
+    require(not group.present(record.who), "the sender has joined already")
+    last = None if before is None else before.last
+    require(record.if_last == last, "the client id was used by another process meanwhile")
+    others = any(each.present for key, each in group.members.items() if key != client_id)
+    require(not others or group.terms == record.terms, f"the group runs with {_terms_text(group)}")
+    if before is not None and before.present and before.who != record.who:
+        _free_all(group, offset, before.who)
+    group.terms = record.terms
+    joined = MemberState(record.who, offset, True, record.presence, record.wants)
+    if before is None or _asks(before) != _asks(joined):
+        group.changed = offset
+    group.members[client_id] = joined
 
 
-def _renewed_by(group: Group, offset: int, record: Heartbeat) -> Group:
-    """Renew what the sender still holds, skip what it has lost. Refused only if nothing is renewed."""
-    renewed = group
-    here = group.members.get(record.who.client_id)
-    if record.presence is not None and here is not None and here.present and here.who == record.who:
-        member = MemberState(record.who, offset, True, record.presence)
-        renewed = replace(renewed, members={**group.members, record.who.client_id: member})
-    changes = {beat.partition: _renewed(group.claim(beat.partition), offset, record, beat) for beat in record.beats}
-    claims = {**group.claims, **{key: claim for key, claim in changes.items() if claim is not None}}
-    for beat in record.ranges:
-        claim = _range_renewed(claims.get(beat.partition), offset, record, beat)
-        if claim is not None:
-            claims[beat.partition] = claim
-    if claims != group.claims:
-        renewed = replace(renewed, claims=claims)
-    _require(renewed is not group, "the sender holds nothing of this any more")
-    return renewed
+def _terms_text(group: Group) -> str:
+    terms = group.terms
+    return "" if terms is None else f"a heartbeat interval of {terms.heartbeat_seconds:g} s and `unit` {terms.unit}"
 
 
-def _renewed(claim: Claim, offset: int, record: Heartbeat, beat: Beat) -> Claim | None:
-    if beat.token != claim.token or not claim.held_by(record.who):
-        return None
-    return replace(claim, last=offset, position=_further(claim.position, beat.position), lag=beat.lag)
+def _renew(group: Group, offset: int, record: Heartbeat) -> None:
+    """Take over what the sender says of itself, and the positions of what it still holds."""
+    member = before = group.members[record.who.client_id]
+    if record.presence is not None:
+        member = replace(member, presence=record.presence)
+    if record.wants is not None:
+        member = replace(member, wants=record.wants)
+    if _asks(before) != _asks(member):
+        group.changed = offset
+    group.members[record.who.client_id] = member
+    for beat in _owned(group, record):
+        group.claims[beat.partition] = _moved(group.claim(beat.partition), beat)
 
 
-def _range_renewed(claim: Claim | None, offset: int, record: Heartbeat, beat: RangeBeat) -> Claim | None:
-    if claim is None or claim.ranges is None:
-        return None
-    lease = claim.ranges.at(beat.start)
-    if lease is None or lease.lease != beat.lease or lease.owner != record.who:
-        return None
-    return replace(claim, ranges=_with(claim.ranges, replace(lease, last=offset)))
+def _asks(member: MemberState) -> object:
+    """What a member asks of the target."""
+    return member.present, member.presence.claims_max, member.presence.enough, member.wants
+
+
+def _forget(group: Group, offset: int, record: ForgettingMember) -> None:
+    member = group.members.get(record.client_id)
+    if member is None or member.last != record.if_last:
+        raise RefusedError("the member is alive, or forgotten already")
+    if member.present:
+        _absent(group, offset, member.who)
+    else:
+        del group.members[record.client_id]
+
+
+def _absent(group: Group, offset: int, who: Who) -> None:
+    _free_all(group, offset, who)
+    group.members[who.client_id] = MemberState(who, offset, present=False)
+    group.changed = offset
+
+
+def _free_all(group: Group, offset: int, who: Who) -> None:
+    """A process is gone: its partitions are free, and its ranges are nobody's."""
+    for partition, claim in group.claims.items():
+        if claim.held_by(who):
+            group.claims[partition] = _freed(claim, offset)
+        elif claim.ranges is not None and any(each.owner == who and not each.done for each in claim.ranges.leases):
+            leases = tuple(
+                replace(each, owner=None) if each.owner == who and not each.done else each
+                for each in claim.ranges.leases
+            )
+            group.claims[partition] = replace(claim, ranges=replace(claim.ranges, leases=leases))
 
 
 # partitions
 
 
-def _about_partition(group: Group, claim: Claim, offset: int, record: PartitionRecord) -> Claim:
+def _free(claim: Claim, wish: Wish) -> bool:
+    return not claim.held and claim.token == wish.if_token
+
+
+def _owned(group: Group, record: Heartbeat | ReleasingPartition | LeavingGroup) -> list[Beat]:
+    """The part of a record that is about what its sender still holds."""
+    return [
+        each
+        for each in record.beats
+        if (claim := group.claim(each.partition)).token == each.token and claim.held_by(record.who)
+    ]
+
+
+def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
+    token, past = max(claim.token, wish.floor), wish.recovered
+    if past is not None and claim.token <= past.token:
+        token = max(token, past.token)
+        claim = replace(
+            claim,
+            position=past.position,
+            claimed=past.claimed,
+            given_up=past.given_up,
+            given_up_before=past.given_up_before,
+        )
+    given_up, dropped = listed(claim.given_up + _lost(claim))
+    return Claim(
+        token=token + 1,
+        owner=who,
+        held=True,
+        last=offset,
+        position=further(claim.position, claim.claimed),
+        claimed=claim.claimed,
+        given_up=given_up,
+        given_up_before=claim.given_up_before + dropped,
+        seeks=claim.seeks,
+    )
+
+
+def _moved(claim: Claim, beat: Beat) -> Claim:
+    """The claim at the position of a heartbeat, unless a seek that its sender had not read came in between."""
+    position = further(claim.position, beat.position) if beat.seeks == claim.seeks else claim.position
+    return replace(claim, position=position, lag=beat.lag)
+
+
+def _release(group: Group, offset: int, beats: list[Beat]) -> None:
+    for beat in beats:
+        group.claims[beat.partition] = _freed(_moved(group.claim(beat.partition), beat), offset)
+
+
+def _freed(claim: Claim, offset: int) -> Claim:
+    return replace(unshared(claim), held=False, last=offset, lag=0)
+
+
+def _about_partition(group: Group, offset: int, record: PartitionRecord) -> Claim:
+    claim = group.claim(record.partition)
     match record:
-        case ClaimingPartition():
-            return _claimed(group, claim, offset, record)
         case Seeking():
-            _require(record.if_token == claim.token, "the partition has a newer token")
-            _require(not claim.held or claim.held_by(record.who), "another member holds the partition")
-            return _sought(claim, offset, record.position)
-        case ReleasingPartition():
-            _owned(claim, record)
-            left = _unshared(claim)
-            return replace(left, held=False, last=offset, position=_further(left.position, record.position), lag=0)
-        case ClaimingMessages():
-            _owned(claim, record)
-            _require(claim.ranges is None, "the partition is shared: its ranges are claimed")
-            _require(record.end > max(claim.claimed or 0, claim.position or 0), "these messages were claimed before")
-            return replace(claim, last=offset, claimed=record.end)
-        case OpeningRanges():
-            _owned(claim, record)
-            _require(claim.ranges is None, "the partition is shared already")
-            _require((claim.claimed or 0) <= (claim.position or 0), "claimed messages are still being worked on")
-            _require(record.start >= (claim.position or 0), "the ranges begin before the position")
-            return replace(claim, last=offset, ranges=Ranges(record.start, (), record.at_most_once))
-        case ClosingRanges():
-            _owned(claim, record)
-            _require(claim.ranges is not None and not claim.ranges.leases, "ranges are still being worked on")
-            return replace(claim, last=offset, ranges=None)
+            require(record.if_token == claim.token, "the partition has a newer token")
+            require(record.if_seeks == claim.seeks, "the position was set meanwhile")
+            require(not claim.held or claim.held_by(record.who), "another member holds the partition")
+            return _sought(claim, offset, record.position, record.lost_from)
+        case FreeingPartition():
+            return _fenced(group, claim, offset, record)
+        case ClaimingMessages() | OpeningRanges() | ClosingRanges():
+            require(record.token == claim.token and claim.held_by(record.who), "the sender does not hold the partition")
+            return _by_owner(claim, offset, record)
         case ClaimingRange() | FinishingRange() | ReturningRange() | GivingUpRange():
-            return _about_range(group, claim, offset, record)
+            require(not isinstance(record, ClaimingRange) or not group.pauses, "the group is paused")
+            return about_range(claim, offset, record)
         case _:
             assert_never(record)
 
 
-def _claimed(group: Group, claim: Claim, offset: int, record: ClaimingPartition) -> Claim:
-    _require(not group.pauses, "the group is paused")
-    _require(record.if_token == claim.token and record.if_last == claim.last, "the partition changed meanwhile")
-    left = _unshared(claim)
-    return Claim(
-        token=max(claim.token, record.floor) + 1,
-        owner=record.who,
-        held=True,
+def _by_owner(claim: Claim, offset: int, record: OwnerRecord) -> Claim:
+    match record:
+        case ClaimingMessages():
+            require(claim.ranges is None, "the partition is shared: its ranges are claimed")
+            require(record.if_seeks == claim.seeks, "the position was set meanwhile")
+            require(record.end > max(claim.claimed or 0, claim.position or 0), "these messages were claimed before")
+            return replace(claim, last=offset, claimed=record.end)
+        case OpeningRanges():
+            require(claim.ranges is None, "the partition is shared already")
+            require((claim.claimed or 0) <= (claim.position or 0), "claimed messages are still being worked on")
+            require(record.start >= (claim.position or 0), "the ranges begin before the position")
+            return replace(claim, last=offset, ranges=Ranges(record.start, (), record.at_most_once))
+        case ClosingRanges():
+            require(claim.ranges is not None and not claim.ranges.leases, "ranges are still being worked on")
+            return replace(claim, last=offset, ranges=None)
+        case _:
+            assert_never(record)
+
+
+def _fenced(group: Group, claim: Claim, offset: int, record: FreeingPartition) -> Claim:
+    """Free a partition under a token that nobody has; the target gives it to another member, if there is one."""
+    require(not group.pauses, "the group is paused")
+    require(record.if_token == claim.token, "the partition has a newer token")
+    refused_by = claim.owner.client_id if claim.held and claim.owner is not None else claim.refused_by
+    freed = replace(_freed(claim, offset), token=claim.token + 1, owner=record.who, refused_by=refused_by)
+    group.changed = offset if claim.held else group.changed
+    return freed if record.position is None else _sought(freed, offset, record.position)
+
+
+def _sought(claim: Claim, offset: int, position: int, lost_from: int | None = None) -> Claim:
+    """Move the position. Work on ranges is void; offsets after the position are processed again, so not given up."""
+    claim = unshared(claim)
+    lost_from = position if lost_from is None else min(lost_from, position)
+    past = tuple((start, min(end, lost_from)) for start, end in claim.given_up + _lost(claim) if start < lost_from)
+    given_up, dropped = listed((*past, (lost_from, position)) if lost_from < position else past)
+    return replace(
+        claim,
         last=offset,
-        position=_further(left.position, left.claimed),
-        claimed=left.claimed,
-        given_up=left.given_up + _lost(left),
+        position=position,
+        claimed=None,
+        given_up=given_up,
+        given_up_before=claim.given_up_before + dropped,
+        seeks=claim.seeks + 1,
     )
 
 
-def _sought(claim: Claim, offset: int, position: int) -> Claim:
-    """Move the position. Work on ranges is void; offsets after the position are processed again, so not given up."""
-    kept = tuple((start, min(end, position)) for start, end in claim.given_up if start < position)
-    return replace(claim, last=offset, position=position, claimed=None, ranges=None, given_up=kept)
-
-
-def _unshared(claim: Claim) -> Claim:
-    """The claim without its ranges: the next owner does them again, except those that may be done only once."""
-    ranges = claim.ranges
-    if ranges is None or not ranges.at_most_once:
-        return replace(claim, ranges=None)
-    lost = tuple((each.start, each.end) for each in ranges.leases if each.given_up or not each.done)
-    position = _further(claim.position, ranges.next)
-    return replace(claim, position=position, ranges=None, given_up=claim.given_up + lost)
-
-
-def _lost(claim: Claim) -> tuple[tuple[int, int], ...]:
+def _lost(claim: Claim) -> tuple[Span, ...]:
     """What the previous owner had claimed to process at most once and never reported as done."""
     if claim.claimed is None or claim.claimed <= (claim.position or 0):
         return ()
     return ((claim.position or 0, claim.claimed),)
-
-
-def _owned(claim: Claim, record: ReleasingPartition | ClaimingMessages | OpeningRanges | ClosingRanges) -> None:
-    _require(record.token == claim.token and claim.held_by(record.who), "the sender does not hold the partition")
-
-
-# ranges
-
-
-def _about_range(
-    group: Group, claim: Claim, offset: int, record: ClaimingRange | FinishingRange | ReturningRange | GivingUpRange
-) -> Claim:
-    """Ranges are valid under the token that opened them: a new owner makes them void (RULES M5)."""
-    _require(record.token == claim.token and claim.held, "the partition has another owner")
-    ranges = claim.ranges
-    if ranges is None:
-        raise RefusedError("the partition is not shared")
-    match record:
-        case ClaimingRange():
-            _require(not group.pauses, "the group is paused")
-            return replace(claim, ranges=_leased(ranges, offset, record))
-        case FinishingRange():
-            lease = _held_lease(ranges, record)
-            return _advanced(claim, _with(ranges, replace(lease, done=True, owner=record.who, last=offset)))
-        case ReturningRange():
-            lease = _held_lease(ranges, record)
-            return replace(claim, ranges=_with(ranges, replace(lease, owner=None, last=offset)))
-        case GivingUpRange():
-            lease = _unchanged_lease(ranges, record.start, record.if_last)
-            return _advanced(claim, _with(ranges, replace(lease, done=True, owner=None, last=offset)))
-        case _:
-            assert_never(record)
-
-
-def _leased(ranges: Ranges, offset: int, record: ClaimingRange) -> Ranges:
-    if record.if_last is None:
-        _require(record.start == ranges.next, "the range was claimed by another member")
-        _require(record.end > record.start, "the range is empty")
-        lease = Lease(record.start, record.end, offset, offset, record.who)
-        return replace(ranges, next=record.end, leases=(*ranges.leases, lease))
-    before = _unchanged_lease(ranges, record.start, record.if_last)
-    _require(before.end == record.end, "a range is taken over as a whole")
-    _require(not ranges.at_most_once, "a range of at-most-once work is not done again")
-    again = Lease(before.start, before.end, offset, offset, record.who, before.attempts + 1)
-    return _with(ranges, again)
-
-
-def _unchanged_lease(ranges: Ranges, start: int, if_last: int) -> Lease:
-    lease = ranges.at(start)
-    if lease is None or lease.done or lease.last != if_last:
-        raise RefusedError("the range changed meanwhile")
-    return lease
-
-
-def _held_lease(ranges: Ranges, record: FinishingRange | ReturningRange) -> Lease:
-    lease = ranges.at(record.start)
-    if lease is None or lease.done or lease.lease != record.lease or lease.owner != record.who:
-        raise RefusedError("the sender does not hold the range")
-    return lease
-
-
-def _with(ranges: Ranges, changed: Lease) -> Ranges:
-    return replace(ranges, leases=tuple(changed if each.start == changed.start else each for each in ranges.leases))
-
-
-def _advanced(claim: Claim, ranges: Ranges) -> Claim:
-    """Move the position over the finished prefix. Only there is a loss final: later ranges may become void."""
-    leases = list(ranges.leases)
-    position, given_up = claim.position, claim.given_up
-    while leases and leases[0].done:
-        over = leases.pop(0)
-        position = _further(position, over.end)
-        given_up += ((over.start, over.end),) if over.given_up else ()
-    return replace(claim, position=position, given_up=given_up, ranges=replace(ranges, leases=tuple(leases)))
-
-
-def _further(one: int | None, other: int | None) -> int | None:
-    """The later of two positions; None means no position, unlike 0."""
-    if one is None or other is None:
-        return one if other is None else other
-    return max(one, other)
-
-
-def _require(holds: bool, reason: str) -> None:
-    if not holds:
-        raise RefusedError(reason)

@@ -1,210 +1,298 @@
-"""The records that members of a group append to the coordination log, each a frozen value.
+"""The records that members of a group append to its coordination partition, each a frozen value.
 
 A record proposes; the fold (`fold.py`) accepts or refuses it, and every reader reaches the same verdict.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
 
 from penstock.logs.log import Partition
 
+TEXT_CHARACTERS_MAX = 512
+"""The longest client id, group, topic or reason."""
+NUMBER_MAX = 2**63 - 1
+SECONDS_MAX = 2**31
 
-@dataclass(frozen=True, slots=True, order=True)
-class Who:
+Text = Annotated[str, Meta(max_length=TEXT_CHARACTERS_MAX)]
+Count = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
+UnitKind = Literal["partition", "topic"]
+
+
+class Who(Struct, frozen=True, array_like=True, order=True, forbid_unknown_fields=True):
     """One process of a member: the client id survives a restart, the nonce does not (RULES M3)."""
 
-    client_id: str
-    nonce: str
+    client_id: Text
+    nonce: Text
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What a member reports of itself: the most claims it takes (None: no limit), and its lag in records."""
-
-    claims_max: int | None = None
-    lag: int = 0
+class _Part(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of a record."""
 
 
-@dataclass(frozen=True, slots=True)
-class Beat:
-    """One renewed claim in a heartbeat. `position` is the next offset to process; None where none is known yet."""
+class Terms(_Part, frozen=True):
+    """What all members of a group have to agree on: how often they are heard, and what is claimed as one."""
+
+    heartbeat_seconds: Seconds
+    unit: UnitKind = "partition"
+
+
+class Presence(_Part, frozen=True):
+    """What a member reports of itself: the most units it takes, how many it can keep up with, its lag in records.
+
+    None means no limit. `claims_max` is a limit, `enough` a wish: above it is better than owned by nobody.
+    """
+
+    claims_max: Count | None = None
+    enough: Count | None = None
+    lag: Count = 0
+
+
+class Wanted(_Part, frozen=True):
+    """The partitions of one topic that a member shares in, as half-open spans of their numbers."""
+
+    topic: Text
+    topic_id: Text
+    spans: tuple[tuple[Count, Count], ...]
+
+
+class Beat(_Part, frozen=True):
+    """How far the owner of a partition is: `position` is the next offset to process, None where none is known.
+
+    `seeks` is the number of seeks that its sender had read: an older position does not undo a newer seek.
+    """
 
     partition: Partition
-    token: int
-    position: int | None = None
-    lag: int = 0
+    token: Count
+    position: Count | None = None
+    lag: Count = 0
+    seeks: Count = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RangeBeat:
-    """One renewed range: `lease` is the offset of the record that leased it."""
+class Recovered(_Part, frozen=True):
+    """What the last snapshot of a lost log says of a partition; it counts unless its token was passed meanwhile."""
+
+    token: Count
+    position: Count | None = None
+    claimed: Count | None = None
+    given_up: tuple[tuple[Count, Count], ...] = ()
+    given_up_before: Count = 0
+
+
+class Wish(_Part, frozen=True):
+    """One partition to claim, if its token is still that. `floor` is its table's token (RULES M1)."""
 
     partition: Partition
-    start: int
-    lease: int
+    if_token: Count = 0
+    floor: Count = 0
+    recovered: Recovered | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Header:
+class _Record(Struct, frozen=True, kw_only=True, tag_field="kind", tag=True, forbid_unknown_fields=True):
     """The fields of every record. `seq` counts the records of one process, so that it recognises them in the log."""
 
-    group: str
     who: Who
-    seq: int
+    seq: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoiningGroup(_Header):
-    """Take `client_id`: a compare and swap on the last record of the process that had it before (RULES M3)."""
+class JoiningGroup(_Record, frozen=True, kw_only=True):
+    """Take a client id: a compare and swap on the last record of the process that had it before (RULES M3)."""
 
-    if_last: int | None
+    if_last: Count | None
+    terms: Terms
     presence: Presence
+    wants: tuple[Wanted, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeavingGroup(_Header):
-    """The sender leaves the group and gives up everything it holds."""
+class LeavingGroup(_Record, frozen=True, kw_only=True):
+    """The sender leaves the group and gives up everything it holds, at these positions."""
+
+    beats: tuple[Beat, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForgettingMember(_Header):
-    """Remove a client id that has long been silent; a compare and swap, so that a live one is never removed."""
+class ForgettingMember(_Record, frozen=True, kw_only=True):
+    """A member has been silent for too long: all that it holds becomes free, and an absent one is forgotten.
 
-    client_id: str
-    if_last: int
+    A compare and swap on its last record: anything that it says defeats it.
+    """
+
+    client_id: Text
+    if_last: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat(_Header):
-    """Renew all that a member holds in one coordination partition; only its home partition gets `presence`."""
+class BalancingGroup(_Record, frozen=True, kw_only=True):
+    """Compute the target anew, from the state at this record; `if_changed` is the last change that it is about."""
+
+    if_changed: Count
+
+
+class Heartbeat(_Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The sender lives, and so does everything it holds; it carries only what has changed since it was last heard."""
 
     presence: Presence | None = None
+    wants: tuple[Wanted, ...] | None = None
     beats: tuple[Beat, ...] = ()
-    ranges: tuple[RangeBeat, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _AboutPartition(_Header):
+class ClaimingPartition(_Record, frozen=True, kw_only=True):
+    """Claim free partitions, each if nothing changed since the sender looked; each has a verdict of its own."""
+
+    wishes: tuple[Wish, ...]
+
+
+class ReleasingPartition(_Record, frozen=True, kw_only=True):
+    """Release partitions at these positions; `refused` ones go to another member, if one can take them."""
+
+    beats: tuple[Beat, ...]
+    reason: Text = ""
+    refused: bool = False
+
+
+class _AboutPartition(_Record, frozen=True, kw_only=True):
     partition: Partition
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimingPartition(_AboutPartition):
-    """Claim a partition, if nothing changed since the sender looked; `floor` is its table's token (RULES M1)."""
+class ClaimingMessages(_AboutPartition, frozen=True, kw_only=True):
+    """Claim every message below `end` for processing at most once: nobody will process them again.
 
-    if_token: int
-    if_last: int | None
-    floor: int = 0
+    `if_seeks` as in a seek: what was claimed before a seek does not count after it.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleasingPartition(_AboutPartition):
-    """Release a partition; `position` is where the next owner starts."""
-
-    token: int
-    position: int | None = None
-    reason: str = ""
+    token: Count
+    if_seeks: Count = 0
+    end: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimingMessages(_AboutPartition):
-    """Claim every message below `end` for processing at most once: nobody will process them again."""
+class Seeking(_AboutPartition, frozen=True, kw_only=True):
+    """Set the position, the only record that may lower it; sent by the owner, or for a free partition.
 
-    token: int
-    end: int
+    `if_seeks` is the number of seeks that its sender had read: one that arrives twice counts once. At most once,
+    `lost_from` lists everything from there to the position as given up: it is not known to be done.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seeking(_AboutPartition):
-    """Set the position, the only record that may lower it; sent by the owner, or for a free partition."""
-
-    if_token: int
-    position: int
-    reason: str = ""
+    if_token: Count
+    if_seeks: Count = 0
+    position: Count
+    lost_from: Count | None = None
+    reason: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReleaseGroup(_Header):
-    """Pause a group: members release everything and claim nothing. `until_at` is advice (RULES M4)."""
+class FreeingPartition(_AboutPartition, frozen=True, kw_only=True):
+    """An administrator frees a partition, whoever holds it: a higher token fences its owner."""
 
-    pause_id: str
-    until_at: float | None = None
-    reason: str = ""
+    if_token: Count
+    position: Count | None = None
+    reason: Text = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumingGroup(_Header):
+class ForgettingPartitions(_Record, frozen=True, kw_only=True):
+    """Forget free partitions that nobody wants any more."""
+
+    partitions: tuple[Partition, ...]
+
+
+class ReleaseGroup(_Record, frozen=True, kw_only=True):
+    """Pause a group: members release everything and claim nothing, for that long by the broker's clock (RULES M4)."""
+
+    pause_id: Text
+    for_seconds: Seconds | None = None
+    reason: Text = ""
+
+
+class ResumingGroup(_Record, frozen=True, kw_only=True):
     """End the pause with that id; nothing else ends it."""
 
-    pause_id: str
+    pause_id: Text
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningRanges(_AboutPartition):
+class OpeningRanges(_AboutPartition, frozen=True, kw_only=True):
     """Let other members work on the owner's partition, by ranges from `start` on, under the owner's token."""
 
-    token: int
-    start: int
+    token: Count
+    start: Count
     at_most_once: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimingRange(_AboutPartition):
-    """Claim the offsets `[start, end)`: the next unclaimed ones, or a range to take over (`if_last` names it)."""
+class ClaimingRange(_AboutPartition, frozen=True, kw_only=True):
+    """Claim the offsets `[start, end)`: the next unclaimed ones, or those of a lease that nobody holds any more."""
 
-    token: int
-    start: int
-    end: int
-    if_last: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinishingRange(_AboutPartition):
-    """The range leased by `lease` is finished."""
-
-    token: int
-    start: int
-    lease: int
+    token: Count
+    start: Count
+    end: Count
+    if_lease: Count | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReturningRange(_AboutPartition):
+class FinishingRange(_AboutPartition, frozen=True, kw_only=True):
+    """The range leased by the record at `lease` is finished."""
+
+    token: Count
+    start: Count
+    lease: Count
+
+
+class ReturningRange(_AboutPartition, frozen=True, kw_only=True):
     """Return the range leased by `lease`; it is the first to be claimed again."""
 
-    token: int
-    start: int
-    lease: int
+    token: Count
+    start: Count
+    lease: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivingUpRange(_AboutPartition):
-    """Skip a range for good: its owner is gone, and it was at most once or has failed too many owners."""
+class GivingUpRange(_AboutPartition, frozen=True, kw_only=True):
+    """Skip a range for good: nobody holds it, and it was at most once or has failed too many owners."""
 
-    token: int
-    start: int
-    if_last: int
+    token: Count
+    start: Count
+    if_lease: Count
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosingRanges(_AboutPartition):
+class ClosingRanges(_AboutPartition, frozen=True, kw_only=True):
     """Stop sharing the partition; accepted once no range is leased."""
 
-    token: int
+    token: Count
 
 
-PartitionRecord = (
-    ClaimingPartition
-    | ReleasingPartition
-    | ClaimingMessages
-    | Seeking
-    | OpeningRanges
-    | ClaimingRange
-    | FinishingRange
-    | ReturningRange
-    | GivingUpRange
-    | ClosingRanges
-)
-MemberRecord = JoiningGroup | LeavingGroup | ForgettingMember
-GroupRecord = ReleaseGroup | ResumingGroup
-Record = PartitionRecord | MemberRecord | GroupRecord | Heartbeat
+RangeRecord = ClaimingRange | FinishingRange | ReturningRange | GivingUpRange
+OwnerRecord = ClaimingMessages | OpeningRanges | ClosingRanges
+PartitionRecord = Seeking | FreeingPartition | OwnerRecord | RangeRecord
+MemberRecord = JoiningGroup | LeavingGroup | ForgettingMember | Heartbeat
+GroupRecord = BalancingGroup | ReleaseGroup | ResumingGroup | ForgettingPartitions
+Record = PartitionRecord | MemberRecord | GroupRecord | ClaimingPartition | ReleasingPartition
+
+
+def partitions_of(record: Record) -> tuple[Partition, ...]:
+    """The partitions that a record is about."""
+    match record:
+        case ClaimingPartition():
+            return tuple(each.partition for each in record.wishes)
+        case ReleasingPartition() | LeavingGroup() | Heartbeat():
+            return tuple(each.partition for each in record.beats)
+        case ForgettingPartitions():
+            return record.partitions
+        case JoiningGroup() | ForgettingMember() | BalancingGroup() | ReleaseGroup() | ResumingGroup():
+            return ()
+        case _:
+            return (record.partition,)
+
+
+def wants_of(partitions: Iterable[Partition]) -> tuple[Wanted, ...]:
+    """Partitions as they are written in records, in a fixed order."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for each in sorted(set(partitions), key=attrgetter("topic", "topic_id", "number")):
+        numbers.setdefault((each.topic, each.topic_id), []).append(each.number)
+    return tuple(Wanted(*topic, _spans(each)) for topic, each in numbers.items())
+
+
+def _spans(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    spans: list[tuple[int, int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number:
+            spans[-1] = (spans[-1][0], number + 1)
+        else:
+            spans.append((number, number + 1))
+    return tuple(spans)

@@ -1,22 +1,27 @@
-"""The state of one coordination partition after a prefix of its records."""
+"""The state of one group after a prefix of its records.
+
+Groups change in place, record by record: a copy of all claims for each record would cost more than everything else.
+What they hold are frozen values, so `copy` is cheap and nobody changes the state by holding a part of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from penstock.claims.protocol.records import Presence, Who
+from msgspec import Struct
+
+from penstock.claims.protocol.records import Presence, Terms, Wanted, Who
 from penstock.logs.log import Partition
 
+Span = tuple[int, int]
 
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A range `[start, end)` of a shared partition. `lease` proves who holds it; `owner` is None once returned."""
+
+class Lease(Struct, frozen=True):
+    """A range `[start, end)` of a shared partition, leased by the record at `lease`; nobody's if `owner` is None."""
 
     start: int
     end: int
     lease: int
-    last: int
     owner: Who | None
     attempts: int = 1
     done: bool = False
@@ -27,8 +32,7 @@ class Lease:
         return self.done and self.owner is None
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(Struct, frozen=True):
     """A partition that several members work on: all below `next` is leased or done; `leases` holds what is not over."""
 
     next: int
@@ -39,9 +43,8 @@ class Ranges:
         return next((each for each in self.leases if each.start == start), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One partition in one group. `last` is the offset of the last record accepted about it.
+class Claim(Struct, frozen=True):
+    """One partition. `last` is the offset of the last record accepted about it; heartbeats do not count.
 
     `owner` is kept after a release, for people to read; `held` says whether it still owns the partition.
     """
@@ -54,9 +57,14 @@ class Claim:
     claimed: int | None = None
     """Everything below was claimed for processing at most once."""
     ranges: Ranges | None = None
-    given_up: tuple[tuple[int, int], ...] = ()
+    given_up: tuple[Span, ...] = ()
     """The loss ledger of at-most-once: offsets that were claimed and never reported as processed."""
+    given_up_before: int = 0
+    """How many offsets were given up in losses that are too old to be listed."""
     lag: int = 0
+    seeks: int = 0
+    refused_by: str | None = None
+    """The member that could not keep up with it: the target prefers any other."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
@@ -66,43 +74,53 @@ class Claim:
         return self.held and self.owner == who
 
 
-@dataclass(frozen=True, slots=True)
-class MemberState:
-    """One client id: its process, and the offset of its last record. `present` is false after a clean leave."""
+class MemberState(Struct, frozen=True):
+    """One client id: its process, and the offset of its last record. `present` is false once it left or fell silent."""
 
     who: Who
     last: int
     present: bool = True
-    presence: Presence = field(default_factory=Presence)
+    presence: Presence = Presence()
+    wants: tuple[Wanted, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     by: str
     until_at: float | None
+    """By the broker's clock; advice for the members, one of which ends the pause then."""
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Group:
-    claims: Mapping[Partition, Claim] = field(default_factory=dict)
-    members: Mapping[str, MemberState] = field(default_factory=dict)
-    pauses: Mapping[str, Pause] = field(default_factory=dict)
+    """The fold of one group up to `next_offset`."""
+
+    next_offset: int = 0
+    claims: dict[Partition, Claim] = field(default_factory=dict)
+    members: dict[str, MemberState] = field(default_factory=dict)
+    pauses: dict[str, Pause] = field(default_factory=dict)
+    terms: Terms | None = None
+    target: dict[str, tuple[Partition, ...]] = field(default_factory=dict)
+    """Which partitions each client id should hold, as of the record at `balanced`."""
+    changed: int | None = None
+    """The offset of the last record after which another target may be better."""
+    balanced: int | None = None
 
     def claim(self, partition: Partition) -> Claim:
         return self.claims.get(partition, _UNCLAIMED)
 
+    def present(self, who: Who) -> bool:
+        """Whether this process is a member."""
+        member = self.members.get(who.client_id)
+        return member is not None and member.present and member.who == who
 
-@dataclass(frozen=True, slots=True)
-class LogState:
-    """The fold of one coordination partition up to `next_offset`."""
+    @property
+    def unbalanced(self) -> bool:
+        return self.changed is not None and (self.balanced is None or self.changed > self.balanced)
 
-    next_offset: int = 0
-    groups: Mapping[str, Group] = field(default_factory=dict)
-
-    def group(self, name: str) -> Group:
-        return self.groups.get(name, _EMPTY)
+    def copy(self) -> Group:
+        claims, members, pauses = dict(self.claims), dict(self.members), dict(self.pauses)
+        return replace(self, claims=claims, members=members, pauses=pauses, target=dict(self.target))
 
 
 _UNCLAIMED = Claim()
-_EMPTY = Group()

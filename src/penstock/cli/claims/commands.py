@@ -11,16 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from penstock.claims.admin.commands import (
-    HISTORY_LINES,
-    HISTORY_RECORDS_MAX,
-    find_claim,
-    history,
-    list_claims,
-    pause,
-    release,
-    resume,
-)
+from penstock.claims.admin import commands as admin
 from penstock.claims.admin.listing import ListedClaim
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.topics import DEFAULT_TOPIC
@@ -48,7 +39,6 @@ Job = Annotated[Path | None, typer.Option("--job", help="A job file, for its clu
 Bootstrap = Annotated[str | None, typer.Option("--bootstrap", help="HOST:PORT of a cluster; needs --group.")]
 Group = Annotated[str | None, typer.Option("--group", help="The group; default: the job's.")]
 Topic = Annotated[str | None, typer.Option("--topic", help=f"The coordination topic; default: {DEFAULT_TOPIC}.")]
-Heartbeat = Annotated[str | None, typer.Option("--heartbeat", help="The members' heartbeat interval; default: 10s.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Place = Annotated[str, typer.Argument(metavar="TOPIC/N", help="A partition, as `list` shows it.", show_default=False)]
 
@@ -61,19 +51,18 @@ def list_(
     bootstrap: Bootstrap = None,
     group: Group = None,
     topic: Topic = None,
-    heartbeat: Heartbeat = None,
     json: Json = False,
 ) -> None:
     """List members and claims with their freshness by the broker's clock, and whether the group is paused."""
-    listing = list_claims(_group(job, bootstrap, group, topic, heartbeat))
+    listing = admin.list_claims(_group(job, bootstrap, group, topic))
     if json:
         typer.echo(json_text.dumps(listing_json(listing)))
     else:
         print_listing(listing, Console(highlight=False))
 
 
-@app.command("history")
-def history_(
+@app.command()
+def history(
     job: Job = None,
     bootstrap: Bootstrap = None,
     group: Group = None,
@@ -81,15 +70,17 @@ def history_(
     partition: Annotated[
         str | None, typer.Option("--partition", metavar="TOPIC/N", help="Only this partition.")
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many lines, the latest ones.")] = HISTORY_LINES,
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="How many lines, the latest ones.")
+    ] = admin.HISTORY_LINES,
     records: Annotated[
         int, typer.Option("--records", min=1, help="How many records of the log to read at most, the latest ones.")
-    ] = HISTORY_RECORDS_MAX,
+    ] = admin.HISTORY_RECORDS_MAX,
     json: Json = False,
 ) -> None:
     """Show who owned which partition, when and at which positions, and why ownership changed."""
-    of = _group(job, bootstrap, group, topic, None)
-    found = history(of, partition, limit, records)
+    of = _group(job, bootstrap, group, topic)
+    found = admin.history(of, partition, limit, records)
     if json:
         beginnings = [{"place": each.place, "offset": each.offset} for each in found.starts]
         head = {"group": of.group, "topic": of.topic, "records": found.records, "beginnings": beginnings}
@@ -98,13 +89,12 @@ def history_(
         print_history(found, of.topic, Console(highlight=False))
 
 
-@app.command("pause")
-def pause_(
+@app.command()
+def pause(
     job: Job = None,
     bootstrap: Bootstrap = None,
     group: Group = None,
     topic: Topic = None,
-    heartbeat: Heartbeat = None,
     duration: Annotated[
         str | None, typer.Option("--for", help="Resume automatically after this time, such as 30m.")
     ] = None,
@@ -117,10 +107,10 @@ def pause_(
 
     Exit code 75: a claim was still held when the wait ended; the group is paused nevertheless.
     """
-    of = _group(job, bootstrap, group, topic, heartbeat)
+    of = _group(job, bootstrap, group, topic)
     seconds = 0.0 if no_wait else _seconds("--wait", wait)
     progress = _waiting if sys.stderr.isatty() and not json else lambda holders: None
-    report = pause(of, None if duration is None else _seconds("--for", duration), reason, seconds, progress)
+    report = admin.pause(of, None if duration is None else _seconds("--for", duration), reason, seconds, progress)
     if json:
         holders = [claim_json(each) for each in report.holders]
         body = {"group": of.group, "topic": of.topic, "pause_id": report.pause_id}
@@ -134,8 +124,8 @@ def pause_(
         raise typer.Exit(TransientError.exit_code)
 
 
-@app.command("resume")
-def resume_(
+@app.command()
+def resume(
     pause_id: Annotated[str | None, typer.Argument(help="The pause to end; default: all of them.")] = None,
     job: Job = None,
     bootstrap: Bootstrap = None,
@@ -144,22 +134,21 @@ def resume_(
     json: Json = False,
 ) -> None:
     """End a pause of a group."""
-    of = _group(job, bootstrap, group, topic, None)
-    ended = resume(of, pause_id)
+    of = _group(job, bootstrap, group, topic)
+    ended = admin.resume(of, pause_id)
     if json:
         typer.echo(json_text.dumps({"group": of.group, "topic": of.topic, "resumed": list(ended)}))
     else:
         typer.echo(f"group {of.group} goes on: {', '.join(ended)}")
 
 
-@app.command("release")
-def release_(
+@app.command()
+def release(
     partition: Place,
     job: Job = None,
     bootstrap: Bootstrap = None,
     group: Group = None,
     topic: Topic = None,
-    heartbeat: Heartbeat = None,
     seek: Annotated[
         int | None,
         typer.Option(
@@ -173,11 +162,11 @@ def release_(
 
     A live member may claim the partition again; stop it first to prevent that.
     """
-    of = _group(job, bootstrap, group, topic, heartbeat)
-    before = find_claim(of, partition)
+    of = _group(job, bootstrap, group, topic)
+    before = admin.find_claim(of, partition)
     if not yes and sys.stdin.isatty() and (before.held or seek is not None):
         typer.confirm(f"{claim_text(before)}\nfree it?", abort=True, err=True)
-    report = release(of, partition, seek, before.token)
+    report = admin.release(of, partition, seek, before.token)
     if json:
         body = {"group": of.group, "topic": of.topic, "released": report.released, "token": report.token}
         typer.echo(json_text.dumps({**body, "position": report.position, "before": claim_json(report.before)}))
@@ -191,9 +180,7 @@ def release_(
 # options
 
 
-def _group(
-    job: Path | None, bootstrap: str | None, group: str | None, topic: str | None, heartbeat: str | None
-) -> CoordinatedGroup:
+def _group(job: Path | None, bootstrap: str | None, group: str | None, topic: str | None) -> CoordinatedGroup:
     """The group that the options name: by a job file, or by a cluster and a name."""
     if (job is None) == (bootstrap is None):
         raise UserError("name the cluster by --job or by --bootstrap, and not by both")
@@ -201,14 +188,12 @@ def _group(
         spec = load_job(job)
         claims = spec.claims or ClaimsSpec()
         chosen = spec.log.group if group is None else group
-        of = CoordinatedGroup(kafka_of(spec), chosen, claims.topic, claims.heartbeat_seconds)
+        of = CoordinatedGroup(kafka_of(spec), chosen, claims.topic)
     elif group is None:
         raise UserError("--bootstrap needs --group", hint="or name a job file with --job")
     else:
         of = CoordinatedGroup(KafkaLogSpec(bootstrap or ""), group)
-    if topic is not None:
-        of = replace(of, topic=topic)
-    return of if heartbeat is None else replace(of, heartbeat_seconds=_seconds("--heartbeat", heartbeat))
+    return of if topic is None else replace(of, topic=topic)
 
 
 def _seconds(option: str, text: str) -> float:

@@ -6,19 +6,21 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from typing import Any, assert_never
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.claims.admin.history import Change, History, Line, Span
-from penstock.claims.admin.listing import ClaimsListing, ListedClaim
+from penstock.claims.admin.lines import Change, History, Line
+from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedMember
 from penstock.claims.protocol.group_view import Freshness
-from penstock.cli.status import duration
+from penstock.claims.protocol.state import Span
+from penstock.cli.tables import cell, duration, table
 
 LEFT = "left"
 ALIVE = "alive"
 _INSTANTS = {"at", "until_at", "last_at", "ended_at"}
-_COUNTS = {"heartbeats", "places"}
+_COUNTS = {"heartbeats"}
 _STYLES = {Freshness.FRESH: "", Freshness.UNKNOWN: "yellow", Freshness.STALE: "red"}
 
 
@@ -39,44 +41,22 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
         "at": instant(listing.at),
         "paused": listing.paused,
         "pauses": [{**asdict(each), "until_at": instant(each.until_at)} for each in listing.pauses],
-        "members": [
-            {
-                "client_id": each.client_id,
-                "state": _state(each.freshness),
-                "silent_seconds": round(each.silent_seconds, 3),
-                "claims": each.claims,
-                "claims_max": each.claims_max,
-                "lag": each.lag,
-            }
-            for each in listing.members
-        ],
+        "members": [_member_json(each) for each in listing.members],
         "claims": [claim_json(each) for each in listing.claims],
     }
 
 
+def _member_json(member: ListedMember) -> dict[str, Any]:
+    told = {**asdict(member), "state": _state(member.freshness), "silent_seconds": round(member.silent_seconds, 3)}
+    del told["freshness"]
+    return told
+
+
 def claim_json(claim: ListedClaim) -> dict[str, Any]:
-    ranges = claim.ranges
-    return {
-        "topic": claim.partition.topic,
-        "topic_id": claim.partition.topic_id,
-        "partition": claim.partition.number,
-        "held": claim.held,
-        "owner": claim.owner,
-        "freshness": _word(claim.freshness),
-        "age_seconds": None if claim.age_seconds is None else round(claim.age_seconds, 3),
-        "token": claim.token,
-        "position": claim.position,
-        "claimed_end": claim.claimed_end,
-        "lag": claim.lag,
-        "ranges": None
-        if ranges is None
-        else {
-            "next": ranges.next,
-            "at_most_once": ranges.at_most_once,
-            "leases": [{**asdict(each), "freshness": _word(each.freshness)} for each in ranges.leases],
-        },
-        "given_up": [list(each) for each in claim.given_up],
-    }
+    told = msgspec.to_builtins(claim)
+    place, age = told.pop("partition"), claim.age_seconds
+    told["age_seconds"] = None if age is None else round(age, 3)
+    return {"topic": place["topic"], "topic_id": place["topic_id"], "partition": place["number"], **told}
 
 
 def line_json(line: Line) -> dict[str, Any]:
@@ -91,10 +71,6 @@ def line_json(line: Line) -> dict[str, Any]:
         else:
             told[each.name] = instant(content) if each.name in _INSTANTS else content
     return told
-
-
-def _word(freshness: Freshness | None) -> str | None:
-    return None if freshness is None else freshness.value
 
 
 def _state(freshness: Freshness | None) -> str:
@@ -122,45 +98,38 @@ def print_listing(listing: ClaimsListing, console: Console) -> None:
 
 
 def _members(listing: ClaimsListing) -> Table:
-    table = _table("member", "state")
-    for name in ("silent", "claims", "at most", "lag"):
-        table.add_column(name, justify="right")
-    for each in listing.members:
-        style = "dim" if each.freshness is None else _STYLES[each.freshness]
-        table.add_row(
+    rows = [
+        (
             each.client_id,
-            Text(_state(each.freshness), style=style),
+            Text(_state(each.freshness), style="dim" if each.freshness is None else _STYLES[each.freshness]),
             duration(each.silent_seconds),
             str(each.claims),
-            "-" if each.claims_max is None else str(each.claims_max),
+            cell(each.claims_max),
             str(each.lag),
         )
-    return table
+        for each in listing.members
+    ]
+    return table(("member", "state", "silent", "claims", "at most", "lag"), rows, left=(0, 1))
 
 
 def _claims(listing: ClaimsListing) -> Table:
-    table = _table("partition", "owner", "state")
-    for name in ("token", "position", "lag", "age"):
-        table.add_column(name, justify="right")
-    for each in listing.claims:
-        fresh = each.freshness
-        table.add_row(
+    rows = [
+        (
             str(each.partition),
             (each.owner or "-") if each.held else "-",
-            Text("free", style="dim") if fresh is None else Text(fresh.value, style=_STYLES[fresh]),
+            Text("free", style="dim") if each.freshness is None else _fresh(each.freshness),
             str(each.token),
-            "-" if each.position is None else str(each.position),
+            cell(each.position),
             str(each.lag),
             "-" if each.age_seconds is None else duration(each.age_seconds),
         )
-    return table
+        for each in listing.claims
+    ]
+    return table(("partition", "owner", "state", "token", "position", "lag", "age"), rows, left=(0, 1, 2))
 
 
-def _table(*names: str) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    return table
+def _fresh(freshness: Freshness) -> Text:
+    return Text(freshness.value, style=_STYLES[freshness])
 
 
 def _shared_text(claim: ListedClaim) -> list[str]:
@@ -217,8 +186,12 @@ def _what(line: Line) -> str:
             return f"{line.who} joined{_because(line.reason, ' ')}"
         case Change.LEFT:
             return f"{line.who} left"
+        case Change.SILENT:
+            return f"{line.before} fell silent{_silent(line)}, and all it held is free (sent by {line.who})"
         case Change.FORGOTTEN:
-            return f"{line.before} was silent for a long time and is forgotten (sent by {line.who})"
+            return f"{line.before} was absent for a long time and is forgotten (sent by {line.who})"
+        case Change.BALANCED:
+            return f"a new target: {line.reason} (sent by {line.who})"
         case Change.HELD_BEFORE | Change.CLAIMED | Change.TAKEN_OVER | Change.RESTARTED:
             return f"{_claimed(line)}{_given_up(line)}{_tenure(line)}"
         case Change.RELEASED:

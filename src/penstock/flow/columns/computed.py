@@ -19,7 +19,7 @@ from penstock.flow.decode.misfit import quoted
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Call, Constant, Expression, Field, FunctionName, KafkaField, to_text
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.schema import job_type_name
+from penstock.job.schema import job_type_name, type_at
 
 Faults = dict[int, str]
 """Row number to the reason why the row has no value."""
@@ -88,7 +88,13 @@ def is_time(kind: pa.DataType) -> bool:
 def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
     match expression:
         case Field(path=path):
-            return _field_type(path, schema)
+            kind = type_at(schema, path)
+            if kind is None:
+                missing = next(
+                    path[:depth] for depth in range(1, len(path) + 1) if type_at(schema, path[:depth]) is None
+                )
+                raise UserError(f"the schema has no field {to_text(Field(missing))}")
+            return kind
         case KafkaField(name=name):
             return KAFKA_TYPES[name]
         case Constant(value=value):
@@ -106,16 +112,6 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
             return known.gives
         case _:
             assert_never(expression)
-
-
-def _field_type(path: tuple[str, ...], schema: pa.Schema) -> pa.DataType:
-    kind: pa.DataType = pa.struct(list(schema))
-    for depth, name in enumerate(path):
-        index = kind.get_field_index(name) if pa.types.is_struct(kind) else -1
-        if index < 0:
-            raise UserError(f"the schema has no field {to_text(Field(path[: depth + 1]))}")
-        kind = kind.field(index).type
-    return kind
 
 
 def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> pa.DataType:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
+from penstock.job.kafka_types import utf8
 from penstock.job.schema import job_type_name
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
@@ -102,14 +103,8 @@ def _not_text(column: pa.Array) -> list[int]:
         return []
     except pa.ArrowInvalid:
         pass
-    return [row for row, value in enumerate(column.cast(pa.binary()).to_pylist()) if not _is_utf8(value)]
-
-
-def _is_utf8(value: bytes | None) -> bool:
-    try:
-        return value is None or bool(value.decode() or True)
-    except UnicodeDecodeError:
-        return False
+    values = enumerate(column.cast(pa.binary()).to_pylist())
+    return [row for row, value in values if value is not None and utf8(value) is None]
 
 
 def _shown(scalar: pa.Scalar) -> str:

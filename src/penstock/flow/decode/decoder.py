@@ -13,7 +13,7 @@ from penstock.flow.decode.json.convert import check_schema
 from penstock.flow.decode.json.loose_text import loosened
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.decode.outcome import gathered, open_records
-from penstock.flow.decode.protobuf.rows import ProtobufDecoder, check_fields
+from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields
 from penstock.flow.rows import Decoded
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies, TombstonePolicy, Wrapping

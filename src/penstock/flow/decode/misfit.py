@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.flow.decode.json.text import JsonNumber, JsonObject
 
-_SHOWN_CHARACTERS_MAX = 60
+SHOWN_CHARACTERS_MAX = 60
 _PATH_CHARACTERS_MAX = 120
 _QUOTE = json.JSONEncoder(ensure_ascii=False).encode
 _KINDS: dict[type, str] = {
@@ -37,10 +37,15 @@ class MisfitError(Exception):
 
     @property
     def path(self) -> str:
-        return clipped(self._path, _PATH_CHARACTERS_MAX)
+        return place(self._path)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}" if self._path else self.problem
+
+
+def place(path: str) -> str:
+    """A path as reasons show it."""
+    return clipped(path, _PATH_CHARACTERS_MAX)
 
 
 def expected(wanted: str, value: Any) -> MisfitError:
@@ -57,15 +62,15 @@ def shown(value: Any) -> str:
     if isinstance(value, bool):
         return f"{kind} {str(value).lower()}"
     if isinstance(value, JsonNumber):
-        return f"{kind} {clipped(value, _SHOWN_CHARACTERS_MAX)}"
+        return f"{kind} {clipped(value, SHOWN_CHARACTERS_MAX)}"
     if isinstance(value, str):
-        return f"{kind} {quoted(value[:_SHOWN_CHARACTERS_MAX])}"
+        return f"{kind} {quoted(value[:SHOWN_CHARACTERS_MAX])}"
     return kind
 
 
 def quoted(value: Any) -> str:
     """A text or number as JSON writes it, clipped."""
-    return clipped(_QUOTE(value), _SHOWN_CHARACTERS_MAX)
+    return clipped(_QUOTE(value), SHOWN_CHARACTERS_MAX)
 
 
 def clipped(text: str, characters_max: int) -> str:

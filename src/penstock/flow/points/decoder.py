@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -14,15 +15,13 @@ from penstock.flow.decode.influx.format import InfluxFormat
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.decode.outcome import Records, open_records
 from penstock.flow.decode.telegraf.format import TelegrafFormat
-from penstock.flow.points.batch import POINTS_SCHEMA, DecodedPoints, PointsDecoder
-from penstock.flow.points.blacklist import Blacklist
 from penstock.flow.points.exact import ExactPoints
 from penstock.flow.points.fast import FastPoints, Meanings, Remembered, no_points, points_of
-from penstock.flow.points.metrics import Format
-from penstock.flow.points.series import SeriesBook
+from penstock.flow.points.metrics import Format, PointCounts
+from penstock.flow.points.series import Blacklist, SeriesBook
 from penstock.flow.points.spans import Integers
 from penstock.flow.points.times import unit_of
-from penstock.flow.rows import bad_rows
+from penstock.flow.rows import BadRows, bad_rows
 from penstock.job.spec import (
     POINT_FORMATS,
     DecodeFormat,
@@ -33,10 +32,25 @@ from penstock.job.spec import (
     TombstonePolicy,
 )
 
+POINTS_SCHEMA = {"row": pl.UInt32, "series": pl.UInt32, "at_ms": pl.Int64, "value": pl.Float64}
 _FORMATS_KEPT_MAX = 4
 
 
-def points_decoder(decode: DecodeSpec, on: Policies) -> PointsDecoder:
+@dataclass(frozen=True, slots=True)
+class DecodedPoints:
+    """What became of one batch: every record is bad, filtered, in `rest`, or has points."""
+
+    points: pl.DataFrame
+    """`POINTS_SCHEMA`, in no order: `row` is the number of the record in the batch, `series` that of the book."""
+    bad: BadRows
+    filtered: int
+    """Records that are not bad and have no point: tombstones, and those whose fields were all left out."""
+    counts: PointCounts
+    rest: pa.RecordBatch | None = None
+    """The last rows of the batch, to be decoded next: the others are as large unpacked as one batch may be."""
+
+
+def points_decoder(decode: DecodeSpec, on: Policies) -> TextPoints:
     """A decoder with a book of its own; raises `UserError` if the job's records are no metrics."""
     if decode.format not in POINT_FORMATS:
         raise UserError(f"decode {decode.format} gives rows, not points of series")
@@ -58,6 +72,7 @@ class TextPoints:
         self._fast = fast
 
     def decode(self, batch: pa.RecordBatch) -> DecodedPoints:
+        """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
         records = open_records(batch, self._wrapping, self._tombstone)
         rows = np.array(records.rows, np.int64)
         errors = dict(records.errors)

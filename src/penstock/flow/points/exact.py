@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from penstock.flow.decode.misfit import MisfitError, quoted
-from penstock.flow.points.batch import PointCounts
-from penstock.flow.points.metrics import FIELDS_MAX, Metric, OtherValue
+from penstock.flow.points.metrics import FIELDS_MAX, Metric, OtherValue, PointCounts
 from penstock.flow.points.names import name_part
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.job.spec import PointsSpec
@@ -18,17 +18,17 @@ _NUMBER = re.compile(
 )
 
 
+@dataclass(slots=True)
 class ExactPoints:
     """Gathers the points of single records: lists of equal length."""
 
-    def __init__(self, spec: PointsSpec, book: SeriesBook) -> None:
-        self._spec = spec
-        self._book = book
-        self.rows: list[int] = []
-        self.series: list[int] = []
-        self.at_ms: list[int] = []
-        self.values: list[float] = []
-        self.counts = PointCounts()
+    spec: PointsSpec
+    book: SeriesBook
+    rows: list[int] = field(default_factory=list)
+    series: list[int] = field(default_factory=list)
+    at_ms: list[int] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+    counts: PointCounts = field(default_factory=PointCounts)
 
     def add(self, row: int, metrics: Iterable[Metric]) -> bool:
         """Take the points of a record, all or none; whether it has any. Raises `MisfitError`."""
@@ -41,7 +41,7 @@ class ExactPoints:
                 raise (
                     misfit.inside("fields").inside(metric.place) if metric.place else misfit.inside("fields")
                 ) from None
-        book = self._book
+        book = self.book
         numbers = book.numbers([book.metric(name) << PAIR_BITS | book.tag_set(tags) for name, tags, _, _ in found])
         count_before = len(self.rows)
         for number, (_, _, at_ms, value) in zip(numbers, found, strict=True):
@@ -75,7 +75,7 @@ class ExactPoints:
         return PointCounts(non_numeric=non_numeric, non_finite=non_finite)
 
     def _part(self, key: str, sources: dict[str, str]) -> str:
-        part = name_part(key, self._spec.names)
+        part = name_part(key, self.spec.names)
         if part in sources:
             if sources[part] == key:
                 raise MisfitError("given twice").inside(key)
@@ -87,7 +87,7 @@ class ExactPoints:
         """None for what is left out as no number."""
         if isinstance(value, float):
             return value
-        match self._spec.non_numeric:
+        match self.spec.non_numeric:
             case "quarantine":
                 raise MisfitError(f"expected a number, found {value.kind}")
             case "parse" if value.text is not None and _NUMBER.fullmatch(value.text):
@@ -97,6 +97,6 @@ class ExactPoints:
     def _is_usable(self, number: float) -> bool:
         if math.isfinite(number):
             return True
-        if self._spec.non_finite == "quarantine":
+        if self.spec.non_finite == "quarantine":
             raise MisfitError("is not a finite number")
         return False

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.flow.points.batch import PointCounts
-from penstock.flow.points.metrics import FIELDS_MAX, Label, MetricColumns
+from penstock.flow.points.metrics import FIELDS_MAX, Label, MetricColumns, PointCounts
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
 from penstock.flow.points.spans import Integers, Mask
 
@@ -50,7 +49,7 @@ class Meanings:
 
 
 class FastPoints(NamedTuple):
-    """Points, each with the number of its record, and the records that only the exact path can judge."""
+    """Points, each with the number of its record, and the records that only the exact path can read."""
 
     rows: Integers
     series: Integers

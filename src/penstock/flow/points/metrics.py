@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import add
 from typing import NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec.structs import astuple
 
+from penstock.flow.decode.misfit import MisfitError
+from penstock.flow.points.names import name_part
 from penstock.flow.points.spans import Integers
+from penstock.job.spec import MetricNames, PointTimes
 
 FIELDS_MAX = 10_000
 """Of one metric."""
+
+
+class PointCounts(msgspec.Struct, frozen=True):
+    """Fields of the records that are not bad: those that are points, and those left out, by reason."""
+
+    points: int = 0
+    blacklisted: int = 0
+    non_numeric: int = 0
+    non_finite: int = 0
+
+    def __add__(self, other: PointCounts) -> PointCounts:
+        return PointCounts(*map(add, astuple(self), astuple(other)))
 
 
 class OtherValue(NamedTuple):
@@ -59,8 +77,22 @@ class MetricColumns:
     """Which fields are numbers."""
 
 
+@dataclass(frozen=True, slots=True)
+class NamedFormat:
+    """What formats have in common: one style of names, one unit of time, and how keys of fields are stored."""
+
+    names: MetricNames
+    unit: PointTimes
+
+    def key(self, text: str) -> str | None:
+        try:
+            return name_part(text, self.names)
+        except MisfitError:
+            return None
+
+
 class Format(Protocol):
-    """How metrics are written. Both paths give the same: what the fast one does not cover, the exact one judges."""
+    """How metrics are written. Both paths give the same: what the fast one does not cover, the exact one reads."""
 
     def columns(self, values: pa.Array) -> tuple[MetricColumns, npt.NDArray[np.bool_]]:
         """The metrics of records (binaries) that the fast path covers, and which records it does not."""

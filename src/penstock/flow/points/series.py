@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from penstock.flow.points.blacklist import Blacklist
+from penstock.job.spec import BlacklistEntry
 
 BUCKETS = 256
 """A series is in one of so many, whatever process writes it; fixed, because tables hold the numbers."""
@@ -20,6 +21,28 @@ BLACKLISTED = -1
 PAIR_BITS = 32
 """A pair is one number: that of a metric, so many bits up, and that of its tags."""
 _LOWER_HALF = (1 << PAIR_BITS) - 1
+
+
+class Blacklist:
+    """A series is on it if the metric and a tag for each pair of an entry are found, as by `re.search`."""
+
+    def __init__(self, entries: Sequence[BlacklistEntry]) -> None:
+        self._entries = [
+            (re.compile(entry.name), [(re.compile(key), re.compile(value)) for key, value in entry.tags.items()])
+            for entry in entries
+        ]
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def matches(self, metric: str, tags: Mapping[str, str]) -> bool:
+        return any(
+            name.search(metric) and all(_any_tag(tags, *pair) for pair in pairs) for name, pairs in self._entries
+        )
+
+
+def _any_tag(tags: Mapping[str, str], key: re.Pattern[str], value: re.Pattern[str]) -> bool:
+    return any(key.search(name) and value.search(text) for name, text in tags.items())
 
 
 class SeriesBook:
@@ -54,7 +77,7 @@ class SeriesBook:
         """The series of many pairs (`PAIR_BITS`) at once."""
         known = self._series
         if self._blacklist:
-            self._judge([pair for pair in pairs if pair not in known and pair not in self._unwanted])
+            self._apply_blacklist([pair for pair in pairs if pair not in known and pair not in self._unwanted])
             pairs_wanted = ((pair, pair not in self._unwanted) for pair in pairs)
             return [known.setdefault(pair, len(known)) if wanted else BLACKLISTED for pair, wanted in pairs_wanted]
         return [known.setdefault(pair, len(known)) for pair in pairs]
@@ -73,7 +96,7 @@ class SeriesBook:
             }
         )
 
-    def _judge(self, pairs: Sequence[int]) -> None:
+    def _apply_blacklist(self, pairs: Sequence[int]) -> None:
         """Note which of these new pairs are not wanted."""
         for pair in pairs:
             tags = msgspec.json.decode(self._tags_texts[pair & _LOWER_HALF], type=dict[str, str])

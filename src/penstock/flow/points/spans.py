@@ -10,6 +10,8 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
+from penstock.job.kafka_types import utf8
+
 Integers: TypeAlias = npt.NDArray[np.int64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -62,7 +64,7 @@ def utf8_lines(values: pa.Array) -> tuple[Spans, Integers]:
     try:
         texts = values.cast(pa.string())
     except pa.ArrowInvalid:
-        rows = np.flatnonzero([_is_utf8(value) for value in values.to_pylist()])
+        rows = np.flatnonzero([utf8(value) is not None for value in values.to_pylist()])
         texts = values.take(pa.array(rows)).cast(pa.string())
     spans = spans_of(texts)
     spans, counts = split(spans, _NEWLINE)
@@ -150,11 +152,3 @@ def numbers(spans: Spans) -> tuple[npt.NDArray[np.float64], Mask]:
 
 def _series(texts: pa.Array) -> pl.Series:
     return pl.Series(texts, dtype=pl.String)
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True

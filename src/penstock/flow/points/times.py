@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from penstock.flow.decode.misfit import MisfitError, clipped
+from penstock.flow.points.spans import Integers, Mask
 from penstock.job.spec import DecodeFormat, PointsSpec, PointTimes
 
 AT_MS_MAX = 253_402_300_799_999
@@ -18,8 +17,6 @@ _DIGITS_MAX = 64
 _UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _AUTO = (("s", 10**11), ("ms", 10**14), ("us", 10**17))
 """What a number below each bound is taken for, larger ones being nanoseconds: right from 1973 to 5138."""
-
-Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 def unit_of(points: PointsSpec, format_stated: DecodeFormat) -> PointTimes:
@@ -41,7 +38,7 @@ def exact_ms(text: str, unit: PointTimes) -> int:
     return int(at_ms)
 
 
-def whole_ms(numbers: Integers, unit: PointTimes) -> tuple[Integers, npt.NDArray[np.bool_]]:
+def whole_ms(numbers: Integers, unit: PointTimes) -> tuple[Integers, Mask]:
     """The instants of whole numbers from 0 on, and which of them a table can hold; the others mean nothing."""
     if unit != "auto":
         return _scaled(numbers, unit)
@@ -69,7 +66,7 @@ def _unit(number: int | Fraction, unit: PointTimes) -> str:
     return next((name for name, bound in _AUTO if number < bound), "ns")
 
 
-def _scaled(numbers: Integers, unit: str) -> tuple[Integers, npt.NDArray[np.bool_]]:
+def _scaled(numbers: Integers, unit: str) -> tuple[Integers, Mask]:
     per_second = _UNITS_PER_SECOND[unit]
     fits = numbers <= AT_MS_MAX // 1000 if per_second == 1 else np.ones(len(numbers), np.bool_)
     at_ms = np.where(fits, numbers, 0) * 1000 if per_second == 1 else numbers // (per_second // 1000)

@@ -24,14 +24,13 @@ from penstock.flow.route.routes import (
     as_in_log,
     groups,
     plain_router,
-    rows_of,
 )
 from penstock.flow.route.type_reader import TypeReader, looked_at, raw_rows
-from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts
+from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts, take
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import UNROUTED, TaskReport
-from penstock.flow.write.tally import Owner
+from penstock.flow.write.tally import TypeKey
 from penstock.job.spec import RouteSpec, TombstonePolicy, UnknownTypePolicy
 from penstock.logs.batches import as_one
 from penstock.logs.log import EpochMark
@@ -96,7 +95,7 @@ class Fanout:
 
     def _file(self, key: PartitionKey, gathered: Gathered) -> None:
         for name, parts in gathered.items():
-            self._filer.file(Owner(key, name), merged(parts))
+            self._filer.file(TypeKey(key, name), merged(parts))
         gathered.clear()
 
     def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
@@ -116,8 +115,8 @@ class Fanout:
             name = self._type_of(record)
             if name is None:
                 self._refuse(key, bad)
-            elif len(self._taken(Owner(key, name), record, np.arange(1))):
-                self._filer.quarantine(Owner(key, name), bad)
+            elif len(self._taken(TypeKey(key, name), record, np.arange(1))):
+                self._filer.quarantine(TypeKey(key, name), bad)
 
     def _type_of(self, record: pa.RecordBatch) -> str | None:
         """The type of one record; None if it belongs to none, or if that cannot be told."""
@@ -150,7 +149,7 @@ class Fanout:
         """Decode what is guessed to be of a type that is written; returns the records that are still in doubt."""
         doubtful: list[pa.RecordBatch] = []
         for code, rows in groups(guess.codes):
-            batch = rows_of(guess.batch, rows)
+            batch = take(guess.batch, rows)
             reader = None if code == UNKNOWN else self._prover(key, self._router.ways[code], batch)
             if reader is None:
                 doubtful.append(batch)
@@ -159,10 +158,10 @@ class Fanout:
             if proved.doubtful.num_rows:
                 doubtful.append(proved.doubtful)
             if proved.rows.kafka.num_rows:
-                owner = Owner(key, self._router.ways[code].type)
-                self._count(owner, proved.rows.kafka)
-                self._tallies.of(owner).note_fields(proved.new_fields)
-                gathered.setdefault(owner.type, []).append(proved.rows)
+                type_key = TypeKey(key, self._router.ways[code].type)
+                self._count(type_key, proved.rows.kafka)
+                self._tallies.of(type_key).note_fields(proved.new_fields)
+                gathered.setdefault(type_key.type, []).append(proved.rows)
         return as_one(doubtful) if doubtful else guess.batch.slice(0, 0)
 
     def _prover(self, key: PartitionKey, way: Way, batch: pa.RecordBatch) -> TypeReader | None:
@@ -172,80 +171,80 @@ class Fanout:
             return None
         if way.type in self._flow.slices[key].left:
             return None
-        reader = self._reader(Owner(key, way.type), way)
+        reader = self._reader(TypeKey(key, way.type), way)
         return reader if reader is not None and reader.proves else None
 
     def _sort(self, key: PartitionKey, code: int, routed: Routed, rows: Rows, gathered: Gathered) -> None:
         """Do with the rows of one way what the slice says of its type."""
         way = Way(self._flow.route.unknown_type) if code == UNKNOWN else self._router.ways[code]
         if code == UNKNOWN and self._flow.route.unknown is not UnknownTypePolicy.TABLE:
-            self._turn_away(key, rows_of(routed.batch, rows), routed.values.take(pa.array(rows)))
+            self._turn_away(key, take(routed.batch, rows), routed.values.take(pa.array(rows)))
             return
-        owner = Owner(key, way.type)
-        rows = self._taken(owner, routed.batch, rows)
-        if not len(rows) or owner in self._files.failed:
+        type_key = TypeKey(key, way.type)
+        rows = self._taken(type_key, routed.batch, rows)
+        if not len(rows) or type_key in self._files.failed:
             return
-        batch, kind = rows_of(routed.batch, rows), self._flow.types[way.type]
+        batch, kind = take(routed.batch, rows), self._flow.types[way.type]
         if kind.raw:
-            self._keep(owner, raw_rows(as_in_log(batch), routed.values.take(pa.array(rows))), gathered)
+            self._keep(type_key, raw_rows(as_in_log(batch), routed.values.take(pa.array(rows))), gathered)
         elif kind.decoded is None:
-            self._keep_all(owner, partial(looked_at, self._flow), batch, gathered)
-        elif (reader := self._reader(owner, way)) is not None:
-            self._keep_all(owner, reader.read, batch, gathered)
+            self._keep_all(type_key, partial(looked_at, self._flow), batch, gathered)
+        elif (reader := self._reader(type_key, way)) is not None:
+            self._keep_all(type_key, reader.read, batch, gathered)
 
-    def _taken(self, owner: Owner, batch: pa.RecordBatch, rows: Rows) -> Rows:
+    def _taken(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows) -> Rows:
         """Count the rows that belong to the slice and return them; those that the type has already are told later."""
-        piece = self._flow.slices[owner.partition]
-        start = piece.takes.get(owner.type)
+        piece = self._flow.slices[type_key.partition]
+        start = piece.takes.get(type_key.type)
         if start is None:
             if piece.main:
-                self._count(owner, batch, rows)
+                self._count(type_key, batch, rows)
             return rows[:0]
         offsets = batch.column("offset").to_numpy()[rows]
-        belongs = offsets >= piece.counts.get(owner.type, piece.start if piece.main else start)
+        belongs = offsets >= piece.counts.get(type_key.type, piece.start if piece.main else start)
         chosen: Rows = rows[belongs]
         if len(chosen):
-            self._count(owner, batch, chosen)
-        return self._without_left(owner, chosen, offsets[belongs]) if owner.type in piece.left else chosen
+            self._count(type_key, batch, chosen)
+        return self._without_left(type_key, chosen, offsets[belongs]) if type_key.type in piece.left else chosen
 
-    def _without_left(self, owner: Owner, rows: Rows, offsets: np.ndarray) -> Rows:
+    def _without_left(self, type_key: TypeKey, rows: Rows, offsets: np.ndarray) -> Rows:
         """Of a replay: the rows without those that their type reads from the log itself."""
-        ranges = self._flow.slices[owner.partition].left[owner.type]
+        ranges = self._flow.slices[type_key.partition].left[type_key.type]
         left = np.logical_or.reduce([(offsets >= start) & (offsets < end) for start, end in ranges])
-        self._tallies.of(owner).count(skipped=int(left.sum()))
+        self._tallies.of(type_key).count(skipped=int(left.sum()))
         kept: Rows = rows[~left]
         return kept
 
     def _keep_all(
-        self, owner: Owner, decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch, gathered: Gathered
+        self, type_key: TypeKey, decode: Callable[[pa.RecordBatch], Decoded], batch: pa.RecordBatch, gathered: Gathered
     ) -> None:
         """Decode a batch of one type and keep what becomes of it, unless the type fails on the way."""
         parts = in_parts(decode, batch)
         while True:
             decoded = None
-            with self._files.isolated(owner):
+            with self._files.isolated(type_key):
                 decoded = next(parts, None)
-            if decoded is None or owner in self._files.failed:
+            if decoded is None or type_key in self._files.failed:
                 return
-            self._keep(owner, decoded, gathered)
+            self._keep(type_key, decoded, gathered)
             if decoded.rest is not None:
                 # What is large unpacked is not held until the whole batch is decoded.
-                self._file(owner.partition, gathered)
+                self._file(type_key.partition, gathered)
 
-    def _keep(self, owner: Owner, decoded: Decoded, gathered: Gathered) -> None:
-        tally = self._tallies.of(owner)
+    def _keep(self, type_key: TypeKey, decoded: Decoded, gathered: Gathered) -> None:
+        tally = self._tallies.of(type_key)
         tally.count(filtered=decoded.filtered)
         tally.note_fields(decoded.new_fields)
-        self._filer.quarantine(owner, decoded.bad)
+        self._filer.quarantine(type_key, decoded.bad)
         if decoded.rows.kafka.num_rows:
-            gathered.setdefault(owner.type, []).append(decoded.rows)
+            gathered.setdefault(type_key.type, []).append(decoded.rows)
 
-    def _reader(self, owner: Owner, way: Way) -> TypeReader | None:
+    def _reader(self, type_key: TypeKey, way: Way) -> TypeReader | None:
         """None for a type that has failed, perhaps just now because it cannot be decoded at all."""
-        if way not in self._readers and owner not in self._files.failed:
-            with self._files.isolated(owner):
+        if way not in self._readers and type_key not in self._files.failed:
+            with self._files.isolated(type_key):
                 self._readers[way] = TypeReader(self._flow, self._flow.types[way.type], numeric=way.numeric)
-        return self._readers.get(way) if owner not in self._files.failed else None
+        return self._readers.get(way) if type_key not in self._files.failed else None
 
     def _turn_away(self, key: PartitionKey, batch: pa.RecordBatch, values: pa.Array) -> None:
         if self._flow.route.unknown is UnknownTypePolicy.DROP:
@@ -257,24 +256,24 @@ class Fanout:
     def _refuse(self, key: PartitionKey, bad: BadRows) -> None:
         """Quarantine records that belong to no type."""
         if len(bad.errors) and self._flow.slices[key].main:
-            owner = Owner(key, UNROUTED)
-            self._count(owner, bad.kafka)
-            self._filer.quarantine(owner, bad)
+            type_key = TypeKey(key, UNROUTED)
+            self._count(type_key, bad.kafka)
+            self._filer.quarantine(type_key, bad)
 
     def _drop(self, key: PartitionKey, batch: pa.RecordBatch) -> None:
         if batch.num_rows and self._flow.slices[key].main:
-            owner = Owner(key, UNROUTED)
-            self._count(owner, batch)
-            self._tallies.of(owner).count(filtered=batch.num_rows)
+            type_key = TypeKey(key, UNROUTED)
+            self._count(type_key, batch)
+            self._tallies.of(type_key).count(filtered=batch.num_rows)
 
-    def _count(self, owner: Owner, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
+    def _count(self, type_key: TypeKey, batch: pa.RecordBatch, rows: Rows | None = None) -> None:
         offsets = batch.column("offset")
         # As they lie in the log; null for a tombstone.
         lengths = pc.binary_length(batch.column(WRAPPED if WRAPPED in batch.schema.names else "value"))
         if rows is not None and len(rows) < batch.num_rows:
             chosen = pa.array(rows)
             offsets, lengths = offsets.take(chosen), lengths.take(chosen)
-        self._tallies.of(owner).read(offsets, lengths)
+        self._tallies.of(type_key).read(offsets, lengths)
 
 
 def _unknown(value: str | None, route: RouteSpec) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -136,16 +136,6 @@ def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
     if isinstance(value, JsonNumber) and value.whole:
         return "0" if value == "-0" else str(value), True
     return None, False
-
-
-def leaf_type(schema: pa.Schema, path: tuple[str, ...]) -> pa.DataType | None:
-    """The type of the field at the path; None if the schema has none."""
-    fields: Sequence[pa.Field] = list(schema)
-    kind: pa.DataType | None = None
-    for name in path:
-        kind = next((each.type for each in fields if each.name == name), None)
-        fields = list(kind) if kind is not None and pa.types.is_struct(kind) else []
-    return kind
 
 
 def widened(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field] | None:

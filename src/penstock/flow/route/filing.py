@@ -16,7 +16,7 @@ from penstock.flow.route.routes import as_in_log
 from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, beside, rows_without
 from penstock.flow.write.report import TaskReport
-from penstock.flow.write.tally import Owner, Tallies
+from penstock.flow.write.tally import Tallies, TypeKey
 from penstock.job.expressions import Expression, KafkaField, fields
 from penstock.job.spec import OutsidePolicy
 
@@ -42,32 +42,32 @@ class Filer:
         self.tallies = Tallies(flow)
         self.files = TypeFiles(flow)
 
-    def quarantine(self, owner: Owner, bad: BadRows) -> None:
-        rows = self.tallies.quarantined(owner, BadRows(as_in_log(bad.kafka), bad.errors))
+    def quarantine(self, type_key: TypeKey, bad: BadRows) -> None:
+        rows = self.tallies.quarantined(type_key, BadRows(as_in_log(bad.kafka), bad.errors))
         if rows is not None:
             span = pc.min_max(rows.column("offset"))
-            self.files.add(owner, None, rows, span["min"].as_py(), span["max"].as_py())
+            self.files.add(type_key, None, rows, span["min"].as_py(), span["max"].as_py())
 
-    def file(self, owner: Owner, rows: DecodedRows) -> None:
+    def file(self, type_key: TypeKey, rows: DecodedRows) -> None:
         """Write decoded rows of a type in offset order."""
         filed = _Filed((), ())
-        with self.files.isolated(owner):
-            start = self._flow.slices[owner.partition].takes[owner.type]
-            filed = self._filed(self._flow.types[owner.type], rows, start)
+        with self.files.isolated(type_key):
+            start = self._flow.slices[type_key.partition].takes[type_key.type]
+            filed = self._filed(self._flow.types[type_key.type], rows, start)
         # Beyond the isolation: what waits longest may be written now, and that may be another type's.
-        tally = self.tallies.of(owner)
+        tally = self.tallies.of(type_key)
         tally.count(filtered=filed.filtered, skipped=filed.skipped)
         if filed.event_ms_max is not None:
             tally.seen(filed.event_ms_max)
         for bad in filed.bad:
-            self.quarantine(owner, bad)
+            self.quarantine(type_key, bad)
         for each in filed.days:
             tally.count(written=each.rows.num_rows)
             tally.days[each.day] += each.rows.num_rows
             offsets = each.offsets.tolist() if self._flow.replay_run is not None else ()
             tally.replayed.update(offsets)
             if not self._flow.dry:
-                self.files.add(owner, each.day, each.rows, each.first, each.last, offsets)
+                self.files.add(type_key, each.day, each.rows, each.first, each.last, offsets)
 
     def finish(self) -> TaskReport:
         return self.tallies.report(self.files.finish(), self.files.failed)

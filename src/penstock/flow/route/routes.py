@@ -1,7 +1,7 @@
 """Which type each record of a batch is of.
 
 A router answers with a code per row, an index into its `ways`; `UNKNOWN` is the code of values that mean no type. The
-answer of a key, a header or an envelope is sure. That of a JSON field is first a guess (`flow.route_field`): whoever
+answer of a key, a header or an envelope is sure. That of a JSON field is first a guess (`flow/route/field.py`): whoever
 decodes the record anyway proves it on the way, and what cannot be proved there is settled by a look at the field.
 """
 
@@ -20,6 +20,7 @@ from penstock.flow.columns.kafka_fields import record_headers
 from penstock.flow.decode.garmadon.envelope import markers, open_envelopes
 from penstock.flow.decode.outcome import open_records
 from penstock.flow.rows import BadRows, bad_rows, rows_without, take
+from penstock.job.kafka_types import utf8
 from penstock.job.spec import Payload, RouteSpec, TombstonePolicy, Wrapping
 
 UNKNOWN = -1
@@ -113,7 +114,7 @@ def plain_router(route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrappi
         case "envelope":
             return PlainRouter(values, _markers, wrapping)
         case "field":
-            raise AssertionError("a field is routed by flow.route_field")
+            raise AssertionError("a field is routed by `FieldRouter`")
         case _:
             assert_never(route.by)
 
@@ -155,11 +156,6 @@ def groups(codes: Codes) -> Iterator[tuple[int, Rows]]:
         yield int(codes[rows[0]]), rows
 
 
-def rows_of(batch: pa.RecordBatch, rows: Rows) -> pa.RecordBatch:
-    """The named rows; no copy if they are all."""
-    return batch if len(rows) == batch.num_rows else batch.take(pa.array(rows))
-
-
 def last_headers(headers: pa.Array, name: str) -> pa.Array:
     """The value of the last header of that name of each record, null where there is none."""
     if headers.null_count == len(headers):
@@ -182,14 +178,7 @@ def _texts(values: pa.Array) -> pa.Array:
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([_text(each) for each in values.to_pylist()], pa.string())
-
-
-def _text(value: bytes | None) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return None
+        return pa.array([utf8(each) for each in values.to_pylist()], pa.string())
 
 
 def _markers(batch: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:

@@ -23,7 +23,7 @@ from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
 from penstock.flow.write.report import UNROUTED
 from penstock.flow.write.stats import Leaf, indexed_leaves
-from penstock.flow.write.tally import Owner, Staged
+from penstock.flow.write.tally import Staged, TypeKey
 from penstock.lake.storage import Storage, open_storage
 
 FOOTER_KEY = "penstock"
@@ -33,7 +33,7 @@ _REASON_CHARACTERS_MAX = 300
 
 
 class PileKey(NamedTuple):
-    owner: Owner
+    type_key: TypeKey
     day: str | None
     """None for the quarantine."""
 
@@ -49,62 +49,70 @@ class _Span:
 
 
 class TypeFiles(FilePool[PileKey]):
-    """Takes rows of every owner and day, and turns them into staged files."""
+    """Takes rows of every type and day, and turns them into staged files."""
 
     def __init__(self, flow: FanoutFlow) -> None:
         super().__init__(flow.limits)
-        self.failed: dict[Owner, str] = {}
+        self.failed: dict[TypeKey, str] = {}
         self._flow = flow
         self._spans: dict[PileKey, _Span] = {}
-        self._by_owner: dict[Owner, Staged] = {}
+        self._by_type: dict[TypeKey, Staged] = {}
         self._storages: dict[str, Storage] = {}
         self._indexed: dict[str | None, tuple[Leaf, ...]] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
-        self._extents: dict[Owner, tuple[int, int]] = {}
-        """The least and the greatest offset of each owner's rows."""
-        self._totals: Counter[Owner] | None = None
-        """Files of each owner in all, once they can be told."""
+        self._extents: dict[TypeKey, tuple[int, int]] = {}
+        """The least and the greatest offset of the rows of each."""
+        self._totals: Counter[TypeKey] | None = None
+        """Files of each in all, once they can be told."""
 
     def begin(self, partition: PartitionKey, first_offset: int) -> None:
         """Tell where the task's piece of the partition begins to have records."""
         self._first_offsets.setdefault(partition, first_offset)
 
     @contextmanager
-    def isolated(self, owner: Owner) -> Iterator[None]:
-        """What fails inside the block fails the owner alone; what belongs to no type has nobody else to fail."""
+    def isolated(self, type_key: TypeKey) -> Iterator[None]:
+        """What fails inside the block fails that type alone; what belongs to no type has nobody else to fail."""
         try:
             yield
         except (PenstockError, OSError, pa.ArrowException) as error:
-            if owner.type == UNROUTED:
+            if type_key.type == UNROUTED:
                 raise
-            self.failed.setdefault(owner, clipped(" ".join(str(error).split()), _REASON_CHARACTERS_MAX))
-            self._drop(lambda key: key.owner == owner)
-            self._by_owner.pop(owner, None)
+            self.failed.setdefault(type_key, clipped(" ".join(str(error).split()), _REASON_CHARACTERS_MAX))
+            self._drop(lambda key: key.type_key == type_key)
+            self._by_type.pop(type_key, None)
 
     def add(
-        self, owner: Owner, day: str | None, rows: pa.RecordBatch, first: int, last: int, offsets: Sequence[int] = ()
+        self,
+        type_key: TypeKey,
+        day: str | None,
+        rows: pa.RecordBatch,
+        first: int,
+        last: int,
+        offsets: Sequence[int] = (),
     ) -> None:
         """Take rows in the columns of their file, with the least and the greatest of their offsets; in a replay all."""
-        if owner in self.failed or not rows.num_rows:
+        if type_key in self.failed or not rows.num_rows:
             return
-        key = PileKey(owner, day)
+        key = PileKey(type_key, day)
         span = self._spans.setdefault(key, _Span(first, last))
         span.first, span.last = min(span.first, first), max(span.last, last)
         span.offsets.extend(offsets)
         if day is not None:
-            least, greatest = self._extents.get(owner, (first, last))
-            self._extents[owner] = min(least, first), max(greatest, last)
+            least, greatest = self._extents.get(type_key, (first, last))
+            self._extents[type_key] = min(least, first), max(greatest, last)
         self._add(key, rows)
 
-    def finish(self) -> dict[Owner, Staged]:
+    def finish(self) -> dict[TypeKey, Staged]:
         """Complete every file and tell of all that were staged."""
-        self._totals = Counter({owner: len(staged.files) for owner, staged in self._by_owner.items() if staged.files})
-        self._totals.update(key.owner for key in self._piles if key.day is not None)
+        self._totals = Counter(
+            {type_key: len(staged.files) for type_key, staged in self._by_type.items() if staged.files}
+        )
+        self._totals.update(key.type_key for key in self._piles if key.day is not None)
         self._complete()
-        return self._by_owner
+        return self._by_type
 
     def _isolated(self, key: PileKey) -> AbstractContextManager[None]:
-        return self.isolated(key.owner)
+        return self.isolated(key.type_key)
 
     def _open_file(self, key: PileKey, schema: pa.Schema) -> ParquetFile:
         url = self._flow.quarantine_url if key.day is None else self._flow.root_url
@@ -116,7 +124,7 @@ class TypeFiles(FilePool[PileKey]):
         # The quarantine is a Delta table, whatever the types are.
         if key.day is not None and not self._flow.statistics:
             return None
-        name = None if key.day is None else key.owner.type
+        name = None if key.day is None else key.type_key.type
         if name not in self._indexed:
             self._indexed[name] = indexed_leaves(schema)
         return self._indexed[name]
@@ -128,22 +136,22 @@ class TypeFiles(FilePool[PileKey]):
     def _staged(self, key: PileKey, file: ParquetFile, stats: str) -> None:
         values: dict[str, str | None] = {} if key.day is None else {"day": key.day}
         last = self._spans.pop(key).last
-        told = StagedFile(*key.owner.partition, file.path, file.rows, file.size_bytes, values, stats, last)
-        staged = self._by_owner.setdefault(key.owner, Staged())
+        told = StagedFile(*key.type_key.partition, file.path, file.rows, file.size_bytes, values, stats, last)
+        staged = self._by_type.setdefault(key.type_key, Staged())
         (staged.quarantine_files if key.day is None else staged.files).append(told)
 
     def _facts(self, key: PileKey, span: _Span, path: str) -> dict[str, Any]:
         """What the footer tells, enough to rebuild positions from files alone (RULES L6)."""
-        owner = key.owner
-        piece = self._flow.slices[owner.partition]
+        type_key = key.type_key
+        piece = self._flow.slices[type_key.partition]
         place: dict[str, Any] = {
             "v": 1,
             "job": self._flow.job,
-            "topic": owner.partition[0],
+            "topic": type_key.partition[0],
             "topic_id": piece.topic_id,
-            "partition": owner.partition[1],
+            "partition": type_key.partition[1],
             "batch": self._flow.batch_id,
-            "type": owner.type,
+            "type": type_key.type,
             "day": key.day,
             "first": span.first,
             "last": span.last,
@@ -154,34 +162,34 @@ class TypeFiles(FilePool[PileKey]):
         facts: dict[str, Any] = {
             **place,
             "slice": [piece.start, piece.end],
-            "piece": _piece_of(piece, self._first_offsets.get(owner.partition, span.first)),
+            "piece": _piece_of(piece, self._first_offsets.get(type_key.partition, span.first)),
             "pieces": max(1, len(piece.pieces)),
             "main": piece.main,
-            "from": self._start(owner),
+            "from": self._start(type_key),
         }
         if self._totals is not None:
             # By type: one that fails after this is left out of the batch, and the others are whole without it.
             facts["types"] = {
                 each.type: {"files": count, "first": self._extents[each][0], "last": self._extents[each][1]}
                 for each, count in sorted(self._totals.items())
-                if each.partition == owner.partition
+                if each.partition == type_key.partition
             }
         return facts
 
-    def _start(self, owner: Owner) -> int:
-        """From which offset on the owner's records belong to this slice."""
-        piece = self._flow.slices[owner.partition]
-        return max(piece.start, piece.takes.get(owner.type, piece.start))
+    def _start(self, type_key: TypeKey) -> int:
+        """From which offset on the records of the type belong to this slice."""
+        piece = self._flow.slices[type_key.partition]
+        return max(piece.start, piece.takes.get(type_key.type, piece.start))
 
     def _path(self, key: PileKey) -> str:
-        owner = key.owner
+        type_key = key.type_key
         tag = owner_tag(self._flow.job) if key.day is None else None
-        name = self._flow.new_file_name(owner.partition, self._start(owner), tag)
+        name = self._flow.new_file_name(type_key.partition, self._start(type_key), tag)
         if key.day is None:
             return name
         if not self._flow.staged_folder:
-            return f"{owner.type}/{partition_folder({'day': key.day})}{name}"
-        return f"{self._flow.staged_folder}/{owner.type}/{name}"
+            return f"{type_key.type}/{partition_folder({'day': key.day})}{name}"
+        return f"{self._flow.staged_folder}/{type_key.type}/{name}"
 
 
 def _piece_of(piece: RoutedSlice, first_offset: int) -> list[int]:

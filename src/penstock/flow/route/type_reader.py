@@ -15,11 +15,12 @@ from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
-from penstock.flow.route.field import field_at, leaf_type, widened
+from penstock.flow.route.field import field_at, widened
 from penstock.flow.route.routes import joined_bad
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.expressions import Field
 from penstock.job.kafka_types import UNKNOWN_SCHEMA
+from penstock.job.schema import type_at
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, NewColumnPolicy, Payload, TombstonePolicy
 
 SHOWS_NOTHING = "has no field to infer the columns of its type from"
@@ -122,7 +123,7 @@ def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:
 
 def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[pa.Schema, bool]:
     """The schema to read, and whether its rows tell the route value."""
-    kind = leaf_type(schema, path)
+    kind = type_at(schema, path)
     if kind is not None:
         return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)
     wide = widened(list(schema), path, pa.int64() if numeric else pa.string())

@@ -19,6 +19,11 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+NameT = TypeVar("NameT")
 
 SUFFIX = ".pq"
 
@@ -127,35 +132,28 @@ def closed_name(owner: str, close: int, unique: str) -> str:
 
 def parse_staged_name(path: str) -> StagedName | None:
     """What the name says, whatever folder it lies in; `None` if it is not a staged name."""
-    found = _STAGED.fullmatch(_last_part(path))
-    if found is None:
-        return None
-    return StagedName(
-        found["topic_id"],
-        int(found["partition"]),
-        int(found["start"]),
-        int(found["end"]),
-        found["unique"],
-        found["owner"],
-    )
+    return _parsed(path, _STAGED, StagedName)
 
 
 def parse_compacted_name(path: str) -> CompactedName | None:
     """What the name says; `None` if it is not a compaction's output."""
-    found = _COMPACTED.fullmatch(_last_part(path))
-    return None if found is None else CompactedName(int(found["version_max"]), found["unique"])
+    return _parsed(path, _COMPACTED, CompactedName)
 
 
 def parse_replayed_name(path: str) -> ReplayedName | None:
     """What the name says; `None` if it is not a replay's output."""
-    found = _REPLAYED.fullmatch(_last_part(path))
-    return None if found is None else ReplayedName(found["run"], found["unique"], found["owner"])
+    return _parsed(path, _REPLAYED, ReplayedName)
 
 
 def parse_closed_name(path: str) -> ClosedName | None:
     """What the name says; `None` if it is not a close's output."""
-    found = _CLOSED.fullmatch(_last_part(path))
-    return None if found is None else ClosedName(found["owner"], int(found["close"]), found["unique"])
+    return _parsed(path, _CLOSED, ClosedName)
+
+
+def _parsed(path: str, shape: re.Pattern[str], kind: type[NameT]) -> NameT | None:
+    """The groups of the shape are the fields of the kind."""
+    found = shape.fullmatch(_last_part(path))
+    return None if found is None else msgspec.convert(found.groupdict(), kind, strict=False)
 
 
 def _tagged(owner: str | None) -> str:

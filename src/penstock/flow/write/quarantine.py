@@ -1,12 +1,16 @@
-"""The shape of a quarantined record: where it came from, its bytes, and why it could not be written."""
+"""Quarantined records: their shape, and why they could not be written, counted by kind."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.flow.rows import BadRows
+from penstock.flow.write.manifest import PartitionKey, Reason
 from penstock.job.kafka_types import HEADERS_TYPE
 
 QUARANTINE_SCHEMA = pa.schema(
@@ -25,6 +29,17 @@ QUARANTINE_SCHEMA = pa.schema(
         ("quarantined_at", pa.timestamp("us", "UTC")),
     ]
 )
+KINDS_MAX = 50
+"""Kinds that a task or a batch tells apart; further ones count as one."""
+OTHER_KIND = "other errors"
+
+# In this order: what stands after a value's kind is the value, and a quoted text may hold numbers and dates.
+_VARYING = (
+    (r"(?s), found (null|boolean|number|string|array|object).*", r", found \1"),
+    (r'"(?:[^"\\]|\\.)*"', '"…"'),
+    (r"\d{4}-\d\d-\d\d(?:T[0-9:.]+Z?)?", "…"),
+    (r"([\s\[:=])-?\d+\b", r"\1N"),
+)
 
 
 def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.RecordBatch:
@@ -41,3 +56,37 @@ def quarantine_rows(bad: BadRows, job: str, topic_id: str, batch_id: str) -> pa.
     nothing = pa.nulls(count)
     arrays = [there.get(each.name, nothing).cast(each.type) for each in QUARANTINE_SCHEMA]
     return pa.RecordBatch.from_arrays(arrays, schema=QUARANTINE_SCHEMA)
+
+
+def error_kinds(errors: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Errors without what is different in each record; the columns, and types such as `decimal(10,2)`, stay."""
+    kinds = pc.fill_null(errors, "")
+    for pattern, replacement in _VARYING:
+        kinds = pc.replace_substring_regex(kinds, pattern, replacement)
+    return kinds
+
+
+def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
+    """The kinds of errors of bad rows, each with the first of its records."""
+    rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
+    found = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
+    offsets = bad.kafka.column("offset")
+    topic, number = partition
+    return [
+        Reason(
+            each["kind"],
+            each["row_count"],
+            f"{topic}/{number} offset {offsets[each['row_min']].as_py()}: {bad.errors[each['row_min']].as_py()}",
+        )
+        for each in found
+    ]
+
+
+def merged_reasons(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Each kind once, the most frequent first; of a bounded number of kinds."""
+    by_kind: dict[str, Reason] = {}
+    for each in reasons:
+        kind = each.kind if each.kind in by_kind or len(by_kind) < KINDS_MAX else OTHER_KIND
+        named = Reason(kind, each.count, each.example)
+        by_kind[kind] = by_kind[kind] + named if kind in by_kind else named
+    return tuple(sorted(by_kind.values(), key=lambda each: (-each.count, each.kind)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ UNROUTED = ""
 """Stands for the records that belong to no type: all of a job without types; else tombstones and unknown types that are
 dropped or quarantined."""
 REPORT_VERSION = 1
+ReportT = TypeVar("ReportT")
 REPORT_SCHEMA = pa.schema([("report", pa.binary())])
 
 
@@ -74,23 +75,27 @@ class TaskReport:
     """Records that turned out bad when their bytes were gone, with the reason: the batch is run again without them."""
 
 
-_DECODER = msgspec.msgpack.Decoder(tuple[Literal[1], TaskReport])
-
-
-def report_batch(report: TaskReport) -> pa.RecordBatch:
+def report_batch(report: object) -> pa.RecordBatch:
     """The one row that a task gives to the driver."""
     return pa.RecordBatch.from_arrays([pa.array([encode_report(report)])], schema=REPORT_SCHEMA)
 
 
-def encode_report(report: TaskReport) -> bytes:
+def encode_report(report: object) -> bytes:
     """It lives until its batch is committed and is kept nowhere."""
     return msgspec.msgpack.encode((REPORT_VERSION, report))
 
 
 def decode_report(data: bytes) -> TaskReport:
+    return decode_report_as(data, TaskReport)
+
+
+def decode_report_as(data: bytes, kind: type[ReportT]) -> ReportT:
     """The report in what a task sent; raises `UserError` if the task runs another version of Penstock."""
     try:
-        return _DECODER.decode(data)[1]
+        version, report = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
+        if version != REPORT_VERSION:
+            raise msgspec.DecodeError(f"version {version}, not {REPORT_VERSION}")
+        return msgspec.msgpack.decode(report, type=kind)
     except msgspec.DecodeError as error:
         raise UserError(
             "a Spark task reported in a form that this process does not know",

@@ -15,14 +15,13 @@ from penstock.flow.rows import BadRows
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
 from penstock.flow.write.offset_ranges import ranges_of
-from penstock.flow.write.quarantine import quarantine_rows
-from penstock.flow.write.reasons import merged_reasons, reasons_of
+from penstock.flow.write.quarantine import merged_reasons, quarantine_rows, reasons_of
 from penstock.flow.write.report import Share, TaskReport
 from penstock.logs.log import EpochMark
 
 
-class Owner(NamedTuple):
-    """Whose rows they are: a type, or `UNROUTED`, of a partition."""
+class TypeKey(NamedTuple):
+    """A type, or `UNROUTED`, of a partition."""
 
     partition: PartitionKey
     type: str
@@ -30,7 +29,7 @@ class Owner(NamedTuple):
 
 @dataclass(slots=True)
 class Staged:
-    """The complete files of an owner."""
+    """The complete files of one type of a partition."""
 
     files: list[StagedFile] = field(default_factory=list)
     quarantine_files: list[StagedFile] = field(default_factory=list)
@@ -38,7 +37,7 @@ class Staged:
 
 @dataclass(slots=True)
 class Tally:
-    """Of one owner; grows with every batch and becomes a `Share` at the end."""
+    """Of one type of a partition; grows with every batch and becomes a `Share` at the end."""
 
     counts: Counts = field(default_factory=Counts)
     first: int | None = None
@@ -100,27 +99,27 @@ class Tallies:
 
     def __init__(self, flow: TaskFlow) -> None:
         self._flow = flow
-        self._tallies: defaultdict[Owner, Tally] = defaultdict(Tally)
+        self._tallies: defaultdict[TypeKey, Tally] = defaultdict(Tally)
         self._first_error = ""
         self._reasons: tuple[Reason, ...] = ()
         self._marks: list[Marks] = []
 
-    def of(self, owner: Owner) -> Tally:
-        return self._tallies[owner]
+    def of(self, type_key: TypeKey) -> Tally:
+        return self._tallies[type_key]
 
-    def quarantined(self, owner: Owner, bad: BadRows) -> pa.RecordBatch | None:
+    def quarantined(self, type_key: TypeKey, bad: BadRows) -> pa.RecordBatch | None:
         """Count bad rows and why they are; returns them as the quarantine's files hold them, if they go there."""
         if not len(bad.errors):
             return None
-        self.of(owner).counts += Counts(quarantined=len(bad.errors))
-        self._reasons = merged_reasons([*self._reasons, *reasons_of(owner.partition, bad)])
+        self.of(type_key).counts += Counts(quarantined=len(bad.errors))
+        self._reasons = merged_reasons([*self._reasons, *reasons_of(type_key.partition, bad)])
         if not self._first_error:
-            topic, number = owner.partition
+            topic, number = type_key.partition
             offset = bad.kafka.column("offset")[0].as_py()
             self._first_error = f"{topic}/{number} offset {offset}: {bad.errors[0].as_py()}"
         if self._flow.dry or self._flow.replay_run is not None:
             return None
-        topic_id = self._flow.slices[owner.partition].topic_id
+        topic_id = self._flow.slices[type_key.partition].topic_id
         return quarantine_rows(bad, self._flow.job, topic_id, self._flow.batch_id)
 
     def note_mark(self, key: PartitionKey, mark: EpochMark) -> None:
@@ -128,14 +127,14 @@ class Tallies:
 
     def report(
         self,
-        staged: Mapping[Owner, Staged],
-        failed: Mapping[Owner, str],
+        staged: Mapping[TypeKey, Staged],
+        failed: Mapping[TypeKey, str],
         refused: Mapping[PartitionKey, Mapping[int, str]] | None = None,
     ) -> TaskReport:
-        """What the task tells once its files are complete; an owner that failed has none."""
+        """What the task tells once its files are complete; a type that failed has none."""
         shares: dict[PartitionKey, dict[str, Share]] = {}
-        for owner, tally in self._tallies.items():
-            reason = failed.get(owner)
-            share = tally.share(staged.get(owner, Staged())) if reason is None else tally.failed_share(reason)
-            shares.setdefault(owner.partition, {})[owner.type] = share
+        for type_key, tally in self._tallies.items():
+            reason = failed.get(type_key)
+            share = tally.share(staged.get(type_key, Staged())) if reason is None else tally.failed_share(reason)
+            shares.setdefault(type_key.partition, {})[type_key.type] = share
         return TaskReport(shares, self._first_error, self._reasons, gathered_marks(self._marks), refused or {})

@@ -13,6 +13,7 @@ from penstock.job.spec import HEARTBEAT_SECONDS_MIN, Delivery
 AT: KeyPath = ("claims",)
 CLIENT_ID_CHARACTERS_MAX = 255
 PARTITIONS_MAX = 1000
+WORK_TIMEOUT_SECONDS_MIN = 60.0
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,230}")
 
@@ -41,6 +42,12 @@ def claims_findings(file: JobFile, document: Document) -> Iterator[Finding]:
                 yield Finding((*AT, name), "has no meaning with static claims", "remove mode: static", on_key=True)
     if claims.heartbeat is not None and claims.heartbeat < HEARTBEAT_SECONDS_MIN:
         yield Finding((*AT, "heartbeat"), "too short to be kept over a network", f"at least {HEARTBEAT_SECONDS_MIN} s")
+    if claims.work_timeout is not None and claims.work_timeout < WORK_TIMEOUT_SECONDS_MIN:
+        yield Finding(
+            (*AT, "work_timeout"),
+            "a batch may take longer without being stuck",
+            f"at least {WORK_TIMEOUT_SECONDS_MIN:.0f} s, and longer than the longest Spark task",
+        )
     if claims.topic is not None and not _TOPIC.fullmatch(claims.topic):
         yield Finding((*AT, "topic"), f"{shown(claims.topic)} is no topic name", "A-Z a-z 0-9 . _ -")
     if claims.client_id is not None and not 0 < len(claims.client_id) <= CLIENT_ID_CHARACTERS_MAX:

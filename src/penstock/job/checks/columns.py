@@ -11,7 +11,7 @@ from penstock.job.checks.sql_text import SelectItem, SqlRefusedError, check_wher
 from penstock.job.expressions import Call, Constant, Expression, ExpressionError, Field, KafkaField, fields, parse
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest
 from penstock.job.kafka_types import KAFKA_TYPES
-from penstock.job.schema import name_fault, name_findings
+from penstock.job.schema import name_fault, name_findings, type_at
 from penstock.job.sections.models import SqlSection
 from penstock.job.spec import Secret
 
@@ -138,23 +138,13 @@ def type_of(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
     """The type of an expression where the job file alone tells it."""
     match expression:
         case Field(path=path):
-            return _path_type(path, schema)
+            return type_at(schema, path)
         case KafkaField(name=name):
             return KAFKA_TYPES[name]
         case Call(function="coalesce", args=args):
             return next((kind for kind in (type_of(arg, schema) for arg in args) if kind is not None), None)
         case _:
             return None
-
-
-def _path_type(path: tuple[str, ...], schema: pa.Schema) -> pa.DataType | None:
-    inside: pa.DataType = pa.struct(list(schema))
-    for name in path:
-        index = inside.get_field_index(name) if pa.types.is_struct(inside) else -1
-        if index < 0:
-            return None
-        inside = inside.field(index).type
-    return inside
 
 
 def columns_before_sql(schema: pa.Schema | None, columns: Mapping[str, Expression], names: Iterable[str]) -> Output:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -12,17 +13,27 @@ from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.message import DecodeError
 
 from penstock.errors import UserError
-from penstock.job.checks.points import POINT_KEYS, point_findings, points_spec
 from penstock.job.document import Document
-from penstock.job.faults import Finding, KeyPath, RefusedError
+from penstock.job.faults import Finding, KeyPath, RefusedError, shown
 from penstock.job.messages import message_schema
 from penstock.job.schema import parse_schema
 from penstock.job.sections.kind_section import AnyKindSection, Kinds
-from penstock.job.sections.models import DecodeSection, JobFile
+from penstock.job.sections.models import BlacklistSection, DecodeSection, JobFile
 from penstock.job.sections.section import stated
-from penstock.job.spec import DecodeFormat, DecodeSpec, MessageName, Secret
+from penstock.job.spec import (
+    POINT_FORMATS,
+    BlacklistEntry,
+    DecodeFormat,
+    DecodeSpec,
+    MessageName,
+    PointsSpec,
+    Secret,
+    TombstonePolicy,
+)
 
 AT: KeyPath = ("decode",)
+POINT_KEYS = ("timestamps", "names", "non_numeric", "non_finite", "blacklist")
+_KEYS_OF_ROWS = ("schema", "columns", "drop", "sql")
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
 RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
@@ -57,7 +68,7 @@ def read_decode(
     if section.descriptors is not None and "descriptors" in _OWN_KEYS[section.format]:
         try:
             descriptors = _descriptors(section.descriptors, folder)
-        except _UnreadableError as fault:
+        except RefusedError as fault:
             findings.append(Finding((*AT, "descriptors"), str(fault), fault.hint))
     spec = replace(
         DecodeSpec(section.format, descriptors=descriptors, message=section.message, header=section.header),
@@ -133,22 +144,19 @@ def _one_type_findings(section: DecodeSection, document: Document, hint: str) ->
         yield Finding((*AT, "message"), "required key is missing: the table's rows are of one message")
 
 
-class _UnreadableError(RefusedError):
-    """Why a file is no descriptor set; never names it, since it may be a secret."""
-
-
 def _descriptors(path: str, folder: Path) -> bytes:
+    """The bytes of a descriptor set. Raises `RefusedError`, which never names the file: it may be a secret."""
     try:
         with (folder / path).open("rb") as file:
             content = file.read(DESCRIPTORS_BYTES_MAX + 1)
     except FileNotFoundError:
-        raise _UnreadableError("there is no such file", "a relative path begins at the job file's folder") from None
+        raise RefusedError("there is no such file", "a relative path begins at the job file's folder") from None
     except (OSError, ValueError) as error:
-        raise _UnreadableError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
+        raise RefusedError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
     if len(content) > DESCRIPTORS_BYTES_MAX:
-        raise _UnreadableError("larger than 16 MiB: too large to travel to every task", _MAKE_DESCRIPTORS)
+        raise RefusedError("larger than 16 MiB: too large to travel to every task", _MAKE_DESCRIPTORS)
     if not _is_descriptor_set(content):
-        raise _UnreadableError("is no descriptor set", _MAKE_DESCRIPTORS)
+        raise RefusedError("is no descriptor set", _MAKE_DESCRIPTORS)
     return content
 
 
@@ -159,3 +167,57 @@ def _is_descriptor_set(content: bytes) -> bool:
         return False
     # Other bytes may parse at random, an empty file always does.
     return bool(files) and all(each.name for each in files)
+
+
+def points_spec(section: DecodeSection) -> PointsSpec:
+    """What the section states about points."""
+    entries = [BlacklistEntry(each.name or "", each.tags or {}) for each in section.blacklist or ()]
+    own = {name: getattr(section, name) for name in POINT_KEYS}
+    return replace(PointsSpec(), **stated(**{**own, "blacklist": tuple(entries) or None}))
+
+
+def point_findings(file: JobFile, document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:
+    """What is wrong with points: a table that takes none, or only them, and what stands beside them."""
+    section = file.decode
+    if section is None or section.format is None:
+        return
+    gives_points = section.format in POINT_FORMATS
+    if gives_points != kind.takes_points and document.has("table", kind.name):
+        yield _mismatch(section.format, document, kind, kinds)
+    for index, entry in enumerate(section.blacklist or ()):
+        yield from _entry_findings(entry, (*AT, "blacklist", index))
+    if gives_points and kind.takes_points:
+        for name in _KEYS_OF_ROWS:
+            if document.has(name):
+                yield Finding((name,), f"has no meaning with decode {section.format}", "remove it", on_key=True)
+        if file.on is not None and file.on.tombstone is TombstonePolicy.ROW:
+            message = f"row has no meaning with decode {section.format}: a tombstone has no points"
+            yield Finding(("on", "tombstone"), message, "use filter or quarantine")
+
+
+def _mismatch(format_stated: str, document: Document, kind: AnyKindSection, kinds: Kinds) -> Finding:
+    place = (*AT, "format") if document.has(*AT, "format") else AT
+    if kind.takes_points:
+        message = f"{format_stated} records are rows, and table.{kind.name} takes points of metrics"
+        return Finding(place, message, f"use {' or '.join(POINT_FORMATS)}")
+    takers = [f"table.{each.name}" for each in kinds if each.takes_points]
+    message = f"{format_stated} records are points of metrics, and table.{kind.name} takes rows"
+    return Finding(place, message, f"{' or '.join(takers)} takes points" if takers else "")
+
+
+def _entry_findings(entry: BlacklistSection, at: KeyPath) -> Iterator[Finding]:
+    if entry.name is None and not entry.tags:
+        yield Finding(at, "matches every series", "state a name, tags, or both")
+    if entry.name is not None:
+        yield from _pattern_findings(entry.name, (*at, "name"))
+    for key, value in (entry.tags or {}).items():
+        yield from _pattern_findings(key, (*at, "tags", key), on_key=True)
+        yield from _pattern_findings(value, (*at, "tags", key))
+
+
+def _pattern_findings(pattern: str, at: KeyPath, *, on_key: bool = False) -> Iterator[Finding]:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        hint = "" if isinstance(pattern, Secret) else str(error)
+        yield Finding(at, f"{shown(pattern)} is no regular expression", hint, on_key=on_key)

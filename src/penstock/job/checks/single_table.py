@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from penstock.job.checks.columns import Output, columns_before_sql, read_columns, read_sql
 from penstock.job.checks.decode import read_schema
-from penstock.job.faults import Finding
+from penstock.job.faults import Finding, nearest
 from penstock.job.sections.kind_section import FileT, Parts, Reading, SectionT
+from penstock.job.sections.models import JobFile
 
 
 def read_single_table(reading: Reading[FileT, SectionT]) -> tuple[Parts, Output | None, list[Finding]]:
@@ -15,10 +18,29 @@ def read_single_table(reading: Reading[FileT, SectionT]) -> tuple[Parts, Output 
     columns, further = read_columns(file.columns or {}, schema)
     findings += further
     output: Output | None = columns_before_sql(schema, columns, file.columns or ())
+    if output is not None and file.drop is not None:
+        output, further = _without_dropped(file, output, schema)
+        findings += further
     if output is not None and file.sql is not None:
         output, further = read_sql(file.sql, output)
         findings += further
     return Parts(schema, columns), None if _is_unreadable(reading) else output, findings
+
+
+def _without_dropped(file: JobFile, before: Output, schema: pa.Schema | None) -> tuple[Output, list[Finding]]:
+    """What is left of the columns, and what is wrong with those that shall go."""
+    findings = []
+    if file.sql is not None:
+        hint = "sql.select names the columns that the table has" if file.sql.select else "state them in sql.select"
+        findings.append(Finding(("drop",), "contradicts sql", hint, on_key=True))
+    dropped = set(file.drop or ())
+    for index, name in enumerate(file.drop or ()):
+        if schema is not None and name not in schema.names:
+            findings.append(Finding(("drop", index), f"the schema has no field {name}", nearest(name, schema.names)))
+    left = {name: kind for name, kind in before.types.items() if name not in dropped}
+    if not left and before.complete:
+        findings.append(Finding(("drop",), "leaves no column", on_key=True))
+    return Output(left, before.complete), findings
 
 
 def _is_unreadable(reading: Reading[FileT, SectionT]) -> bool:

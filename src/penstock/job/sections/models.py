@@ -12,8 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from pydantic import Field, PlainValidator, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
+from penstock.job import spec
 from penstock.job.document import Document, Value
-from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, nearest, shown
 from penstock.job.sections.scalars import (
     Count,
     Duration,
@@ -25,46 +26,26 @@ from penstock.job.sections.scalars import (
     Size,
     Text,
     Texts,
-    ValueRefusedError,
     one_of,
 )
 from penstock.job.sections.section import Section
-from penstock.job.spec import (
-    BadRecordPolicy,
-    ClaimUnit,
-    DecodeFormat,
-    Defaults,
-    Delivery,
-    GapPolicy,
-    LostHistory,
-    MetricNames,
-    MixedTypesPolicy,
-    NewColumnPolicy,
-    NonFinite,
-    NonNumeric,
-    Payload,
-    PointTimes,
-    RecreatedPolicy,
-    StartAt,
-    TombstonePolicy,
-)
 
 ClaimsMode = Literal["static", "group"]
 _SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
 """Keys that a section may be written as: `decode: json`."""
 
 
-def _start(value: object) -> StartAt | dict[str, Any]:
+def _start(value: object) -> spec.StartAt | dict[str, Any]:
     """The shape only; which topics and partitions may be named depends on the other keys."""
     if isinstance(value, dict):
         return value
-    words = tuple(choice.value for choice in StartAt)
+    words = tuple(choice.value for choice in spec.StartAt)
     if not isinstance(value, str):
-        raise ValueRefusedError(f"expected {', '.join(words)} or offsets by partition, found {kind_of(value)}")
+        raise RefusedError(f"expected {', '.join(words)} or offsets by partition, found {kind_of(value)}")
     if value not in words:
         hint = nearest(value, words) or "for explicit offsets write {0: 1500, 1: 900}"
-        raise ValueRefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
-    return StartAt(value)
+        raise RefusedError(f"{shown(value)} is not one of {', '.join(words)}", hint)
+    return spec.StartAt(value)
 
 
 class TopicsSection(Section):
@@ -75,7 +56,7 @@ class TopicsSection(Section):
 
     topics: Texts = None
     topic_pattern: Text = None
-    start: Annotated[StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
+    start: Annotated[spec.StartAt | dict[str, Any] | None, PlainValidator(_start)] = None
     group: Text = None
 
 
@@ -91,17 +72,17 @@ class BlacklistSection(Section):
 class DecodeSection(Section):
     REQUIRED = ("format",)
 
-    format: Annotated[DecodeFormat | None, one_of(get_args(DecodeFormat))] = None
-    payload: Annotated[Payload | None, one_of(Payload)] = None
+    format: Annotated[spec.DecodeFormat | None, one_of(get_args(spec.DecodeFormat))] = None
+    payload: Annotated[spec.Payload | None, one_of(spec.Payload)] = None
     descriptors: Text = None
     message: Message = None
     header: Message = None
-    defaults: Annotated[Defaults | None, one_of(get_args(Defaults))] = None
+    defaults: Annotated[spec.Defaults | None, one_of(get_args(spec.Defaults))] = None
     uri_names: Settings = None
-    timestamps: Annotated[PointTimes | None, one_of(get_args(PointTimes))] = None
-    names: Annotated[MetricNames | None, one_of(get_args(MetricNames))] = None
-    non_numeric: Annotated[NonNumeric | None, one_of(get_args(NonNumeric))] = None
-    non_finite: Annotated[NonFinite | None, one_of(get_args(NonFinite))] = None
+    timestamps: Annotated[spec.PointTimes | None, one_of(get_args(spec.PointTimes))] = None
+    names: Annotated[spec.MetricNames | None, one_of(get_args(spec.MetricNames))] = None
+    non_numeric: Annotated[spec.NonNumeric | None, one_of(get_args(spec.NonNumeric))] = None
+    non_finite: Annotated[spec.NonFinite | None, one_of(get_args(spec.NonFinite))] = None
     blacklist: list[BlacklistSection] | None = None
 
     @model_validator(mode="before")
@@ -136,10 +117,11 @@ class ClaimsSection(Section):
     heartbeat: Duration = None
     topic: Text = None
     partitions: Positive = None
-    unit: Annotated[ClaimUnit | None, one_of(get_args(ClaimUnit))] = None
+    unit: Annotated[spec.ClaimUnit | None, one_of(get_args(spec.ClaimUnit))] = None
     max: Positive = None
     ranges: Flag = None
-    lost_history: Annotated[LostHistory | None, one_of(get_args(LostHistory))] = None
+    lost_history: Annotated[spec.LostHistory | None, one_of(get_args(spec.LostHistory))] = None
+    work_timeout: Duration = None
 
     @model_validator(mode="before")
     @classmethod
@@ -155,13 +137,13 @@ class FlushSection(Section):
 
 
 class OnSection(Section):
-    bad_record: Annotated[BadRecordPolicy | None, one_of(BadRecordPolicy)] = None
+    bad_record: Annotated[spec.BadRecordPolicy | None, one_of(spec.BadRecordPolicy)] = None
     bad_share: Share = None
-    gap: Annotated[GapPolicy | None, one_of(GapPolicy)] = None
-    recreated: Annotated[RecreatedPolicy | None, one_of(RecreatedPolicy)] = None
-    tombstone: Annotated[TombstonePolicy | None, one_of(TombstonePolicy)] = None
-    new_column: Annotated[NewColumnPolicy | None, one_of(NewColumnPolicy)] = None
-    mixed_types: Annotated[MixedTypesPolicy | None, one_of(MixedTypesPolicy)] = None
+    gap: Annotated[spec.GapPolicy | None, one_of(spec.GapPolicy)] = None
+    recreated: Annotated[spec.RecreatedPolicy | None, one_of(spec.RecreatedPolicy)] = None
+    tombstone: Annotated[spec.TombstonePolicy | None, one_of(spec.TombstonePolicy)] = None
+    new_column: Annotated[spec.NewColumnPolicy | None, one_of(spec.NewColumnPolicy)] = None
+    mixed_types: Annotated[spec.MixedTypesPolicy | None, one_of(spec.MixedTypesPolicy)] = None
 
 
 class LimitsSection(Section):
@@ -189,10 +171,11 @@ class JobFile(Section):
     decode: DecodeSection | None = None
     schema_: Any = Field(None, alias="schema")
     columns: dict[str, Any] | None = None
+    drop: Texts = None
     sql: SqlSection | None = None
     table: TableChoice | None = None
     claims: ClaimsSection | None = None
-    delivery: Annotated[Delivery | None, one_of(Delivery)] = None
+    delivery: Annotated[spec.Delivery | None, one_of(spec.Delivery)] = None
     flush: FlushSection | None = None
     on: OnSection | None = None
     limits: LimitsSection | None = None
@@ -254,7 +237,7 @@ def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> 
         case "list_type":
             return Finding(key, f"expected a list, found {kind_of(detail['input'])}", "write [one, two]")
     refusal = detail.get("ctx", {}).get("error")
-    if isinstance(refusal, ValueRefusedError):
+    if isinstance(refusal, RefusedError):
         return Finding(key, refusal.message, refusal.hint)
     return Finding(key, f"cannot be {kind_of(detail['input'])}")
 

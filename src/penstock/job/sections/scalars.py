@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date
 from enum import StrEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import PlainValidator
 
@@ -16,22 +17,21 @@ from penstock.job.faults import RefusedError, kind_of, nearest, shown
 from penstock.job.sections.quantities import QuantityError, parse_duration, parse_share, parse_size
 from penstock.job.spec import MessageName, Secret
 
+NumberT = TypeVar("NumberT", int, float)
+
 COUNT_MAX = 2**63 - 1
 
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _MESSAGE = re.compile(rf"(?:(?P<file>[^:\s]+):)?(?P<name>{_NAME}(?:\.{_NAME})*)")
-
-
-class ValueRefusedError(RefusedError):
-    """A value that does not fit its key."""
 
 
 def text(value: object) -> str:
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, int | float) else ""
-        raise ValueRefusedError(f"expected a text, found {kind_of(value)}", hint)
+        raise RefusedError(f"expected a text, found {kind_of(value)}", hint)
     if not value.strip():
-        raise ValueRefusedError("cannot be empty")
+        raise RefusedError("cannot be empty")
     return value
 
 
@@ -41,7 +41,7 @@ def secret(value: object) -> Secret:
 
 def flag(value: object) -> bool:
     if not isinstance(value, bool):
-        raise ValueRefusedError(f"expected true or false, found {kind_of(value)}")
+        raise RefusedError(f"expected true or false, found {kind_of(value)}")
     return value
 
 
@@ -50,54 +50,61 @@ def count(value: object) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,19}", value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueRefusedError(f"expected a whole number, found {kind_of(value)}")
+        raise RefusedError(f"expected a whole number, found {kind_of(value)}")
     if not 0 <= value <= COUNT_MAX:
-        raise ValueRefusedError("expected a whole number from 0 to 2^63 - 1")
+        raise RefusedError("expected a whole number from 0 to 2^63 - 1")
     return value
 
 
 def positive(value: object) -> int:
     number = count(value)
     if number == 0:
-        raise ValueRefusedError("must be more than 0")
+        raise RefusedError("must be more than 0")
     return number
+
+
+def _parsed(parse: Callable[[str], NumberT], value: str, what: str) -> NumberT:
+    try:
+        return parse(value)
+    except QuantityError as error:
+        raise RefusedError(f"{shown(value)} is no {what}", str(error)) from None
 
 
 def duration(value: object) -> float:
     if not isinstance(value, str):
-        raise ValueRefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
-    try:
-        seconds = parse_duration(value)
-    except QuantityError as error:
-        raise ValueRefusedError(f"{shown(value)} is no duration", str(error)) from None
+        raise RefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
+    seconds = _parsed(parse_duration, value, "duration")
     if seconds <= 0:
-        raise ValueRefusedError("must be more than 0")
+        raise RefusedError("must be more than 0")
     return seconds
 
 
 def size(value: object) -> int:
     if isinstance(value, str):
-        try:
-            return positive(parse_size(value))
-        except QuantityError as error:
-            raise ValueRefusedError(f"{shown(value)} is no size", str(error)) from None
+        return positive(_parsed(parse_size, value, "size"))
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueRefusedError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
+        raise RefusedError(f"expected a size, found {kind_of(value)}", "write 128MiB, or a number of bytes")
     return positive(value)
 
 
 def share(value: object) -> float:
     """A part of a whole, from 0 to 1, or in percent."""
     if isinstance(value, str):
-        try:
-            return share(parse_share(value))
-        except QuantityError as error:
-            raise ValueRefusedError(f"{shown(value)} is no share", str(error)) from None
+        return share(_parsed(parse_share, value, "share"))
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueRefusedError(f"expected a share, found {kind_of(value)}", "write 0.1, or 10%")
+        raise RefusedError(f"expected a share, found {kind_of(value)}", "write 0.1, or 10%")
     if not 0 <= value <= 1:
-        raise ValueRefusedError("expected a share from 0 to 1", "write 0.1, or 10%")
+        raise RefusedError("expected a share from 0 to 1", "write 0.1, or 10%")
     return float(value)
+
+
+def day(value: object) -> date:
+    if not isinstance(value, str):
+        raise RefusedError(f"expected a date, found {kind_of(value)}", "write 2000-01-01")
+    try:
+        return date.fromisoformat(value if _DATE.fullmatch(value) else "")
+    except ValueError:
+        raise RefusedError(f"{shown(value)} is no date", "write 2000-01-01") from None
 
 
 def setting(value: object) -> str:
@@ -110,16 +117,14 @@ def setting(value: object) -> str:
         case str():
             return value
         case _:
-            raise ValueRefusedError(f"expected a text, a number, true or false, found {kind_of(value)}")
+            raise RefusedError(f"expected a text, a number, true or false, found {kind_of(value)}")
 
 
 def message_name(value: object) -> MessageName:
     """Read `full.Name`, or `file.proto:full.Name` where several files define the name."""
     found = _MESSAGE.fullmatch(text(value).strip())
     if found is None:
-        raise ValueRefusedError(
-            f"{shown(text(value))} is no message name", "write package.Name, or file.proto:package.Name"
-        )
+        raise RefusedError(f"{shown(text(value))} is no message name", "write package.Name, or file.proto:package.Name")
     name, file = found["name"], found["file"] or ""
     return MessageName(Secret(name), Secret(file)) if isinstance(value, Secret) else MessageName(name, file)
 
@@ -131,9 +136,9 @@ def one_of(choices: type[StrEnum] | tuple[str, ...]) -> PlainValidator:
 
     def choose(value: object) -> str:
         if not isinstance(value, str):
-            raise ValueRefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
+            raise RefusedError(f"expected one of {', '.join(words)}, found {kind_of(value)}")
         if value not in words:
-            raise ValueRefusedError(
+            raise RefusedError(
                 f"{shown(value)} is not one of {', '.join(words)}",
                 "" if isinstance(value, Secret) else nearest(value, words),
             )
@@ -150,6 +155,7 @@ Positive: TypeAlias = Annotated[int | None, PlainValidator(positive)]
 Duration: TypeAlias = Annotated[float | None, PlainValidator(duration)]
 Size: TypeAlias = Annotated[int | None, PlainValidator(size)]
 Share: TypeAlias = Annotated[float | None, PlainValidator(share)]
+Date: TypeAlias = Annotated[date | None, PlainValidator(day)]
 Message: TypeAlias = Annotated[MessageName | None, PlainValidator(message_name)]
 Texts: TypeAlias = list[Annotated[str, PlainValidator(text)]] | None
 Settings: TypeAlias = dict[str, Annotated[str, PlainValidator(setting)]] | None

@@ -1,14 +1,15 @@
 """Compaction: many small files of a partition value become few large ones, in a commit that changes no row.
 
-Never the library's own: it drops app transactions, which are the positions (RULES C3). The commit removes files, so it
-is a compare-and-swap on a version in which every one of them was seen active. Whoever else commits in between costs
-nothing but a reload; a group of which another writer removed a file is given up, and its output is vacuum's.
+Never the library's own: it drops app transactions, which are the positions (RULES C3). A group of which another writer
+removed a file meanwhile is given up, as are all if columns changed, and its output is vacuum's.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -17,8 +18,8 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.names import compacted_name
 from penstock.lake.delta.active_files import ActiveFile, active_files, refuse_deletion_vectors
 from penstock.lake.delta.provenance import Provenance
-from penstock.lake.delta.table import Change, Table
-from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, group, portions, swap
+from penstock.lake.delta.table import Change, SchemaMovedError, Table
+from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress, Sized, group, portions, swap
 from penstock.lake.maintenance.merge import Source, merge_files
 from penstock.lake.maintenance.reports import CompactReport
 
@@ -30,7 +31,18 @@ BYTES_PER_COMMIT_MAX = 1024**3
 
 FileGroup = Group[ActiveFile]
 """Files of one partition value."""
-MergedGroup = Merged[ActiveFile]
+
+
+class Named(Sized, Protocol):
+    @property
+    def path(self) -> str: ...
+
+
+F = TypeVar("F", bound=Named)
+Merge = Callable[[Group[F], pa.Schema, int], Merged[F]]
+"""Writes the rows of a group, in these columns, to staged files that may be committed up to this version."""
+Numbers = Callable[[Sequence[Merged[F]]], Mapping[str, int]]
+"""Further app transactions of the commit that swaps these groups."""
 
 
 def compact(table: Table, target_bytes: int, progress: Progress | None = None) -> CompactReport:
@@ -38,13 +50,7 @@ def compact(table: Table, target_bytes: int, progress: Progress | None = None) -
     table.refresh()
     refuse_deletion_vectors(table.handle, table.spec.path)
     groups = group_files(active_files(table.handle), target_bytes)
-    report, done = CompactReport(), 0
-    for portion in portions(groups, BYTES_PER_COMMIT_MAX, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
-        report += _compact_groups(table, portion)
-        done += len(portion)
-        if progress is not None:
-            progress(done, len(groups))
-    return report
+    return compact_groups(table, groups, partial(merge_group, table), progress)
 
 
 def group_files(files: Iterable[ActiveFile], target_bytes: int) -> tuple[FileGroup, ...]:
@@ -58,20 +64,36 @@ def group_files(files: Iterable[ActiveFile], target_bytes: int) -> tuple[FileGro
     return tuple(each for small in oldest_first for each in group(small, target_bytes))
 
 
-def _compact_groups(table: Table, groups: Sequence[FileGroup]) -> CompactReport:
+def compact_groups(
+    table: Table,
+    groups: Sequence[Group[F]],
+    merge: Merge[F],
+    progress: Progress | None = None,
+    numbers: Numbers[F] = lambda merged: {},
+) -> CompactReport:
+    """Swap the groups for merged files, in commits of a bounded size."""
+    report, done = CompactReport(), 0
+    for portion in portions(groups, BYTES_PER_COMMIT_MAX, Limit(lambda _: 1, GROUPS_PER_COMMIT_MAX)):
+        report += _compact_portion(table, portion, merge, numbers)
+        done += len(portion)
+        if progress is not None:
+            progress(done, len(groups))
+    return report
+
+
+def _compact_portion(table: Table, groups: Sequence[Group[F]], merge: Merge[F], numbers: Numbers[F]) -> CompactReport:
     table.refresh()
     schema, version_max = table.schema, table.version + VERSIONS_TO_LAND_MAX
     landed = swap(
         groups,
-        lambda each: merge_group(table, each, schema, version_max),
-        lambda merged: commit_merged(table, merged, schema, version_max),
+        lambda each: merge(each, schema, version_max),
+        lambda merged: commit_merged(table, merged, schema, version_max, numbers),
         table.environment.reach,
     )
     return CompactReport.of(len(groups), landed)
 
 
-def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: int) -> MergedGroup:
-    """Write the rows of a group to new staged files."""
+def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: int) -> Merged[ActiveFile]:
     spec = table.spec
     options = WriteOptions(spec.path, schema, dict(spec.storage_options), spec.partition_by, open_writers_max=1)
     writer = StagedWriter(options, lambda: compacted_name(version_max, uuid.uuid4().hex), topic="", partition=0)
@@ -80,33 +102,34 @@ def merge_group(table: Table, files: FileGroup, schema: pa.Schema, version_max: 
 
 
 def commit_merged(
-    table: Table, merged: Sequence[MergedGroup], written_with: pa.Schema, version_max: int
-) -> tuple[MergedGroup, ...]:
+    table: Table,
+    merged: Sequence[Merged[F]],
+    written_with: pa.Schema,
+    version_max: int,
+    numbers: Numbers[F] = lambda merged: {},
+) -> tuple[Merged[F], ...]:
     """Swap groups for their outputs, as far as their files are still active; those that landed come back."""
-    alive: list[MergedGroup] = []
-    landed: list[MergedGroup] = []
+    alive: list[Merged[F]] = []
+    landed: list[Merged[F]] = []
 
     def decide() -> Change | None:
         active = {each.path: each for each in active_files(table.handle)}
         landed[:] = [each for each in merged if each.outputs and all(file.path in active for file in each.outputs)]
-        alive[:] = [each for each in merged if all(active.get(file.path) == file for file in each.group.files)]
+        there = {(each.path, each.size_bytes) for each in active.values()}
+        alive[:] = [each for each in merged if there >= {(file.path, file.size_bytes) for file in each.group.files}]
         if not alive or table.version >= version_max:
             return None
         refuse_deletion_vectors(table.handle, table.spec.path)
-        table.check_schema(written_with)
-        return _change(table, alive)
+        try:
+            table.check_schema(written_with)
+        except SchemaMovedError:
+            alive.clear()
+            return None
+        inputs = [active[file.path] for each in alive for file in each.group.files]
+        outputs = [file for each in alive for file in each.outputs]
+        removes = [table.remove_action(each, data_change=False) for each in inputs]
+        counts = Provenance(kind="compact", job=table.job, files_removed=len(inputs), files_added=len(outputs))
+        adds = (table.add_action(file, data_change=False) for file in outputs)
+        return Change([*removes, *adds], numbers(alive), counts.metadata)
 
     return tuple(alive if table.swap(decide, "compact_checked") else landed)
-
-
-def _change(table: Table, merged: Iterable[MergedGroup]) -> Change:
-    inputs = [file for each in merged for file in each.group.files]
-    outputs = [file for each in merged for file in each.outputs]
-    removes = [table.remove_action(each, data_change=False) for each in inputs]
-    return Change(
-        actions=[*removes, *(table.add_action(file, data_change=False) for file in outputs)],
-        transactions={},
-        metadata=Provenance(
-            kind="compact", job=table.job, files_removed=len(inputs), files_added=len(outputs)
-        ).metadata,
-    )

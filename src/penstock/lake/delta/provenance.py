@@ -32,8 +32,6 @@ class _Placed(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CommitStart(_Placed, frozen=True):
-    """Where a partition begins."""
-
     offset: int
 
 
@@ -109,7 +107,6 @@ class Provenance(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The commit's metadata."""
         return {_NAME: {"v": VERSION, **msgspec.to_builtins(self)}}
 
 

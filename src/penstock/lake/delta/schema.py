@@ -14,9 +14,9 @@ from penstock.flow.columns.fitting import by_folded_name, conflict, folded, grow
 from penstock.job.schema import job_type_name
 from penstock.job.spec import NewColumnPolicy, TableSpec
 
-_DAY_SECONDS = 86_400
-_UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": _DAY_SECONDS, "week": 7 * _DAY_SECONDS}
-_INTERVAL = re.compile(r"(?:interval\s+)?(\d+)\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
+DAY_SECONDS = 86_400
+_UNIT_SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": DAY_SECONDS, "week": 7 * DAY_SECONDS}
+_INTERVAL = re.compile(r"(?:interval\s+)?([0-9]{1,18})\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +27,6 @@ class TablePlace(TableSpec):
     properties: Mapping[str, str] = field(default_factory=dict)
     numbers: tuple[str, ...] = ()
     """Names of what it keeps of each partition beyond positions, tokens and totals."""
-
-
-def arrow_schema(handle: DeltaTable) -> pa.Schema:
-    """The table's columns in Arrow's words, field metadata left out."""
-    return pa.schema(handle.schema().to_arrow()).remove_metadata()
 
 
 def fit(table: pa.Schema, job: pa.Schema, policy: NewColumnPolicy, path: str) -> pa.Schema:
@@ -91,7 +86,7 @@ def _property_demands(handle: DeltaTable) -> list[str]:
             reasons.append("it uses column mapping")
         elif name == "delta.setTransactionRetentionDuration":
             reasons.append(f"it forgets positions ({name})")
-        elif name == "delta.logRetentionDuration" and interval_seconds(setting) < _DAY_SECONDS:
+        elif name == "delta.logRetentionDuration" and (interval_seconds(setting) or 0) < DAY_SECONDS:
             reasons.append(f"its log retention is under a day ({name} = {setting})")
     return reasons
 
@@ -106,7 +101,7 @@ def _column_demands(handle: DeltaTable) -> list[str]:
     return reasons
 
 
-def interval_seconds(text: str) -> float:
-    """Read a Delta interval such as `interval 30 days`; what cannot be read counts as zero, so it is refused."""
+def interval_seconds(text: str) -> int | None:
+    """Read a Delta interval such as `interval 30 days`; None for what cannot be read."""
     found = _INTERVAL.fullmatch(text.strip())
-    return int(found[1]) * _UNIT_SECONDS[found[2].lower()] if found else 0.0
+    return int(found[1]) * _UNIT_SECONDS[found[2].lower()] if found else None

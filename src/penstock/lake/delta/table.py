@@ -22,7 +22,7 @@ from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.library import ConflictError, MissingTableError, library_errors
 from penstock.lake.delta.log_files import app_transactions
 from penstock.lake.delta.provenance import Provenance, provenance_of
-from penstock.lake.delta.schema import TablePlace, arrow_schema, fit, missing_columns, refuse_foreign_demands
+from penstock.lake.delta.schema import TablePlace, fit, missing_columns, refuse_foreign_demands
 from penstock.lake.proposal import Outcome, Part, Proposal, RemovedFile, SlicePart, check
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.state import DeltaState
@@ -34,7 +34,6 @@ STORE_FAILURES_MAX = 5
 """Of one commit, for reasons other than a rival: the library has tried each several times already."""
 OWN_PROPERTY = re.compile(r"penstock\.")
 """Begins the name of a property that only Penstock reads: the library refuses those that it does not know."""
-_BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 2.0
 
 
@@ -68,7 +67,8 @@ class Table:
 
     @property
     def schema(self) -> pa.Schema:
-        return arrow_schema(self.handle)
+        """The columns in Arrow's words, field metadata left out."""
+        return pa.schema(self.handle.schema().to_arrow()).remove_metadata()
 
     def storage(self) -> Storage:
         return open_storage(self.spec.path, self.spec.storage_options)
@@ -135,7 +135,7 @@ class Table:
                 self._remember(state, wanted)
                 return Outcome(self.version, checked.accepted, checked.refused)
             self._note_failure(failures, failure)
-            self._back_off(attempt)
+            self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
         raise self._too_many_rivals()
 
     def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
@@ -156,7 +156,7 @@ class Table:
                 self.commit_actions(change.actions, change.transactions, change.metadata)
             except TransientError as error:
                 self._note_failure(failures, error)
-                self._back_off(attempt)
+                self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
                 continue
             self.refresh()
             return True
@@ -220,7 +220,7 @@ class Table:
                     )
                 return
             except ConflictError:
-                self._back_off(attempt)
+                self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
         raise TransientError(f"gave up adding columns to {self.spec.path}: too many other commits")
 
     def _land(self, proposal: Proposal, wanted: Effect) -> TransientError | None:
@@ -279,10 +279,6 @@ class Table:
         check_staged(self.storage(), [*(file for part in parts for file in part.files), *proposal.files])
         check_quarantine(self.spec, [file for part in parts for file in part.quarantine_files])
 
-    def _back_off(self, attempt: int) -> None:
-        longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
-        self.environment.sleep(self.environment.rng.uniform(0, longest))
-
 
 def open_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table:
     """Open an existing table; `MissingTableError` if there is none."""
@@ -296,7 +292,6 @@ def open_table(place: TableSpec, job: str, environment: Environment | None = Non
 
 
 def find_table(place: TableSpec, job: str, environment: Environment | None = None) -> Table | None:
-    """The table, or None while there is none."""
     try:
         return open_table(place, job, environment)
     except MissingTableError:

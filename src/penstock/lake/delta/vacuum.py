@@ -1,11 +1,8 @@
 """Which files in the folder of a Delta table no commit names and none can name any more (RULES C7).
 
-Up to the loaded version a commit that named a file left it active or removed. After it none can: a staged file is
-committed only while the position of its partition is its start, a compaction's output only up to a table version, a
-replay's only while its run is not committed. Names that are not ours stay, whatever they are.
-
-Never the library's full vacuum, which takes staged files. Of its light one only the list of removed files is used, and
-the deletes are ours: the library would commit twice for its own report, and could not be stopped between two files.
+Up to the loaded version a commit that named a file left it active or removed; after it the name tells that none can.
+Of the library's vacuum only the list of removed files is used: a full one takes staged files, and even the light one
+would commit twice for its own report, and could not be stopped between two files.
 """
 
 from __future__ import annotations
@@ -31,8 +28,6 @@ _HOUR_SECONDS = 3600
 
 
 class Dead(CanGo):
-    """Why a file can go."""
-
     REMOVED = "removed from the table, retention is over"
     PASSED = "never committed, the position is beyond its start"
     EXPIRED = "never committed, the version bound of its compaction has passed"
@@ -41,8 +36,6 @@ class Dead(CanGo):
 
 
 class Kept(Stays):
-    """Why a file stays."""
-
     ACTIVE = "active"
     RETAINED = "removed from the table, within retention"
     COMMITTABLE = "may still be committed"

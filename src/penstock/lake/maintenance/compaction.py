@@ -79,7 +79,6 @@ def group(files: Iterable[F], target_bytes: int, *limits: Limit[F]) -> Iterator[
 
 
 def portions(groups: Iterable[Group[F]], bytes_max: int, *limits: Limit[Group[F]]) -> Iterator[tuple[Group[F], ...]]:
-    """The groups that share a commit."""
     return gather(groups, Limit(lambda each: each.size_bytes, bytes_max), *limits)
 
 

@@ -125,7 +125,7 @@ def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Ite
             # Without a pre-buffer only the column chunks of one row group are in memory.
             parquet = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit="us")
             for number in range(parquet.num_row_groups):
-                count = _batch_rows(parquet.metadata.row_group(number))
+                count = batch_rows(parquet.metadata.row_group(number))
                 for batch in parquet.iter_batches(count, row_groups=[number]):
                     read += batch.num_rows
                     shown = batch.select([at for at, name in enumerate(batch.schema.names) if folded(name) in known])
@@ -139,6 +139,7 @@ def _rows(storage: Storage, source: Source, schema: pa.Schema, hint: str) -> Ite
         raise InvariantError(f"{source.path} of {storage.url} gave {read} rows, and its footer says otherwise")
 
 
-def _batch_rows(row_group: pq.RowGroupMetaData) -> int:
+def batch_rows(row_group: pq.RowGroupMetaData) -> int:
+    """How many rows of a row group are read at a time, so that a batch stays within bounds."""
     row_bytes = row_group.total_byte_size / max(1, row_group.num_rows)
     return max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, row_bytes))))

@@ -68,7 +68,8 @@ class CompactReport:
 class Deleted:
     """A file that went, or would go in a dry run."""
 
-    table_url: str
+    table: str
+    """Its url."""
     path: str
     size_bytes: int
     reason: str
@@ -99,10 +100,7 @@ class VacuumReport:
     def as_json(self) -> dict[str, Any]:
         return {
             "dry_run": self.dry_run,
-            "deleted": [
-                {"table": each.table_url, "path": each.path, "size_bytes": each.size_bytes, "reason": each.reason}
-                for each in self.deleted
-            ],
+            "deleted": [asdict(each) for each in self.deleted],
             "size_bytes": self.size_bytes,
             "kept": dict(self.kept),
             "dropped": [asdict(each) for each in self.dropped],
@@ -112,7 +110,7 @@ class VacuumReport:
         for each in self.dropped:
             yield f"{each.path}: its staged file is gone, {each.rows} rows of type {each.type} are given up"
         for gone in self.deleted:
-            yield f"{gone.table_url}/{gone.path}: {gone.reason}"
+            yield f"{gone.table}/{gone.path}: {gone.reason}"
         yield f"{len(self.deleted)} files {'would go' if self.dry_run else 'deleted'}, {self.size_bytes} bytes"
         for reason, count in sorted(self.kept.items()):
             yield f"{count} kept: {reason}"

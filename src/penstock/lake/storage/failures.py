@@ -34,7 +34,7 @@ def translate_errors(path: str) -> Iterator[None]:
 def failure_of(error: Exception, path: str) -> PenstockError:
     """The error of the tree for one of a store, of the operating system or of a path that does not parse."""
     detail = _short(error)
-    number, status = _os_error_number(error), _http_status(error)
+    number, status = _os_error_number(error), _told_number(_HTTP_STATUS, error)
     if isinstance(error, FileNotFoundError) or number == errno.ENOENT:
         return NotFoundError(f"not found: {path}", detail=detail)
     if _is_permission(error, number, status):
@@ -61,12 +61,11 @@ def _is_permission(error: Exception, number: int | None, status: int | None) -> 
 def _os_error_number(error: Exception) -> int | None:
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    found = _OS_ERROR.search(str(error))
-    return int(found.group(1)) if found else None
+    return _told_number(_OS_ERROR, error)
 
 
-def _http_status(error: Exception) -> int | None:
-    found = _HTTP_STATUS.search(str(error))
+def _told_number(pattern: re.Pattern[str], error: Exception) -> int | None:
+    found = pattern.search(str(error))
     return int(found.group(1)) if found else None
 
 

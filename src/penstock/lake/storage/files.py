@@ -20,12 +20,6 @@ PART_BYTES = 8 * 1024 * 1024
 PARTS_IN_FLIGHT_MAX = 2
 
 
-class _Ranges(Protocol):
-    def size_bytes(self, path: str) -> int: ...
-
-    def read_range(self, path: str, start: int, length: int) -> bytes: ...
-
-
 class Sink(Protocol):
     def write(self, data: Any, /) -> int: ...
 
@@ -159,11 +153,11 @@ def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:
 class RangeReader(io.RawIOBase):
     """A seekable file over ranged reads; pyarrow asks for whole column chunks, so it keeps no buffer."""
 
-    def __init__(self, storage: _Ranges, path: str) -> None:
+    def __init__(self, size_bytes: int, read_range: Callable[[int, int], bytes]) -> None:
+        """`read_range` reads so many bytes from an offset on."""
         super().__init__()
-        self._storage = storage
-        self._path = path
-        self._size_bytes = storage.size_bytes(path)
+        self._size_bytes = size_bytes
+        self._read_range = read_range
         self._at = 0
 
     def readable(self) -> bool:
@@ -183,7 +177,7 @@ class RangeReader(io.RawIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         left = max(0, self._size_bytes - self._at)
         length = left if size is None or size < 0 else min(size, left)
-        data = self._storage.read_range(self._path, self._at, length)
+        data = self._read_range(self._at, length)
         self._at += len(data)
         return data
 

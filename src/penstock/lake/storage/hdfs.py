@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import IO, Any, cast
 
 from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
@@ -25,25 +26,6 @@ _USER_VARIABLE = "HADOOP_USER_NAME"
 _DEFAULTS = {"dfs.client.failover.max.attempts": str(ATTEMPTS_MAX)}
 _FOLDER_MODE = 0o755
 _ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
-
-
-class HdfsRanges:
-    """A file whose blocks are known: ranges of it are read without asking the NameNode again."""
-
-    def __init__(self, reader: FileReader, shown: str) -> None:
-        self._reader = reader
-        self._shown = shown
-
-    def size_bytes(self, path: str) -> int:
-        return len(self._reader)
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        # The library panics beyond the end.
-        available = min(length, len(self._reader) - start)
-        if available <= 0:
-            return b""
-        with hdfs_told_as_ours(self._shown):
-            return self._reader.read_range(start, available)
 
 
 class HdfsWriter(ObjectWriter):
@@ -117,7 +99,7 @@ class HdfsStorage(RootedStorage):
     def read_range(self, path: str, start: int, length: int) -> bytes:
         if length == 0:
             return b""
-        return self._open(path).read_range(path, start, length)
+        return self._read_range(path, self._open(path), start, length)
 
     def size_bytes(self, path: str) -> int:
         with hdfs_told_as_ours(self._shown(path)):
@@ -187,11 +169,21 @@ class HdfsStorage(RootedStorage):
         return HdfsWriter(sink, self._shown(path), lambda: self._drop(key))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        return cast(IO[bytes], RangeReader(self._open(path), path))
+        reader = self._open(path)
+        return cast(IO[bytes], RangeReader(len(reader), partial(self._read_range, path, reader)))
 
-    def _open(self, path: str) -> HdfsRanges:
+    def _open(self, path: str) -> FileReader:
+        """The blocks of the file are known then: ranges of it are read without asking the NameNode again."""
         with hdfs_told_as_ours(self._shown(path)):
-            return HdfsRanges(self._client.read(self._key(path)), self._shown(path))
+            return self._client.read(self._key(path))
+
+    def _read_range(self, path: str, reader: FileReader, start: int, length: int) -> bytes:
+        # The library panics beyond the end.
+        available = min(length, len(reader) - start)
+        if available <= 0:
+            return b""
+        with hdfs_told_as_ours(self._shown(path)):
+            return reader.read_range(start, available)
 
     def _children(self, folder: str) -> Iterator[FileStatus]:
         """Folder by folder: one that disappears meanwhile ends its own part of a listing, and no other."""

@@ -137,7 +137,7 @@ class ObjectStorage(RootedStorage):
         return open_remote_writer(self._store, self._key(path))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        return cast(IO[bytes], RangeReader(self, path))
+        return cast(IO[bytes], RangeReader(self.size_bytes(path), partial(self.read_range, path)))
 
     def _landed(self, act: Callable[[], object], path: str) -> bool:
         """Do what depends on a free name; False if it is taken."""

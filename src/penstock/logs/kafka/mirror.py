@@ -78,7 +78,6 @@ def _alter(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> 
     wanted = [ConsumerGroupTopicPartitions(group, request)]
 
     def attempt() -> dict[tuple[str, int], Fault] | Fault:
-        log.admin.renew_after_disconnect()
         results = log.admin.try_each(
             lambda client, seconds: client.alter_consumer_group_offsets(wanted, request_timeout=seconds)
         )

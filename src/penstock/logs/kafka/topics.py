@@ -21,6 +21,7 @@ UNKNOWN_PAUSE_SECONDS = 0.2
 
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 _DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+_LEADER_MOVED = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _INTERNAL_PREFIX = "__"
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 _LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -38,7 +39,7 @@ class KafkaTopics:
         described = self._described_surely() if self._pattern is None else self._describe(self._topic_names())
         return tuple(
             sorted(
-                Partition(topic, _url_safe(description.topic_id), partition.id)
+                Partition(topic, url_safe(description.topic_id), partition.id)
                 for topic, description in described.items()
                 if description is not None and not (self._pattern and description.is_internal)
                 for partition in description.partitions
@@ -47,7 +48,7 @@ class KafkaTopics:
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         described = self._describe(sorted(set(topics)))
-        return {topic: _url_safe(each.topic_id) for topic, each in described.items() if each is not None}
+        return {topic: url_safe(each.topic_id) for topic, each in described.items() if each is not None}
 
     def bounds(self, partitions: Iterable[Partition]) -> dict[Partition, Bounds]:
         wanted = tuple(partitions)
@@ -140,14 +141,23 @@ class KafkaTopics:
     def _listed(self, partitions: tuple[Partition, ...], which: OffsetSpec) -> dict[Partition, ListOffsetsResultInfo]:
         if not partitions:
             return {}
+        answers = self._ask_offsets(partitions, which)
+        if any(isinstance(each, Fault) and each.code in _LEADER_MOVED for each in answers.values()):
+            # The client asks the leaders that it remembers, and looks for others only when topics are described.
+            self._describe(sorted({each.topic for each in partitions}))
+            answers = self._ask_offsets(partitions, which)
+        return {each: self._answer(each, answers[each.topic, each.number]) for each in partitions}
+
+    def _ask_offsets(
+        self, partitions: tuple[Partition, ...], which: OffsetSpec
+    ) -> dict[tuple[str, int], ListOffsetsResultInfo | Fault]:
         request = {TopicPartition(each.topic, each.number): which for each in partitions}
         results = self.admin.try_each(
             lambda client, seconds: client.list_offsets(
                 request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=seconds
             )
         )
-        answers = {(key.topic, key.partition): result for key, result in results.items()}
-        return {each: self._answer(each, answers[each.topic, each.number]) for each in partitions}
+        return {(key.topic, key.partition): result for key, result in results.items()}
 
     def _answer(self, partition: Partition, result: ListOffsetsResultInfo | Fault) -> ListOffsetsResultInfo:
         if not isinstance(result, Fault):
@@ -170,6 +180,6 @@ def _compiled(pattern: str | None) -> re.Pattern[str] | None:
         raise UserError(f"topic_pattern {pattern} is not a regular expression", detail=str(error)) from None
 
 
-def _url_safe(topic_id: object) -> str:
+def url_safe(topic_id: object) -> str:
     """The id in the alphabet of Kafka's own tools: the client's has `/` and `+`, which file names cannot hold."""
     return str(topic_id).replace("/", "_").replace("+", "-")

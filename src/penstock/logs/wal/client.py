@@ -21,11 +21,13 @@ from penstock.logs.wal.errors import (
     UnknownTopicError,
     WalAwayError,
     WalDamagedError,
+    WalDeniedError,
     WalFullError,
     WalRefusedError,
 )
 from penstock.logs.wal.server.answers import FRAMES_TYPE, JSON_TYPE
 from penstock.logs.wal.server.bodies import RECORDS_TYPE, BadBodyError, encode_records
+from penstock.logs.wal.spec import is_token
 from penstock.logs.wal.store.frames import FrameHeader, WalRecord, frames_of
 from penstock.logs.wal.store.partition import Appended
 from penstock.logs.wal.store.positions import Place, Way
@@ -37,7 +39,15 @@ PAUSE_SECONDS_MAX = 5.0
 
 _ERRORS: dict[str, type[PenstockError]] = {
     kind.__name__: kind
-    for kind in (BadBodyError, SliceShrankError, UnknownTopicError, WalDamagedError, WalFullError, WalRefusedError)
+    for kind in (
+        BadBodyError,
+        SliceShrankError,
+        UnknownTopicError,
+        WalDamagedError,
+        WalDeniedError,
+        WalFullError,
+        WalRefusedError,
+    )
 }
 
 T = TypeVar("T")
@@ -99,13 +109,17 @@ class Patience:
 class WalClient:
     """One connection to a server, for one thread; closed by `close` or by the end of a `with` block."""
 
-    def __init__(self, url: str, patience: Patience | None = None) -> None:
+    def __init__(self, url: str, patience: Patience | None = None, token: str = "") -> None:
         split = urlsplit(url)
         if split.scheme != "http" or not split.hostname or split.path.strip("/"):
             raise UserError(f"{url!r} is no address of a WAL server", hint="write http://HOST:PORT")
         self.url = url.rstrip("/")
         self._host, self._port = split.hostname, split.port or 80
         self._patience = patience or Patience()
+        if token and not is_token(token):
+            hint = "remove the end of the line, if it was read from a file"
+            raise UserError("the token contains blanks, line ends or characters beyond ASCII", hint=hint)
+        self._identity = {"Authorization": f"Bearer {token}"} if token else {}
         self._connection: http.client.HTTPConnection | None = None
         self._producer = uuid.uuid4().hex
         self._sequence = itertools.count()
@@ -150,9 +164,10 @@ class WalClient:
         partition: int | None = None,
         client_key: str = "",
         key_field: str = "",
+        json_fields: Iterable[str] = (),
     ) -> list[Appended]:
         """Append a body of one of the formats that the server reads."""
-        query = {"partition": partition, "key_field": key_field or None}
+        query = {"partition": partition, "key_field": key_field or None, "json_fields": ",".join(json_fields) or None}
         headers = {
             "Content-Type": content_type,
             "Idempotency-Key": client_key or f"{self._producer}:{next(self._sequence)}",
@@ -256,7 +271,7 @@ class WalClient:
             )
             self._connection.connect()
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection.request(method, target, body, {"Accept": JSON_TYPE, **headers})
+        self._connection.request(method, target, body, {"Accept": JSON_TYPE, **self._identity, **headers})
         response = self._connection.getresponse()
         answer = response.read()
         if response.will_close:

@@ -5,7 +5,8 @@ TransientError
 └── WalAwayError        the server does not answer
 UserError
 ├── UnknownTopicError   there is no such topic, partition or job
-└── WalRefusedError     the request contradicts what the server keeps, or its limits
+├── WalRefusedError     the request contradicts what the server keeps, or its limits
+└── WalDeniedError      the server wants a token, and knows this one not
 InvariantError
 └── WalDamagedError     acknowledged records can no longer be read
 """
@@ -29,6 +30,10 @@ class UnknownTopicError(UserError):
 
 class WalRefusedError(UserError):
     """The request cannot be served as it is; nothing was changed."""
+
+
+class WalDeniedError(UserError):
+    """The server answers only those who have its token."""
 
 
 class WalDamagedError(InvariantError):

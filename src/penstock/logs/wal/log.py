@@ -19,9 +19,9 @@ from penstock.logs.log import (
     ShowReport,
     Slice,
     Told,
+    pieces_of,
     start_offset,
 )
-from penstock.logs.pieces import pieces_of
 from penstock.logs.wal.client import Patience, WalClient
 from penstock.logs.wal.source import READ_BYTES, WalSource, read_piece
 from penstock.logs.wal.spec import WalLogSpec
@@ -35,7 +35,7 @@ class WalLog:
 
     def __init__(self, spec: WalLogSpec, patience: Patience | None = None) -> None:
         self.spec = spec
-        self._client = WalClient(spec.url, patience)
+        self._client = WalClient(spec.url, patience, spec.token)
         self._registered: set[Partition] = set()
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -99,7 +99,7 @@ class WalLog:
         if new:
             self._client.report(self.spec.group, self.spec.owner, _places(new), "register")
             self._registered |= new.keys()
-        return WalSource(self.spec.url, pieces_of(slices, tasks_min), batch_bytes)
+        return WalSource(self.spec.url, pieces_of(slices, tasks_min), batch_bytes, self.spec.token)
 
     def records(self, partition: Partition, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return read_piece(self._client, Piece(partition.topic, partition.number, start, end), RECORDS_BATCH_BYTES)

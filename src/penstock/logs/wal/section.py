@@ -14,7 +14,8 @@ from penstock.job.sections.log_section import LogSection, Reader
 from penstock.job.sections.models import TopicsSection
 from penstock.job.sections.scalars import Text
 from penstock.job.sections.section import stated
-from penstock.logs.wal.spec import WalLogSpec
+from penstock.job.spec import Secret
+from penstock.logs.wal.spec import WalLogSpec, is_token
 from penstock.logs.wal.store.store import NAME
 
 AT: KeyPath = ("log", "wal")
@@ -24,6 +25,7 @@ class WalSection(TopicsSection):
     REQUIRED = ("url",)
 
     url: Text = None
+    token: Text = None
 
 
 class WalLogSection(LogSection[WalSection]):
@@ -34,6 +36,8 @@ class WalLogSection(LogSection[WalSection]):
     def findings(self, section: WalSection, document: Document) -> Iterator[Finding]:
         if section.url is not None and not _is_address(section.url):
             yield Finding((*AT, "url"), "expected http://HOST:PORT", "as in http://127.0.0.1:7070")
+        if section.token is not None and not is_token(section.token):
+            yield Finding((*AT, "token"), "is no token: it has blanks, or characters beyond ASCII")
         if section.group is not None and not NAME.fullmatch(section.group):
             yield Finding((*AT, "group"), f"{shown(section.group)} is no name of a job", "letters, digits, . _ -")
 
@@ -41,7 +45,12 @@ class WalLogSection(LogSection[WalSection]):
         owner = hashlib.sha256(reader.table_path.encode()).hexdigest()[:16]
         topics = tuple(section.topics or ())
         spec = WalLogSpec(
-            section.url or "", topics, section.topic_pattern, group=section.group or reader.job, owner=owner
+            section.url or "",
+            topics,
+            section.topic_pattern,
+            group=section.group or reader.job,
+            token=Secret(section.token or ""),
+            owner=owner,
         )
         return replace(spec, **stated(start=start_offsets(section)))
 

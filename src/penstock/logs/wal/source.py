@@ -27,9 +27,10 @@ class WalSource:
     url: str
     pieces: tuple[Piece, ...]
     batch_bytes: int
+    token: str = field(default="", repr=False)
 
     def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with WalClient(self.url) as client:
+        with WalClient(self.url, token=self.token) as client:
             for batch in numbers:
                 for number in batch.column(0).to_pylist():
                     yield from read_piece(client, self.pieces[number], self.batch_bytes)

@@ -21,9 +21,16 @@ class WalLogSpec:
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
     group: str = ""
     """The name under which the server keeps the job's positions: it trims nothing that they still need."""
+    token: str = ""
+    """What the server knows the job by, if it wants a token."""
     owner: str = ""
     """A fingerprint of the job's table: a name of a job belongs to one of them."""
 
     @property
     def transactional(self) -> bool:
         return False
+
+
+def is_token(text: str) -> bool:
+    """Whether a header can carry it."""
+    return text.isascii() and text.isprintable() and bool(text) and " " not in text

@@ -81,7 +81,6 @@ class Reconciliation:
 
     @staticmethod
     def of(job: JobSpec, subject: Subject, sources: Sources, depth: Depth) -> Reconciliation:
-        """Read and compare all offsets."""
         found = Reconciliation(job, subject, sources, depth.progress)
         found._run(depth.offsets_per_pass_max)
         return found

@@ -71,14 +71,10 @@ class _Group:
     offsets: pl.Series
 
     @property
-    def lowest(self) -> int:
-        lowest = self.offsets.min()
-        return lowest if isinstance(lowest, int) else 0
-
-    @property
-    def highest(self) -> int:
-        highest = self.offsets.max()
-        return highest if isinstance(highest, int) else 0
+    def ends(self) -> tuple[int, int]:
+        """The lowest and the highest offset."""
+        ascending = self.offsets.sort()
+        return int(ascending[0]), int(ascending[-1])
 
 
 class OffsetScan:
@@ -130,7 +126,7 @@ class OffsetScan:
                     pooled.setdefault(key, []).append(_within(group.offsets, pool_parts[key]))
                 elif group.topic_id is not None or not self._owners.other_ids:
                     name = group.topic or group.topic_id or UNKNOWN_TOPIC
-                    strangers.append(Violation(name, group.number, group.lowest, ViolationKind.UNKNOWN_PARTITION))
+                    strangers.append(Violation(name, group.number, group.ends[0], ViolationKind.UNKNOWN_PARTITION))
             self._seen.add(file.path)
         return Scanned(
             {each: pl.concat(parts) for each, parts in found.items()},
@@ -181,8 +177,8 @@ class OffsetScan:
         if placed is not None and without and file.number is not None:
             topic = next((each.topic for each in self._pools.partitions if each.topic_id == placed.topic_id), None)
             name = topic or placed.topic or UNKNOWN_TOPIC
-            lost = Violation(name, file.number, placed.lowest, ViolationKind.NO_PLACE, placed.highest + 1)
-            self.lost_places.append(lost)
+            lowest, highest = placed.ends
+            self.lost_places.append(Violation(name, file.number, lowest, ViolationKind.NO_PLACE, highest + 1))
 
 
 def _may_hold(file: DataFile, wanted: Pass) -> bool:

@@ -7,7 +7,7 @@ above the process itself, and smaller tables less. Rows that are in the table mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.logs.log import Partition
@@ -48,3 +48,14 @@ def passes(ranges: Mapping[Partition, tuple[int, int]], offsets_max: int = OFFSE
         }
         for number in range(count)
     ]
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same offsets in as few ranges as possible, ascending."""
+    found: list[tuple[int, int]] = []
+    for lo, hi in sorted(ranges):
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], max(hi, found[-1][1]))
+        else:
+            found.append((lo, hi))
+    return found

@@ -80,6 +80,13 @@ def open_file(storage: Storage, file: DataFile) -> pq.ParquetFile:
     )
 
 
+def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics | None:
+    """The least and the greatest value of a column in a row group; None where its footer does not tell."""
+    chunks = (group.column(index) for index in range(group.num_columns))
+    found = next((each.statistics for each in chunks if each.path_in_schema == column), None)
+    return found if found is not None and found.has_min_max else None
+
+
 def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str | None) -> Iterator[pl.DataFrame]:
     """The origin columns of a file under the names partition, offset, topic and topic_id.
 

@@ -19,11 +19,9 @@ from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import passes
 from penstock.proof.sources import Sample, Sources, Subject
-from penstock.proof.values.files import Ranges, ValueFile
-from penstock.proof.values.log import RAW_NAMES
+from penstock.proof.values.files import Ranges, Rewriter, ValueFile
 from penstock.proof.values.places import PlacedValues
-from penstock.proof.values.rewriting import Rewriter
-from penstock.proof.values.rows import Compared, ValueSide, collect_rows
+from penstock.proof.values.rows import RAW_NAMES, Compared, ValueSide, collect_rows
 from penstock.proof.values.slices import SummedValues, Unit, cut_by_slice
 
 OFFSETS_PER_PASS_MAX = 1_000_000
@@ -47,8 +45,6 @@ class RowValues:
 
 @dataclass(frozen=True, slots=True)
 class ValueSources:
-    """What values are compared of."""
-
     job: str
     subject: Subject
     held: Sources
@@ -155,7 +151,7 @@ def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) 
     sample = sources.sample
     cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
-    quarantined = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True).rows
+    quarantined, _ = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True)
     values = SummedValues(sources.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
     for unit in _chosen(cut.slices, sample):
         values.compare(unit, compared)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,13 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.write.manifest import StagedFile
+from penstock.lake.maintenance.merge import batch_rows
 from penstock.lake.storage import Storage
+from penstock.logs.log import Slice
 from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, open_file, place_frame
+from penstock.proof.offsets.table import DataFile, column_statistics, open_file, place_frame
 from penstock.proof.values.digests import Digests, column_digests, row_digests, text_digest
 
-BATCH_BYTES_MAX = 16 * 1024**2
-BATCH_ROWS_MAX = 65_536
+BATCH_ID = "verify"
+"""Of what is written once more."""
 
 Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.uint32]
@@ -102,7 +106,7 @@ def read_values(file: ValueFile, origin: OriginColumns | None, wanted: Ranges | 
         group = parquet.metadata.row_group(number)
         if origin is not None and wanted is not None and not _may_hold(group, origin.offset, wanted):
             continue
-        for batch in parquet.iter_batches(_batch_rows(group), row_groups=[number], columns=schema.names):
+        for batch in parquet.iter_batches(batch_rows(group), row_groups=[number], columns=schema.names):
             fitted = fit_columns(batch, schema)
             digests = {each.name: column_digests(fitted.column(each.name)) for each in schema}
             places = None if origin is None else place_frame(fitted, origin, file.file.partition_values)
@@ -110,13 +114,16 @@ def read_values(file: ValueFile, origin: OriginColumns | None, wanted: Ranges | 
 
 
 def _may_hold(group: pq.RowGroupMetaData, column: str, wanted: Ranges) -> bool:
-    chunks = (group.column(index) for index in range(group.num_columns))
-    statistics = next((each.statistics for each in chunks if each.path_in_schema == column), None)
-    if statistics is None or not statistics.has_min_max:
-        return True
-    return wanted.meets(int(statistics.min), int(statistics.max))
+    statistics = column_statistics(group, column)
+    return statistics is None or wanted.meets(int(statistics.min), int(statistics.max))
 
 
-def _batch_rows(group: pq.RowGroupMetaData) -> int:
-    row_bytes = group.total_byte_size / max(1, group.num_rows)
-    return max(1, min(BATCH_ROWS_MAX, int(BATCH_BYTES_MAX / max(1.0, row_bytes))))
+class Rewriter(Protocol):
+    """Gives the files that the job would write for records of one partition."""
+
+    def written(self, piece: Slice, records: Iterable[pa.RecordBatch], folder: Path) -> Iterator[ValueFile]:
+        """The files of `records`, which are of this slice, below an empty folder."""
+
+
+def data_file(file: StagedFile) -> DataFile:
+    return DataFile(file.path, file.rows, file.size_bytes)

@@ -10,10 +10,20 @@ import numpy as np
 from penstock.logs.log import Log, Partition, SliceShrankError
 from penstock.proof.findings import ViolationKind
 from penstock.proof.values.digests import Digests
-from penstock.proof.values.files import Offsets
-from penstock.proof.values.log import RAW_NAMES, RawRecords, Rewritten, joined, joined_digests
-from penstock.proof.values.rewriting import Rewriter
-from penstock.proof.values.rows import Compared, PlacedRows, ValueSide, Wanted, collect_rows, compare_raw
+from penstock.proof.values.files import Offsets, Rewriter
+from penstock.proof.values.rows import (
+    RAW_NAMES,
+    Compared,
+    PlacedRows,
+    RawRecords,
+    Rewritten,
+    ValueSide,
+    Wanted,
+    collect_rows,
+    compare_raw,
+    joined,
+    joined_digests,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +42,10 @@ class PlacedValues:
     def compare(self, wanted: Wanted, so_far: Compared) -> None:
         """Compare the wanted offsets; memory is needed for their digests alone."""
         kinds: list[tuple[str, ...]] = []
-        collected = collect_rows(self.table, wanted, kinds)
+        table, unplaced = collect_rows(self.table, wanted, kinds)
         # Each pass sees rows without a place again.
-        so_far.unplaced = max(so_far.unplaced, collected.unplaced)
-        quarantine = collect_rows(self.quarantine, wanted, [RAW_NAMES], raw=True).rows
+        so_far.unplaced = max(so_far.unplaced, unplaced)
+        quarantine, _ = collect_rows(self.quarantine, wanted, [RAW_NAMES], raw=True)
         for partition, ranges in sorted(wanted.items()):
             bad = quarantine.get(partition, PlacedRows())
             raw = RawRecords(joined(bad.offsets))
@@ -53,7 +63,7 @@ class PlacedValues:
                 so_far.gone.add(partition)
                 continue
             so_far.records += written.records
-            mine = collected.rows.get(partition, PlacedRows())
+            mine = table.get(partition, PlacedRows())
             self._compare_rows(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
             exact = self.exact.get(partition.topic, False)
             so_far.note(partition, compare_raw(ranges, bad, raw, exact), ViolationKind.ALTERED)

@@ -1,18 +1,96 @@
-"""Rows of files with their places and digests, and what a comparison of values has shown."""
+"""Both sides of a comparison of values: rows of files, and records of the log written once more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+import pyarrow as pa
 
-from penstock.logs.log import Partition
+from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
+from penstock.logs.log import Log, Partition, Slice
 from penstock.proof.findings import Violation, ViolationKind, violation_at
 from penstock.proof.offsets.owners import OriginColumns, Owners
-from penstock.proof.values.digests import Digests
-from penstock.proof.values.files import Offsets, Ranges, ValueFile, columns_of, read_values
-from penstock.proof.values.log import RAW_NAMES, RawRecords, joined, joined_digests
+from penstock.proof.offsets.scan_passes import merged_ranges
+from penstock.proof.values.digests import Digests, column_digests, row_digests
+from penstock.proof.values.files import Offsets, Ranges, Rewriter, ValueBatch, ValueFile, columns_of, read_values
+
+OFFSETS_PER_CHUNK_MAX = 100_000
+"""So many offsets are written to the scratch folder at a time."""
+RAW_NAMES = ("timestamp", "key", "value", "headers")
+"""What of a quarantined record must be as it is in the log."""
+
+
+@dataclass(slots=True)
+class RawRecords:
+    """The bytes of quarantined records, as digests."""
+
+    wanted: Offsets
+    offsets: list[Offsets] = field(default_factory=list)
+    digests: list[Digests] = field(default_factory=list)
+
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Keep the digests of wanted records; returns the others, which must be rows."""
+        found = np.isin(batch.column("offset").to_numpy(), self.wanted)
+        if not found.any():
+            return batch
+        mine = batch.filter(pa.array(found))
+        self.offsets.append(mine.column("offset").to_numpy())
+        self.digests.append(raw_digests(mine))
+        return batch.filter(pa.array(~found))
+
+
+def raw_digests(records: pa.RecordBatch) -> Digests:
+    columns = {
+        name: column_digests(_column(records, name).cast(QUARANTINE_SCHEMA.field(name).type)) for name in RAW_NAMES
+    }
+    return row_digests(columns, RAW_NAMES, np.uint64(0))
+
+
+def _column(records: pa.RecordBatch, name: str) -> pa.Array:
+    kind = QUARANTINE_SCHEMA.field(name).type
+    return records.column(name) if name in records.schema.names else pa.nulls(records.num_rows, kind)
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """Rows as the job would write them again, a batch at a time, for ranges of one partition."""
+
+    log: Log
+    rewriter: Rewriter
+    partition: Partition
+    quarantined: RawRecords
+    records: int = 0
+
+    def batches(self, ranges: Ranges, origin: OriginColumns | None) -> Iterator[ValueBatch]:
+        for lo, hi in ranges.bounds:
+            for start in range(lo, hi, OFFSETS_PER_CHUNK_MAX):
+                yield from self._chunk(start, min(hi, start + OFFSETS_PER_CHUNK_MAX), origin)
+
+    def _chunk(self, lo: int, hi: int, origin: OriginColumns | None) -> Iterator[ValueBatch]:
+        piece = Slice(self.partition, lo, hi, lo)
+        with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
+            for file in list(self.rewriter.written(piece, self._living(lo, hi), Path(folder))):
+                yield from read_values(file, origin)
+
+    def _living(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        for batch in self.log.records(self.partition, lo, hi):
+            self.records += batch.num_rows
+            rest = self.quarantined.take(batch)
+            if rest.num_rows:
+                yield rest
+
+
+def joined(parts: Sequence[Offsets]) -> Offsets:
+    return np.concatenate(parts) if parts else np.array([], dtype=np.int64)
+
+
+def joined_digests(parts: Sequence[Digests]) -> Digests:
+    return np.concatenate(parts) if parts else np.array([], dtype=np.uint64)
+
 
 Wanted = Mapping[Partition, Ranges]
 
@@ -28,8 +106,6 @@ class ValueSide:
 
 @dataclass(slots=True)
 class Compared:
-    """What a comparison has shown so far."""
-
     violations: list[Violation] = field(default_factory=list)
     records: int = 0
     """Of the log."""
@@ -60,18 +136,15 @@ class PlacedRows:
         self.kinds.append(np.full(len(offsets), kind, dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """The rows of the wanted offsets by partition, and how many rows have no place."""
+def collect_rows(
+    side: ValueSide, wanted: Wanted, kinds: list[tuple[str, ...]], raw: bool = False
+) -> tuple[dict[Partition, PlacedRows], int]:
+    """The rows of the wanted offsets by partition, and how many rows have no place.
 
-    rows: Mapping[Partition, PlacedRows]
-    unplaced: int
-
-
-def collect_rows(side: ValueSide, wanted: Wanted, kinds: list[tuple[str, ...]], raw: bool = False) -> Collected:
-    """Read all files; `kinds` gathers the sets of columns by which digests were made, of raw records only one."""
+    `kinds` gathers the sets of columns by which digests were made, of raw records only one.
+    """
     by_place = {(each.topic_id, each.number): each for each in wanted}
-    everywhere = Ranges(tuple(_merged(bound for ranges in wanted.values() for bound in ranges.bounds)))
+    everywhere = Ranges(tuple(merged_ranges(bound for ranges in wanted.values() for bound in ranges.bounds)))
     found: dict[Partition, PlacedRows] = {}
     unplaced = 0
     for file in side.files:
@@ -91,7 +164,7 @@ def collect_rows(side: ValueSide, wanted: Wanted, kinds: list[tuple[str, ...]], 
                 inside = wanted[partition].holds(offsets)
                 mine = found.setdefault(partition, PlacedRows())
                 mine.add(offsets[inside], digests[rows][inside], kinds.index(names))
-    return Collected(found, unplaced)
+    return found, unplaced
 
 
 def compare_raw(ranges: Ranges, bad: PlacedRows, raw: RawRecords, exact: bool) -> Offsets:
@@ -102,14 +175,3 @@ def compare_raw(ranges: Ranges, bad: PlacedRows, raw: RawRecords, exact: bool) -
     pairs = zip(offsets[inside].tolist(), digests[inside].tolist(), strict=True)
     wrong = [offset for offset, digest in pairs if (seen[offset] != digest if offset in seen else exact)]
     return np.array(wrong, dtype=np.int64)
-
-
-def _merged(bounds: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of several partitions as one ascending list without overlaps."""
-    found: list[tuple[int, int]] = []
-    for lo, hi in sorted(bounds):
-        if found and lo <= found[-1][1]:
-            found[-1] = (found[-1][0], max(hi, found[-1][1]))
-        else:
-            found.append((lo, hi))
-    return found

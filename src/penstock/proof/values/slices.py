@@ -16,10 +16,8 @@ from penstock.logs.log import Log, Partition, SliceShrankError
 from penstock.proof.findings import ViolationKind, violation_at
 from penstock.proof.invariants import Span
 from penstock.proof.values.digests import Digests
-from penstock.proof.values.files import Ranges, ValueFile, columns_of, read_values
-from penstock.proof.values.log import RawRecords, Rewritten, joined
-from penstock.proof.values.rewriting import Rewriter
-from penstock.proof.values.rows import Compared, PlacedRows, compare_raw
+from penstock.proof.values.files import Ranges, Rewriter, ValueFile, columns_of, read_values
+from penstock.proof.values.rows import Compared, PlacedRows, RawRecords, Rewritten, compare_raw, joined
 
 SUMS = 2**64
 
@@ -124,7 +122,6 @@ def _sum(digests: Digests) -> int:
 
 
 def _common(column_sets: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The columns that all files have."""
     if not column_sets:
         return ()
     return tuple(name for name in column_sets[0] if all(name in each for each in column_sets))

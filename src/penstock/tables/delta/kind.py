@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import UserError
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.compact import compact
 from penstock.lake.delta.table import Table, open_or_create
@@ -17,30 +16,21 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
-from penstock.status.metrics import Meter, Metric
-from penstock.status.model import DayAnswer, JobStatus
+from penstock.spark.delta_spark import delta_frame
+from penstock.status.model import JobStatus
 from penstock.tables.delta.proof import prove_table
-from penstock.tables.delta.section import DeltaSection
-from penstock.tables.delta.spec import DeltaSpec
-from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
-from penstock.tables.quarantine.discard import Listings
+from penstock.tables.delta.section import DeltaSection, DeltaSpec
+from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_table
-from penstock.tables.single.status import table_status
-from penstock.tables.single.table import SingleTable, existing_table, table_listings
+from penstock.tables.single.facts import table_status
+from penstock.tables.single.table import SingleKind, SingleTable, existing_table
 from penstock.tables.single.vacuum import vacuum
 from penstock.tables.single.writer import SingleWriter, row_columns
 
 
-class DeltaKind:
-    """One Delta table for all records of a job."""
-
+class DeltaKind(SingleKind):
     name = DeltaSpec.kind
     section = DeltaSection()
-    steps = ()
-    metrics: tuple[Metric, ...] = ()
-
-    def meter(self) -> Meter:
-        return lambda event: ()
 
     def summary(self, job: JobSpec) -> str:
         return self.name
@@ -54,28 +44,21 @@ class DeltaKind:
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
         return table_status(job, open_log, now)
 
-    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
-        raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
-
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        if wish.all_days:
-            raise UserError("--all-days is for exports", hint=f"the table of {job.name} has no days")
+        wish.refuse_all_days(f"the table of {job.name} has no days")
         size = wish.target_bytes or job.flush.min_bytes_per_file
         return compact(existing_table(job, environment), size, progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        if wish.drop_lost:
-            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+        wish.refuse_drop_lost(job)
         table = existing_table(job, environment)
         return vacuum(table, open_quarantine(job, environment), dry_run=wish.dry_run)
 
-    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
-
-    def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        return table_listings(job, environment)
+    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        wish.refuse_all(f"the table of {job.name}")
+        return delta_frame(spark, job.table.path)
 
 
 def _created(job: JobSpec, spark: SparkSession, environment: Environment) -> Table:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.errors import UserError
 from penstock.flow.columns.partition_values import partition_value
-from penstock.flow.table_flow import flow_of
+from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.names import parse_replayed_name, parse_staged_name
 from penstock.flow.write.report import decode_report
@@ -21,17 +21,15 @@ from penstock.logs.log import Batch, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof import unproven
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
-from penstock.proof.footers import Examined, examine
+from penstock.proof.footers import Examined, QuarantineFiles, examine, named_now
 from penstock.proof.frame import Provable, prove
 from penstock.proof.invariants import RowCounts, Slices, check_rows, check_slices, check_totals, spans
 from penstock.proof.offsets.owners import kept_columns
 from penstock.proof.offsets.table import DataFile, data_files
 from penstock.proof.offsets.verdicts import Leave
-from penstock.proof.quarantine import QuarantineFiles, named_now
 from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
 from penstock.proof.values.compare import RowValues
-from penstock.proof.values.files import ValueFile
-from penstock.proof.values.rewriting import BATCH_ID, data_file
+from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.single.facts import TableFacts, read_table
 
@@ -144,7 +142,6 @@ def row_values(job: JobSpec, table: Table, files: Sequence[DataFile]) -> RowValu
 
 
 def _body_schema(schema: pa.Schema, partition_by: Iterable[str]) -> pa.Schema:
-    """The columns of the files themselves."""
     apart = set(partition_by)
     return pa.schema([each for each in schema if each.name not in apart])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -14,13 +14,15 @@ from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.sections.scalars import Settings, Texts
 from penstock.job.spec import Secret, TableSpec
-from penstock.tables.delta.spec import DeltaSpec
+from penstock.lake.delta.schema import DAY_SECONDS, TablePlace, interval_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaSpec(TablePlace):
+    kind = "delta"
+
 
 AT: KeyPath = ("table", DeltaSpec.kind)
-DAY_SECONDS = 86400.0
-
-_INTERVAL = re.compile(r"(?:interval\s+)?([0-9]{1,9})\s+(second|minute|hour|day|week)s?", re.IGNORECASE)
-_INTERVAL_SECONDS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": DAY_SECONDS, "week": 7 * DAY_SECONDS}
 
 
 class DeltaTableSection(TableSection):
@@ -29,8 +31,6 @@ class DeltaTableSection(TableSection):
 
 
 class DeltaSection(KindSection[JobFile, DeltaTableSection, Parts]):
-    """One Delta table for all records of a job."""
-
     name = DeltaSpec.kind
     phrase = "one table"
     table = DeltaTableSection
@@ -104,8 +104,8 @@ def _property_findings(properties: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _retention_findings(value: str, at: KeyPath) -> Iterator[Finding]:
-    found = _INTERVAL.fullmatch(value.strip())
-    if found is None:
+    seconds = interval_seconds(value)
+    if seconds is None:
         yield Finding(at, f"{shown(value)} is no Delta interval", "write interval 30 days")
-    elif int(found[1]) * _INTERVAL_SECONDS[found[2].lower()] < DAY_SECONDS:
+    elif seconds < DAY_SECONDS:
         yield Finding(at, "under a day: commits could no longer be read back", "write interval 1 day or more")

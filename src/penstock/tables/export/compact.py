@@ -1,17 +1,12 @@
 """Compaction of an export: the small files of a closed day become large ones, across Kafka partitions (RULES L7).
 
-An entry removes the old files first and then gives the staged output its final name: a plain reader may miss rows for a
-moment and never sees one twice. Whoever comes next finishes an entry that its writer did not live to finish.
-
-A file is compacted only when its staged source is gone. Otherwise a process that slept over its rename would find the
-source there and the target free again, and would bring the removed file back. A source is there before its file: so the
-files are listed first, and a source that is not there afterwards is gone for good. Where a store has no rename the
-source stays after every commit: `vacuum.StagedFiles` says when it may go. The copy itself has to be as old, because a
-second one that began before the source went may still be under way.
+An entry removes the old files and gives the staged outputs their names; whoever comes next finishes it. A file waits as
+long as a process that slept could bring it back (docs/protocol.md, "Compaction and vacuum").
 """
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,7 +30,7 @@ from penstock.tables.export.files.data_files import (
     replaced_facts,
 )
 from penstock.tables.export.ledger.entry import EntryKind
-from penstock.tables.export.ledger.names import compacted_final_name, day_folder
+from penstock.tables.export.ledger.names import day_folder, output_name
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.export.vacuum import StagedFiles
@@ -255,9 +250,5 @@ def _is_alive(merged: MergedGroup, there: Mapping[str, int], going: Collection[s
 
 def _free_names(job: str, entry: int, folder: str, there: Collection[str]) -> Iterator[str]:
     """Final names of an entry's outputs; a ledger that was rebuilt may come to a number of the one before."""
-    number = 0
-    while True:
-        path = f"{folder}/{compacted_final_name(job, entry, number)}"
-        if path not in there:
-            yield path
-        number += 1
+    paths = (f"{folder}/{output_name('compacted', job, entry, number)}" for number in itertools.count())
+    return (path for path in paths if path not in there)

@@ -1,10 +1,7 @@
-"""An export with one Delta table per type (RULES L8).
+"""An export with one Delta table per type (RULES L8; docs/protocol.md, "One Delta table per type").
 
-The tables that got rows commit first, each with its own position; then the ledger's entry moves everybody. A process
-that dies in between leaves tables ahead of the ledger: the next one takes each type from where its table is.
-
-Replayed rows have no position that could tell whether a table has them. So the ledger's entry comes first: it orders
-the table of each type to take its files, and whoever finishes the entry commits them with the number of the run.
+Tables with rows of a batch commit first, then the ledger's entry. For replayed rows, which move no position, the entry
+comes first and orders the tables to take their files.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ from penstock.tables.quarantine.replayed import run_change, run_number
 
 
 def type_table_spec(place: TableSpec, name: str) -> TablePlace:
-    """Where the table of one type lies."""
     return TablePlace(
         path=f"{place.path.rstrip('/')}/{name}",
         partition_by=(DAY_FOLDER,),

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from penstock.events import Event, Interrupted, Level, RulesMeasured
 
 
-@dataclass(frozen=True)
 class CatchUpPlanned(Event, name="catch-up planned"):
     types: Sequence[str]
     offsets: int
 
 
-@dataclass(frozen=True)
 class TypeCannotBeWritten(Event, level=Level.ERROR):
     type: str
     reason: str
 
 
-@dataclass(frozen=True)
 class TypeWrittenAgain(Event):
     type: str
 
 
-@dataclass(frozen=True)
 class TypeStoppedByAGap(Event, level=Level.ERROR):
     type: str
     partition: str
@@ -33,13 +29,11 @@ class TypeStoppedByAGap(Event, level=Level.ERROR):
     hint: str
 
 
-@dataclass(frozen=True)
 class DayComplete(Event):
     type: str
     day: str
 
 
-@dataclass(frozen=True)
 class DayOpenedAgain(Event):
     type: str
     day: str
@@ -51,17 +45,14 @@ class DayMarkerFailed(Interrupted, level=Level.WARNING): ...
 class RetentionNotKnown(Interrupted, level=Level.WARNING): ...
 
 
-@dataclass(frozen=True)
 class RecordsVanished(Event, level=Level.WARNING):
     records: int
 
 
-@dataclass(frozen=True)
 class RecordsAreInQuarantineTwice(Event):
     records: int
 
 
-@dataclass(frozen=True)
 class ExportRules(RulesMeasured, name=RulesMeasured.name):
     """The monitoring rules of seed 000, by partition or by type."""
 

@@ -10,8 +10,7 @@ from penstock.lake.proposal import Outcome, Proposal
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
 from penstock.tables.export.catching_up.catch_up import check_residue
-from penstock.tables.export.catching_up.failing import FailingTypes
-from penstock.tables.export.catching_up.waiting import WaitingRecords
+from penstock.tables.export.catching_up.waiting import FailingTypes, WaitingRecords
 from penstock.tables.export.chores import CatchUp, CatchUpBatch, IdleMarks, IdlePartitions, next_catch_up
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable
 from penstock.tables.export.events import CatchUpPlanned, TypeCannotBeWritten, TypeWrittenAgain

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
-from penstock.errors import UserError
+from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.maintenance.compaction import Progress
@@ -17,6 +17,8 @@ from penstock.logs.log import Batch, Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
+from penstock.spark.delta_spark import delta_frame, spark_path
+from penstock.spark.failures import spark_errors
 from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.chores import CatchUpBatch
 from penstock.tables.export.compact import compact as compact_files
@@ -34,14 +36,26 @@ from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import drop_lost_files, vacuum
 from penstock.tables.export.writer import ExportWriter, WrittenShares
-from penstock.tables.kind import CompactWish, SchemaChanged, VacuumWish
+from penstock.tables.kind import CompactWish, ReadWish, SchemaChanged, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_life
 
 
-class TypesWriter:
-    """Writes batches of an export to staged files of its types."""
+def type_frame(spark: SparkSession, job: JobSpec[ExportSpec], name: str | None) -> DataFrame:
+    """All days of a type, each row with its day."""
+    known = job.table.all_types
+    if name not in known:
+        asked = "needs a type" if name is None else f"has no type {name}"
+        hint = did_you_mean(name or "", known) or f"types: {', '.join(known)}"
+        raise UserError(f"the export {job.name} {asked}", hint=hint)
+    path = f"{job.table.path.rstrip('/')}/{name}"
+    if job.table.format == "delta":
+        return delta_frame(spark, path)
+    with spark_errors(spark):
+        return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
 
+
+class TypesWriter:
     def __init__(self, files: ExportTable, spark: SparkSession, log: Log) -> None:
         self.table = Export(files, log)
         self.batches = ExportWriter(files, spark, log)
@@ -58,8 +72,6 @@ class TypesWriter:
 
 
 class ExportKind:
-    """Mixed event types of one log, by type and day."""
-
     name = ExportSpec.kind
     section = ExportSection()
     steps = (
@@ -108,6 +120,10 @@ class ExportKind:
         lost = drop_lost_files(table, dry_run=wish.dry_run) if wish.drop_lost else ()
         report = vacuum(table, dry_run=wish.dry_run)
         return replace(report, dropped=tuple(Dropped(each.type, each.target, each.rows) for each in lost))
+
+    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        wish.refuse_keys(f"the export {job.name}")
+        return type_frame(spark, job_of(job, ExportSpec), wish.type)
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         mine = job_of(job, ExportSpec)

@@ -25,8 +25,6 @@ from penstock.tables.quarantine.rows import repeated_rows, without_places
 
 
 class ExportTarget(Target[Shares]):
-    """The types of an export."""
-
     def __init__(self, export: Export, batches: ExportWriter, spark: SparkSession) -> None:
         super().__init__(export.job, export.environment, export.quarantine)
         self._export = export
@@ -52,7 +50,6 @@ class ExportTarget(Target[Shares]):
         return lambda rows: without_places(rows, repeated)
 
     def _staged(self, chunk: Chunk, batch: Batch, number: int) -> StagedRun[Shares] | None:
-        """Route, decode and file the records."""
         state = self._table.state()
         slices = {_key(each): self._slice(each, state) for each in chunk.slices}
         found = self._batches.replay(batch, slices, number, chunk_records(self._spark, chunk))

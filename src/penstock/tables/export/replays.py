@@ -1,7 +1,6 @@
 """Replay runs of an export: an entry of its own kind that moves no position (RULES Q2).
 
-The entry of run N says which offsets it wrote, and orders the staged files to be renamed. The removal from quarantine
-carries the same number. Only the newest run can still owe its removal: whoever wants the next one finishes it first.
+Only the newest run can still owe its removal from quarantine: whoever wants the next one finishes it first.
 """
 
 from __future__ import annotations
@@ -28,8 +27,6 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class LedgerRuns:
-    """The runs of an export."""
-
     table: ExportTable
 
     @property
@@ -50,7 +47,6 @@ class LedgerRuns:
 
 
 def last_run(table: ExportTable, state: LedgerState) -> ReplayRun | None:
-    """The last run of a state, out of its entry."""
     entry = table.ledger.read(state.replay_entry)
     if entry is None or entry.replay is None:
         return None

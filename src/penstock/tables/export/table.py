@@ -26,28 +26,26 @@ from penstock.tables.export.files.finishing import Finishing
 from penstock.tables.export.files.unknown_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
 from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
-from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord, TypeRecord
+from penstock.tables.export.ledger.entry import Entry, EntryKind, FenceRecord, ReplayRecord, StartRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
-from penstock.tables.export.ledger.names import NameSpace, Places, day_folder, final_name, replayed_final_name
+from penstock.tables.export.ledger.names import NameSpace, Places, day_folder, final_name, output_name
 from penstock.tables.export.ledger.proposal import (
     LedgerPart,
     RoutedPart,
     check,
-    entry_records,
     kind_of,
     refuse_strangers,
+    slice_record,
     without_lanes,
 )
 from penstock.tables.export.ledger.routing import Routing
-from penstock.tables.export.ledger.schemas import extended, schema_of, schema_text
-from penstock.tables.export.ledger.state import LedgerState, Rename
+from penstock.tables.export.ledger.state import LedgerState, Rename, extended, schema_text
 from penstock.tables.export.spec import ExportSpec, TypeSpec, TypeStart
 from penstock.tables.quarantine.discard import Listings
 
 COMMIT_ATTEMPTS_MAX = 50
 PROBE = "_probe."
 """How the names of probes begin."""
-_BACKOFF_SECONDS = 0.02
 _BACKOFF_SECONDS_MAX = 1.0
 
 
@@ -154,7 +152,7 @@ class ExportTable:
                 if entry.number % SNAPSHOT_EVERY == 0:
                     self.ledger.keep_snapshot(state)
                 return entry.number
-            self._back_off(attempt)
+            self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
         raise TransientError(f"gave up writing to {self.job.table.path}: too many other entries")
 
     def complete(self) -> LedgerState:
@@ -166,7 +164,9 @@ class ExportTable:
         return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
-        starts, fences, slices = entry_records(draft.parts, state)
+        starts = [each for each in draft.parts if isinstance(each, StartPart)]
+        fences = [each for each in draft.parts if isinstance(each, FencePart)]
+        routed = [each for each in draft.parts if isinstance(each, RoutedPart)]
         after = self.export.days.complete_after_seconds
         leftover = self.finishing.leftover
         now = self.environment.now()
@@ -178,9 +178,9 @@ class ExportTable:
             job=self.job.name,
             batch_id=draft.batch_id,
             at=now,
-            starts=starts,
-            fences=fences,
-            slices=slices,
+            starts=tuple(StartRecord(each.partition, each.offset, each.token) for each in starts),
+            fences=tuple(FenceRecord(each.partition, each.token) for each in fences),
+            slices=tuple(slice_record(each, state.of(each.partition)) for each in routed),
             types=draft.types,
             idle=tuple(draft.idle.items()),
             renames=draft.renames,
@@ -216,12 +216,12 @@ class ExportTable:
 
     def decoded_of(self, name: str) -> pa.Schema | None:
         """The fixed columns of a type under the names that its records have: the job's, where it states them."""
-        fixed, spec = schema_of(self.ledger.known, name), self.export.all_types[name]
+        fixed, spec = self.ledger.known.schema_of(name), self.export.all_types[name]
         return fixed if fixed is None or spec.schema is None else respelled(fixed, spec.schema)
 
     def columns_of(self, name: str) -> pa.Schema | None:
         """The columns of a type's files: its fixed ones and those that are computed; None while they are unknown."""
-        fixed, decoded = schema_of(self.ledger.known, name), self.decoded_of(name)
+        fixed, decoded = self.ledger.known.schema_of(name), self.decoded_of(name)
         if fixed is None or decoded is None:
             return None
         stated = name in self.export.types
@@ -268,7 +268,7 @@ class ExportTable:
         """Fix the columns that records of a type brought; those that another process fixed first stay as they are."""
 
         def decide(state: LedgerState) -> Draft | None:
-            known = schema_of(state, name)
+            known = state.schema_of(name)
             # A rival may have fixed a type first: it stands, and records that do not fit it will say so.
             merged = schema if known is None else grown(known, schema)
             if known is not None and merged.equals(known):
@@ -281,7 +281,7 @@ class ExportTable:
         """What the job file says of a type that the ledger does not: the type itself, or further columns."""
         if spec.name not in state.types:
             return self._new_type(spec, state)
-        known = schema_of(state, spec.name)
+        known = state.schema_of(spec.name)
         if spec.schema is None:
             return None
         wanted = spec.schema if known is None else extended(known, spec.schema, spec.name)
@@ -352,7 +352,7 @@ class ExportTable:
     def replay_target(self, file: StagedFile, name: str, entry: int, number: int) -> str:
         """Where readers find a file of a replay; `number` tells it from the other files of its entry."""
         folder = day_folder(name, str(file.partition_values["day"]))
-        return f"{folder}/{replayed_final_name(self.job.name, entry, number)}"
+        return f"{folder}/{output_name('replayed', self.job.name, entry, number)}"
 
     def replay_refusal(self, name: str, days: Iterable[str], run: int) -> str | None:
         """Why a type would not take the files of a replay run; None if it would."""
@@ -365,7 +365,3 @@ class ExportTable:
     def forget_probes(self, name: str) -> None:
         """A type that failed is looked at again before its next files are named."""
         self._probed = {folder for folder in self._probed if not folder.startswith(f"{name}/")}
-
-    def _back_off(self, attempt: int) -> None:
-        longest = min(_BACKOFF_SECONDS_MAX, _BACKOFF_SECONDS * 2**attempt)
-        self.environment.sleep(self.environment.rng.uniform(0, longest))

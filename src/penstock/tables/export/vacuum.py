@@ -1,14 +1,7 @@
 """Vacuum of an export: delete what lies below the root and no ledger entry can name any more (RULES C7, L7).
 
-An entry takes a staged file of a type only while the type's position is the start in its name, and positions never
-fall; a compaction's output only up to the entry number in its name, a replay's only while its run is not over. An
-output that was staged long ago, by a compaction that was killed, is retired first: an entry says that nobody may name
-it any more. What entries have already taken is left alone while it is still to be moved. Names that are not ours stay,
-whatever they are, and so do files of a topic's life that the ledger does not know.
-
-Where a store has no rename, a file is copied to its final name and the staged one stays. A process that slept over its
-copy may bring a removed file back as long as it finds the staged one. So the staged file is kept for
-`stage_age_seconds_max`, by which time no request can be under way, and is deleted before compaction touches the copy.
+The proof is in the name: a slice's start below the position of its type, an entry number that the chain has passed or
+retired, a replay run that is over. Names that are not ours stay (docs/protocol.md, "Compaction and vacuum").
 """
 
 from __future__ import annotations
@@ -37,8 +30,6 @@ _MOVING_SCHEMES = frozenset({"", "file", "memory", "hdfs"})
 
 
 class Dead(CanGo):
-    """Why a file can go."""
-
     PASSED = "staged, the position of its type is beyond its start"
     EXPIRED = "staged by a compaction whose last possible entry has passed"
     REPLAYED = "staged by a replay whose run is over"
@@ -46,8 +37,6 @@ class Dead(CanGo):
 
 
 class Kept(Stays):
-    """Why a file stays."""
-
     ORDERED = "an entry orders it to be moved"
     COMMITTABLE = "may still be named by an entry"
     UNPLACED = "of a partition or type that the ledger does not know"

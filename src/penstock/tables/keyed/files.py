@@ -19,7 +19,8 @@ from penstock.tables.keyed.layout import BUCKET, Layout
 from penstock.tables.keyed.merging.plan import OldFile
 
 JOIN_FILES_MIN = 8
-"""So many small files of a like size become one, so that a row is written again only as often as files grow in size."""
+"""So many small files of a like size become one, so that a row is written again only as often as files grow in size. A
+file is small if as many like it make one chunk at most."""
 
 
 def commits_key(job: str, bucket: int) -> str:
@@ -99,7 +100,7 @@ def small_alike(files: Sequence[OldFile], chunk_rows: int, column: str) -> froze
     """Small files worth putting together: of a like size, enough of them, neighbours in the values of a column."""
     tiers: dict[int, list[OldFile]] = {}
     for each in by_key(files, column):
-        if each.rows * 2 <= chunk_rows:
+        if each.rows * JOIN_FILES_MIN <= chunk_rows:
             tiers.setdefault(each.rows.bit_length() // 3, []).append(each)
     for _, alike in sorted(tiers.items()):
         if len(alike) >= JOIN_FILES_MIN:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
@@ -17,35 +17,32 @@ from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
-from penstock.status.metrics import Meter, Metric
-from penstock.status.model import DayAnswer, JobStatus
+from penstock.spark.delta_spark import table_properties
+from penstock.status.model import JobStatus
 from penstock.tables.keyed.layout import BUCKET, HIDDEN, SEQUENCE, Layout, is_key_type
 from penstock.tables.keyed.loading.load import Loader, LoadReport
 from penstock.tables.keyed.proving.prove import prove_keyed
+from penstock.tables.keyed.reading.frame import keyed_frame
 from penstock.tables.keyed.section import KeyedSection
-from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, decode_layout, encode_layout
 from penstock.tables.keyed.status import keyed_status
 from penstock.tables.keyed.table import KeyedTable
 from penstock.tables.keyed.upkeep.compact import compact
 from penstock.tables.keyed.upkeep.vacuum import vacuum_keyed
 from penstock.tables.keyed.writer import KeyedWriter
-from penstock.tables.kind import CompactWish, LoadWish, RebuildReport, VacuumWish
-from penstock.tables.quarantine.discard import Listings
+from penstock.tables.kind import CompactWish, LoadWish, ReadWish, VacuumWish
 from penstock.tables.quarantine.table import refuse_earlier_table
-from penstock.tables.single.table import existing_table, table_listings
+from penstock.tables.single.table import SingleKind, existing_table
 from penstock.tables.single.writer import row_columns
 
 
-class KeyedKind:
+class KeyedKind(SingleKind):
     """One Delta table with one row for each key."""
 
     name = KeyedSpec.kind
     section = KeyedSection()
     steps = ("runs_staged", "merged", "tombstones_written")
-    metrics: tuple[Metric, ...] = ()
-
-    def meter(self) -> Meter:
-        return lambda event: ()
+    mark = LAYOUT_PROPERTY
 
     def summary(self, job: JobSpec) -> str:
         return f"{self.name}, {job_of(job, KeyedSpec).table.layout}"
@@ -65,26 +62,27 @@ class KeyedKind:
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
         return keyed_status(job_of(job, KeyedSpec), open_log, now)
 
-    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
-        raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
-
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        if wish.all_days:
-            raise UserError("--all-days is for exports", hint=f"the table of {job.name} has no days")
+        wish.refuse_all_days(f"the table of {job.name} has no days")
         return compact(job_of(job, KeyedSpec), existing_table(job, environment), wish.target_bytes, progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        if wish.drop_lost:
-            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+        wish.refuse_drop_lost(job)
         return vacuum_keyed(job_of(job, KeyedSpec), existing_table(job, environment), wish.dry_run)
 
-    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
+    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        # The table's own word: with other keys a lookup would search the wrong buckets.
+        path = job.table.path
+        marked = table_properties(spark, path).get(self.mark)
+        if marked is None:
+            raise UserError(f"the table at {path} has no keys", hint="was it made by another writer?")
+        return self.read_table(path, marked, spark, wish)
 
-    def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        return table_listings(job, environment)
+    def read_table(self, path: str, marked: str, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        wish.refuse_type(f"the table at {path}")
+        return keyed_frame(spark, path, decode_layout(marked), wish.keys)
 
 
 def created(job: JobSpec[KeyedSpec], spark: SparkSession, environment: Environment) -> Table:
@@ -121,10 +119,11 @@ def _check_delete(layout: Layout, columns: pa.Schema) -> None:
 
 def _refuse_other_keys(table: Table, spec: KeyedSpec) -> None:
     there = table.handle.metadata().configuration.get(LAYOUT_PROPERTY)
-    if there == str(spec.layout):
+    if there == encode_layout(spec.layout):
         return
+    known = "made by another writer, without keys" if there is None else decode_layout(there)
     raise UserError(
         f"the keys of the table at {spec.path} are not those of the job",
-        detail=f"the table: {there or 'made by another writer, without keys'}; the job: {spec.layout}",
+        detail=f"the table: {known}; the job: {spec.layout}",
         hint="keys cannot change: write to a new table",
     )

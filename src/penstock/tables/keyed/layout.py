@@ -1,7 +1,8 @@
 """What makes a row of a keyed table the same row: its key, and which of two is the newer one. Pure.
 
 A key is the values of the partition key, then those of the row key. Partition keys may be computed from a column. The
-bucket of a row is a hash of its partition key; what it is must never change, for it is where a row is looked for.
+bucket of a row is a hash of its partition key; what it is must never change, for it is where a row is looked for. If
+the log's partition is a partition key, each of them has buckets of its own.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -26,6 +28,10 @@ HIDDEN = (SEQUENCE, BUCKET)
 KEY_BYTES_MAX = 32 * 1024
 OFFSET_BITS = 48
 """Of a sequence; above them is the generation of the log."""
+LOG_PARTITION_MAX = 1 << 17
+"""Beyond every partition that a topic can have; with it the numbers of buckets fit into 32 bits."""
+WORDS_KEPT_MAX = 4_096
+"""Texts whose hash a process remembers."""
 
 Numbers: TypeAlias = npt.NDArray[np.uint64]
 KeyFunction: TypeAlias = Literal["column", "hash", "prefix", "timeslice", "round", "coalesce"]
@@ -64,6 +70,9 @@ class Layout:
     merge: bool = False
     """Whether a null of an update keeps the value that is there."""
     buckets: int = 16
+    log_partition: str | None = None
+    """The partition key, if there is one, that is the partition of the log. Each has `buckets` buckets of its own, so
+    that processes with other partitions never meet in one (RULES K1)."""
 
     @property
     def parts(self) -> tuple[KeyPart, ...]:
@@ -73,6 +82,28 @@ class Layout:
     def key_names(self) -> list[str]:
         """The names of the parts in a frame of keys."""
         return [f"key{number}" for number in range(len(self.parts))]
+
+    @property
+    def hashed_names(self) -> list[str]:
+        """The parts that a bucket is a hash of: those of the partition key, or else of the row key."""
+        named = list(zip(self.key_names, self.parts, strict=True))[: len(self.partition_keys)]
+        hashed = [name for name, part in named if part != self._own_part]
+        return hashed or self.key_names[len(self.partition_keys) :]
+
+    @property
+    def is_bucket_of_partition_key(self) -> bool:
+        """Whether rows with the same partition key are in the same bucket."""
+        return any(part != self._own_part for part in self.partition_keys)
+
+    @property
+    def own_name(self) -> str | None:
+        """The part that has buckets of its own."""
+        own = self._own_part
+        return None if own is None else self.key_names[self.partition_keys.index(own)]
+
+    @property
+    def _own_part(self) -> KeyPart | None:
+        return None if self.log_partition is None else KeyPart(self.log_partition)
 
     @property
     def order_names(self) -> list[str]:
@@ -93,7 +124,11 @@ class Layout:
         """What a table keeps of it: two tables with the same text have their rows in the same places."""
         keys = ", ".join(map(str, self.partition_keys))
         rows, order = ", ".join(self.row_keys), self.sequence or "the log"
-        return f"partition_keys [{keys}], row_keys [{rows}], sequence {order}, buckets {self.buckets}"
+        buckets = f"{self.buckets}{' for each partition' if self.log_partition is not None else ''}"
+        return f"partition_keys [{keys}], row_keys [{rows}], sequence {order}, buckets {buckets}"
+
+    def has_bucket(self, number: int) -> bool:
+        return number >= 0 and (number < self.buckets or self.log_partition is not None)
 
 
 def key_frame(layout: Layout, rows: pa.Table | pa.RecordBatch) -> pl.DataFrame:
@@ -129,11 +164,18 @@ def part_values(part: KeyPart, column: pl.Series) -> pl.Series:
 
 def buckets_of(layout: Layout, keys: pl.DataFrame) -> pl.Series:
     """The bucket of each key; without partition keys the row key decides. No part may be null."""
-    names = layout.key_names[: len(layout.partition_keys)] or layout.key_names
+    found = bucket_hash(layout, keys)
+    if layout.own_name is not None:
+        found = found + keys[layout.own_name].cast(pl.Int64).to_numpy() * layout.buckets
+    return pl.Series(BUCKET, found.astype(np.int32))
+
+
+def bucket_hash(layout: Layout, keys: pl.DataFrame) -> npt.NDArray[np.int64]:
+    """The bucket of each key among those of its partition, or among all."""
     total = np.zeros(len(keys), np.uint64)
-    for name in names:
+    for name in layout.hashed_names:
         total = _mixed(total + stable_hash(keys[name]))
-    return pl.Series(BUCKET, (total % np.uint64(layout.buckets)).astype(np.int32))
+    return (total % np.uint64(layout.buckets)).astype(np.int64)
 
 
 def stable_hash(column: pl.Series) -> Numbers:
@@ -150,14 +192,19 @@ def stable_hash(column: pl.Series) -> Numbers:
 
 def key_faults(layout: Layout, rows: pa.RecordBatch) -> dict[int, str]:
     """The rows that have no place in the table, by number, with the reason."""
+    if _are_faultless(layout, rows):
+        return {}
     keys = key_frame(layout, rows)
     faults: dict[int, str] = {}
     for name, part, kind in zip(keys.columns, layout.parts, _kinds(layout), strict=True):
         for row in keys[name].is_null().arg_true():
-            faults.setdefault(row, f"{part}: a part of the {kind} key is null")
+            faults.setdefault(row, f"{part} is null, which is a part of the {kind} key")
     if layout.sequence is not None:
         for row in _series(rows.column(layout.sequence)).is_null().arg_true():
             faults.setdefault(row, f"{layout.sequence}: the sequence is null")
+    if layout.own_name is not None:
+        for row in (~keys[layout.own_name].is_between(0, LOG_PARTITION_MAX - 1)).fill_null(False).arg_true():
+            faults.setdefault(row, f"{layout.log_partition} is no number of a partition")
     for row in (_key_bytes(keys) > KEY_BYTES_MAX).arg_true():
         faults.setdefault(row, f"the key is longer than {KEY_BYTES_MAX} bytes")
     return faults
@@ -199,6 +246,20 @@ def _kinds(layout: Layout) -> list[str]:
     return ["partition"] * len(layout.partition_keys) + ["row"] * len(layout.row_keys)
 
 
+def _are_faultless(layout: Layout, rows: pa.RecordBatch) -> bool:
+    """Whether nulls and lengths of whole columns tell already that every row has a place."""
+    named = [*layout.bounded, *([] if layout.sequence is None else [layout.sequence])]
+    if len(layout.bounded) < len(layout.parts) or any(rows.column(name).null_count for name in named):
+        return False
+    if layout.log_partition is not None and rows.num_rows:
+        ends = pc.min_max(rows.column(layout.log_partition)).as_py()
+        if ends["min"] < 0 or ends["max"] >= LOG_PARTITION_MAX:
+            return False
+    kinds = [(rows.column(name), rows.schema.field(name).type) for name in layout.bounded]
+    texts = [column for column, kind in kinds if pa.types.is_string(kind) or pa.types.is_binary(kind)]
+    return sum(pc.max(pc.binary_length(each)).as_py() or 0 for each in texts) <= KEY_BYTES_MAX
+
+
 def _key_bytes(keys: pl.DataFrame) -> pl.Series:
     total = pl.Series(np.zeros(len(keys), np.int64))
     for column in keys:
@@ -211,6 +272,7 @@ def _series(column: pa.Array | pa.ChunkedArray) -> pl.Series:
     return pl.Series(pl.from_arrow(column))
 
 
+@lru_cache(WORDS_KEPT_MAX)
 def _word_hash(value: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(value, digest_size=8).digest(), "little")
 
@@ -240,11 +302,17 @@ def _rounded(column: pl.Series, step: int | str) -> pl.Series:
     return column.cast(pl.Int64) // int(step) * int(step)
 
 
+def _filled(column: pl.Series, default: int | str) -> pl.Series:
+    # The default is cast as `check` does it: Polars reads fewer texts as times than Arrow.
+    value = pl.Series(pl.from_arrow(pa.array([default]).cast(column.to_arrow().type)))
+    return pl.select(pl.coalesce(column, value)).to_series()
+
+
 _FUNCTIONS: Mapping[KeyFunction, Callable[[pl.Series, int | str], pl.Series]] = {
     "column": lambda column, _: column,
     "hash": _hashed,
     "prefix": lambda column, count: column.str.slice(0, int(count)),
     "timeslice": _sliced,
     "round": _rounded,
-    "coalesce": lambda column, default: column.fill_null(pl.Series([default]).cast(column.dtype)[0]),
+    "coalesce": _filled,
 }

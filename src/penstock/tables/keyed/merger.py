@@ -4,32 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, assert_never
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.errors import TransientError
 from penstock.flow.write.manifest import PartitionKey, StagedFile
-from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.active_files import refuse_deletion_vectors
 from penstock.lake.delta.table import Table
 from penstock.lake.proposal import RemovedFile
 from penstock.spark.failures import spark_errors
+from penstock.staging.dealing import run_each
 from penstock.tables.keyed.files import ActiveFiles, Base, commits_key, meeting, read_active, rows_key, small_alike
 from penstock.tables.keyed.merging.chunks import ChunkStore, file_schema
-from penstock.tables.keyed.merging.merge import MergeStage
-from penstock.tables.keyed.merging.plan import (
-    BucketPlan,
-    BucketReport,
-    Meeting,
-    MergeFlow,
-    Naming,
-    OldFile,
-    decode_report,
-)
+from penstock.tables.keyed.merging.merge import merge_bucket
+from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, Naming, OldFile
 from penstock.tables.keyed.merging.runs import RunPart, parts_of, superseded
 from penstock.tables.keyed.spec import KeyedSpec
 from penstock.tables.keyed.tombstones import Tombstones
@@ -185,12 +176,7 @@ class Merger:
         spec = self._job.table
         options = dict(spec.storage_options)
         store = ChunkStore(spec.path, options, file_schema(schema), spec.layout, spec.chunk_rows)
-        stage = MergeStage(MergeFlow(store, naming, spec.tombstones_path, self._meeting), plans)
-        count = len(plans)
+        merge = partial(merge_bucket, MergeFlow(store, naming, spec.tombstones_path, self._meeting))
         with spark_errors(self._spark):
-            tasks = min(count, TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
-            numbers = self._spark.range(0, count, 1, tasks)
-            rows = numbers.mapInArrow(stage, from_arrow_schema(REPORT_SCHEMA)).collect()
-        if len(rows) < count:
-            raise TransientError(f"Spark handed over the reports of {len(rows)} of {count} buckets")
-        return [decode_report(bytes(row["report"])) for row in rows]
+            tasks = min(len(plans), TASKS_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism))
+        return run_each(self._spark, merge, plans, BucketReport, tasks, of="buckets")

@@ -10,15 +10,16 @@ import pyarrow as pa
 
 from penstock.job.checks.columns import Output
 from penstock.job.checks.single_table import read_single_table
+from penstock.job.expressions import KafkaField
 from penstock.job.faults import Finding, KeyPath, nearest, shown
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.sections.quantities import QuantityError, parse_duration
 from penstock.job.sections.scalars import Duration, Flag, Positive, Text, Texts, one_of
 from penstock.job.sections.section import stated
-from penstock.job.spec import TableSpec
+from penstock.job.spec import TableSpec, TombstonePolicy
 from penstock.tables.keyed.layout import HIDDEN, DeleteRule, KeyFunction, KeyPart, Layout, is_key_type
-from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, PartialUpdates
+from penstock.tables.keyed.spec import LAYOUT_PROPERTY, KeyedSpec, PartialUpdates, encode_layout
 
 AT: KeyPath = ("table", KeyedSpec.kind)
 BUCKETS_MAX = 4096
@@ -65,22 +66,23 @@ class KeyedSection(KindSection[JobFile, KeyedTableSection, Parts]):
         if reading.section is not None:
             findings += _key_findings(reading.section, output)
             findings += _setting_findings(reading.section, output)
-        if reading.file.on is not None and reading.file.on.tombstone is not None:
-            hint = "remove it: a record without a value deletes the row of its key"
-            findings.append(Finding(("on", "tombstone"), "has no meaning for a keyed table", hint, on_key=True))
+        if reading.file.on is not None and reading.file.on.tombstone not in (None, TombstonePolicy.FILTER):
+            hint = "remove it: a record without a value deletes the row of its key; or filter: it is left out"
+            findings.append(Finding(("on", "tombstone"), "has no meaning for a keyed table", hint))
         return parts, findings
 
     def build(self, reading: Reading[JobFile, KeyedTableSection], parts: Parts, place: TableSpec) -> KeyedSpec:
         section = reading.section
         assert section is not None
-        layout = layout_of(section)
+        layout = layout_of(section, _log_partition(section, parts) if reading.file.sql is None else None)
         return KeyedSpec(
             place.path,
             place.quarantine_path,
             place.storage_options,
             place.shared,
             layout=layout,
-            properties={LAYOUT_PROPERTY: str(layout)},
+            properties={LAYOUT_PROPERTY: encode_layout(layout)},
+            filter_tombstones=reading.file.on is not None and reading.file.on.tombstone is TombstonePolicy.FILTER,
             **stated(
                 chunk_rows=section.chunk_rows,
                 tombstone_retention_seconds=section.tombstone_retention,
@@ -89,7 +91,7 @@ class KeyedSection(KindSection[JobFile, KeyedTableSection, Parts]):
         )
 
 
-def layout_of(section: KeyedTableSection) -> Layout:
+def layout_of(section: KeyedTableSection, log_partition: str | None = None) -> Layout:
     """The keys of a section without a fault."""
     return Layout(
         partition_keys=tuple(map(read_part, section.partition_keys or ())),
@@ -97,8 +99,15 @@ def layout_of(section: KeyedTableSection) -> Layout:
         sequence=None if section.sequence in (None, LOG_ORDER) else section.sequence,
         delete=None if section.delete is None else read_delete(section.delete),
         merge=section.partial_updates is PartialUpdates.MERGE,
+        log_partition=log_partition,
         **stated(buckets=section.buckets),
     )
+
+
+def _log_partition(section: KeyedTableSection, parts: Parts) -> str | None:
+    """The partition key that is the partition of the log, as a column of `kafka.partition` is."""
+    mine = KafkaField("partition")
+    return next((name for name in section.partition_keys or () if parts.columns.get(name) == mine), None)
 
 
 def read_part(text: str) -> KeyPart:

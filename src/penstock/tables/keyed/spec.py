@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
+import msgspec
+
+from penstock.errors import UserError
 from penstock.lake.delta.schema import TablePlace
-from penstock.tables.keyed.layout import BUCKET, Layout
+from penstock.tables.keyed.layout import BUCKET, KeyFunction, KeyPart, Layout
 
 LAYOUT_PROPERTY = "penstock.keyed"
-"""The table property that keeps the keys with which a table was made."""
+"""The table property that keeps the keys with which a table was made, so that it can be read without its job."""
 TOMBSTONE_RETENTION_SECONDS = 7 * 86_400.0
 
 
@@ -28,9 +32,43 @@ class KeyedSpec(TablePlace):
     tombstone_retention_seconds: float = TOMBSTONE_RETENTION_SECONDS
     bulk: bool = False
     """A first load: rows are appended and nothing is looked up."""
+    filter_tombstones: bool = False
+    """Whether records without a value are left out: deletes are records of their own."""
     partition_by: tuple[str, ...] = (BUCKET,)
 
     @property
     def tombstones_path(self) -> str:
         """Where deleted keys are remembered."""
         return f"{self.path}_tombstones"
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """What of a layout decides where a row lies and which one stays."""
+
+    version: Literal[1]
+    partition_keys: tuple[tuple[str, KeyFunction, int | str], ...]
+    row_keys: tuple[str, ...]
+    sequence: str | None
+    buckets: int
+    log_partition: str | None = None
+
+
+def encode_layout(layout: Layout) -> str:
+    """The text of the property: the same for layouts whose rows lie in the same places."""
+    parts = tuple((each.column, each.function, each.argument) for each in layout.partition_keys)
+    kept = _Kept(1, parts, layout.row_keys, layout.sequence, layout.buckets, layout.log_partition)
+    return msgspec.json.encode(kept).decode()
+
+
+def decode_layout(text: str) -> Layout:
+    """The keys that a table was made with; what it does with deletes and nulls is the job's affair."""
+    try:
+        kept = msgspec.json.decode(text, type=_Kept)
+    except msgspec.DecodeError as error:
+        raise UserError(
+            f"the table property {LAYOUT_PROPERTY} cannot be read",
+            detail=f"{error}: {text}",
+            hint="was the table made by another version of Penstock?",
+        ) from error
+    parts = tuple(KeyPart(*each) for each in kept.partition_keys)
+    return Layout(parts, kept.row_keys, kept.sequence, buckets=kept.buckets, log_partition=kept.log_partition)

@@ -11,7 +11,7 @@ from penstock.logs.registry import OpenLog
 from penstock.status.model import JobStatus, Section
 from penstock.tables.keyed.files import read_active
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.single.status import table_status
+from penstock.tables.single.facts import table_status
 
 
 def keyed_status(job: JobSpec[KeyedSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
@@ -26,4 +26,7 @@ def keyed_status(job: JobSpec[KeyedSpec], open_log: OpenLog, now: Callable[[], f
     line = (
         f"{active.rows} rows in {sum(chunks)} chunks of {len(chunks)} buckets, at most {max(chunks, default=0)} in one"
     )
+    skipped = sum(each.totals.skipped for each in status.partitions)
+    if skipped:
+        line += f"; {skipped} records lost to newer ones of their keys"
     return replace(status, sections=(*status.sections, Section("keyed", values, lines=(line,))))

@@ -38,10 +38,8 @@ class KeyedWriter(SingleWriter):
     def flow(self, batch: Batch) -> Flow:
         target = pa.schema([each for each in self.data.schema if each.name not in HIDDEN])
         plain = self._flow_to(batch, target, ())
-        # A tombstone is a row without values, unless `sql:` would see it.
-        tombstone = TombstonePolicy.QUARANTINE if self.job.sql else TombstonePolicy.ROW
         known = {each.name: getattr(plain, each.name) for each in fields(plain)}
-        known["on"] = replace(plain.on, tombstone=tombstone)
+        known["on"] = replace(plain.on, tombstone=tombstone_policy(self.job, self._spec))
         return KeyedFlow(
             **known,
             layout=self._spec.layout,
@@ -90,6 +88,13 @@ class KeyedTarget(TableTarget):
             return replace(change, actions=[*removes, *change.actions], transactions=numbers)
 
         return self._data.swap(decide)
+
+
+def tombstone_policy(job: JobSpec, spec: KeyedSpec) -> TombstonePolicy:
+    """What becomes of a record without a value: it is a row without values, unless `sql:` would see it."""
+    if spec.filter_tombstones:
+        return TombstonePolicy.FILTER
+    return TombstonePolicy.QUARANTINE if job.sql else TombstonePolicy.ROW
 
 
 def told_by_key(job: JobSpec, spec: KeyedSpec) -> bool:

@@ -1,7 +1,7 @@
 """Discarding the quarantined records of a job: one commit to the quarantine, whatever state it was left in.
 
-Afterwards the quarantine holds no row of the job, belongs to the present life of its table, and takes everything that
-the table's commits listed so far for dealt with. Rows of other jobs stay. The data table is only read.
+Afterwards it holds no row of the job, belongs to the present life of its table, and takes for dealt with all that the
+table's commits listed so far. Rows of other jobs stay, and the data table is only read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def listed_marks(transactions: Mapping[str, int]) -> dict[str, int]:
 
 
 def preview_discard(job: JobSpec, read: ReadListings, environment: Environment) -> DiscardReport:
-    """What a discard would do; nothing is changed."""
     return _previewed(open_quarantine(job, environment), job.name, read(job, environment))
 
 

@@ -1,8 +1,7 @@
 """Which files in the folder of a quarantine no commit can name any more (RULES C7, Q1).
 
-The quarantine is a Delta table, and its own version tells which files it holds or held. Of the others, staged files
-that a commit of the data listed belong to it before they are appended; the rest can be listed only by a commit at the
-start in their name. Several tables may share a quarantine: a file goes by the positions of the job that its name tells.
+Staged files that a commit of the data listed belong to it before they are appended. Several tables may share a
+quarantine: a file goes by the positions of the job that its name tells.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which life of a job's table the job's rows and positions in a quarantine belong to.
 
-A table that is deleted and made again has another id, and reads its topics again from the start: positions that the
-quarantine keeps of the earlier one say nothing about it. So the quarantine keeps, per job, a fingerprint of the table.
+A table that is made again reads its topics from the start: positions of the earlier one say nothing about it. So the
+quarantine keeps, per job, a fingerprint of the table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """The record of a replay run in the data table, and the removal of its rows from quarantine (RULES Q2).
 
-For an export the ledger stands for the data table (`tables.export.replays`).
-
-The data commit of run N says which offsets it wrote; it is the truth. The removal carries the same number into the
-quarantine table. While that table's number is lower, rows are in both, and whoever comes next finishes the removal:
-it is worked out from the data commit alone, so it can be done any number of times by anybody.
+The data commit of run N, for an export an entry of its ledger, is the truth. The removal is worked out from it alone,
+so anybody can do it any number of times, as long as the quarantine's own number is lower.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.flow.write.reasons import error_kinds
+from penstock.flow.write.quarantine import error_kinds
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
@@ -94,7 +94,6 @@ def own_rows(table: Table, file: ActiveFile, columns: Sequence[str] | None = Non
 
 
 def count_rows(table: Table) -> int:
-    """How many rows the job has in the loaded version."""
     return sum(_row_count(table, file) for file in own_files(table))
 
 
@@ -141,7 +140,6 @@ def repeated_rows(table: Table) -> Places:
 
 
 def without_places(rows: pa.Table, places: Places) -> pa.Table:
-    """The rows that are not at one of the places."""
     for (topic_id, partition), offsets in places.items():
         here = where(rows, topic_id=topic_id, partition=partition)
         rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))

@@ -1,9 +1,8 @@
 """The quarantine table of a job: filled after each data commit, never twice for one offset (RULES Q1).
 
-The data commit is the truth: it lists the quarantine files of its slices and leaves a mark, the end of the last slice
-that had any. The quarantine table keeps its own position per job and partition; while that is below the mark, listed
-files are missing and are appended before the partition is planned again. Several jobs may share a quarantine: each
-looks at its own listings, rows and positions only, and only at those of the present life of its table.
+A data commit lists the quarantine files of its slices and leaves a mark; while the position that the quarantine keeps
+is below it, listed files are missing and are appended before the partition is planned again. Several jobs may share a
+quarantine: each looks at its own listings, rows and positions only, of the present life of its table.
 """
 
 from __future__ import annotations
@@ -76,7 +75,6 @@ def open_quarantine(job: JobSpec, environment: Environment | None = None) -> Tab
 
 
 def create_quarantine(job: JobSpec, environment: Environment) -> Table:
-    """The quarantine table, made if it is missing."""
     return open_or_create(quarantine_spec(job), job.name, QUARANTINE_SCHEMA, NewColumnPolicy.ADD, environment)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from penstock.events import Event
 
 
-@dataclass(frozen=True)
 class WindowsClosed(Event):
     """A close is complete; figures are of the portions that this process landed."""
 
@@ -27,19 +25,16 @@ class WindowsClosed(Event):
         return f"{self.name} until {datetime.fromtimestamp(self.until, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
-@dataclass(frozen=True)
 class PartialsCleaned(Event):
     files: int
     points: int
 
 
-@dataclass(frozen=True)
 class PartialsMerged(Event):
     files_before: int
     files_after: int
 
 
-@dataclass(frozen=True)
 class WindowsPublished(Event):
     rows: int
     topic: str
@@ -48,7 +43,6 @@ class WindowsPublished(Event):
         return f"{self.rows:,} {self.name}"
 
 
-@dataclass(frozen=True)
 class PublisherFenced(Event):
     """Another process publishes a bucket of this one: its claim has moved."""
 

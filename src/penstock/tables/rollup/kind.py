@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.environment import Environment
 from penstock.errors import UserError
@@ -18,17 +18,18 @@ from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.status.metrics import Meter
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.kind import CompactWish, RebuildReport, VacuumWish
+from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.rollup.opening import existing_tables, open_tables
 from penstock.tables.rollup.proof.verification import prove_rollup
+from penstock.tables.rollup.reading import closed_windows
 from penstock.tables.rollup.section import RollupSection
 from penstock.tables.rollup.spec import RollupSpec, partials_job
 from penstock.tables.rollup.status.metrics import METRICS, meter
 from penstock.tables.rollup.status.status import rollup_status
 from penstock.tables.rollup.vacuum import vacuum
 from penstock.tables.rollup.writer import RollupWriter
-from penstock.tables.single.table import table_listings
+from penstock.tables.single.table import SingleKind, table_listings
 
 STEPS = (
     "close_begun",
@@ -41,7 +42,7 @@ STEPS = (
 )
 
 
-class RollupKind:
+class RollupKind(SingleKind):
     """Metrics in windows."""
 
     name = RollupSpec.kind
@@ -72,18 +73,17 @@ class RollupKind:
     def compact(
         self, job: JobSpec, wish: CompactWish, environment: Environment, progress: Progress | None
     ) -> CompactReport:
-        if wish.all_days:
-            raise UserError("--all-days is for exports", hint=f"{job.name} merges its partials by itself")
+        wish.refuse_all_days(f"{job.name} merges its partials by itself")
         tables = existing_tables(job_of(job, RollupSpec), environment)
         return compact(tables.windows, wish.target_bytes or job.flush.min_bytes_per_file, progress)
 
     def vacuum(self, job: JobSpec, wish: VacuumWish, environment: Environment) -> VacuumReport:
-        if wish.drop_lost:
-            raise UserError("--drop-lost is for exports", hint=f"the files of {job.name} are never moved")
+        wish.refuse_drop_lost(job)
         return vacuum(job_of(job, RollupSpec), environment, dry_run=wish.dry_run)
 
-    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
-        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
+    def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        wish.refuse_all(f"the table of {job.name}")
+        return closed_windows(spark, job)
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
         return table_listings(partials_job(job_of(job, RollupSpec)), environment)

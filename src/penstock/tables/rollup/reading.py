@@ -15,6 +15,7 @@ from penstock.job.loader import load_job
 from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.table import find_table, open_table
 from penstock.logs.registry import SECTIONS
+from penstock.spark.delta_spark import delta_frame
 from penstock.tables.rollup.closing.decide import Span, spans_of
 from penstock.tables.rollup.closing.standing import LEAST_MS, closed_until_key
 from penstock.tables.rollup.section import RollupSection
@@ -26,7 +27,7 @@ _MILLI = 1000
 
 def closed_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:
     """The closed windows of a job, given as it is or by its job file."""
-    return spark.read.format("delta").load(_spec(job).table.path)
+    return delta_frame(spark, _spec(job).table.path)
 
 
 def open_windows(spark: SparkSession, job: JobSpec | Path | str) -> DataFrame:

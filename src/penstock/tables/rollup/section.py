@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import date
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +12,11 @@ import pyarrow as pa
 from pydantic import PlainValidator
 
 from penstock.job.checks.table import table_path
-from penstock.job.faults import Finding, KeyPath, kind_of, shown
+from penstock.job.faults import Finding, KeyPath, RefusedError, kind_of, shown
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.sections.quantities import QuantityError, parse_duration
-from penstock.job.sections.scalars import Text, ValueRefusedError, one_of, text
+from penstock.job.sections.scalars import Date, Text, one_of
 from penstock.job.sections.section import stated
 from penstock.job.spec import JobSpec, Secret, TableSpec
 from penstock.publish.section import PublishSection, loop_findings, publish_findings, publish_spec
@@ -34,7 +33,7 @@ COMPUTED = ("count", "sum", "min", "max", "mean", "first", "last")
 def window(value: object) -> Window:
     word, seconds = _duration(value)
     if not WINDOW_SECONDS_MIN <= seconds <= WINDOW_SECONDS_MAX:
-        raise ValueRefusedError(f"{shown(word)} is no window", "from 1s to 366d")
+        raise RefusedError(f"{shown(word)} is no window", "from 1s to 366d")
     return Window(word, round(seconds * 1000))
 
 
@@ -46,26 +45,19 @@ def millis(value: object) -> int:
 def _duration(value: object) -> tuple[str, float]:
     """As the file writes it, and in seconds."""
     if not isinstance(value, str):
-        raise ValueRefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
+        raise RefusedError(f"expected a duration, found {kind_of(value)}", "write the unit too, as in 60s")
     word = value.strip()
     try:
         return word, parse_duration(word)
     except QuantityError as error:
-        raise ValueRefusedError(f"{shown(word)} is no duration", str(error)) from None
-
-
-def day(value: object) -> date:
-    try:
-        return date.fromisoformat(text(value))
-    except ValueError:
-        raise ValueRefusedError(f"{shown(text(value))} is no date", "write 2000-01-01, in quotes") from None
+        raise RefusedError(f"{shown(word)} is no duration", str(error)) from None
 
 
 def rank(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueRefusedError(f"expected a number, found {kind_of(value)}", "write 0.99")
+        raise RefusedError(f"expected a number, found {kind_of(value)}", "write 0.99")
     if not 0 < value < 1:
-        raise ValueRefusedError("expected a number between 0 and 1", "write 0.99")
+        raise RefusedError("expected a number between 0 and 1", "write 0.99")
     return float(value)
 
 
@@ -78,7 +70,7 @@ class RollupTableSection(TableSection):
     lateness: Millis = None
     idle_after: Millis = None
     future_cutoff: Millis = None
-    not_before: Annotated[date | None, PlainValidator(day)] = None
+    not_before: Date = None
     late: Annotated[LatePolicy | None, one_of(LatePolicy)] = None
     update_grace: Millis = None
     aggregates: list[Annotated[str, one_of(COMPUTED)]] | None = None

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, time
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.flow.compile import RecordFrame
+from penstock.flow.compile import RecordFrame, write_options
 from penstock.flow.stage import NamedSlice
-from penstock.flow.table_flow import write_options
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec

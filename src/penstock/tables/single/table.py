@@ -16,9 +16,11 @@ from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.table import Table, find_table, open_table
 from penstock.lake.proposal import Outcome, Proposal, SlicePart
 from penstock.lake.state import DeltaState, Numbers
-from penstock.logs.log import Batch, Partition
+from penstock.logs.log import Batch, Log, Partition
 from penstock.staging.reports import Written
-from penstock.tables.kind import Chore, Landed, View
+from penstock.status.metrics import Meter, Metric
+from penstock.status.model import DayAnswer
+from penstock.tables.kind import Chore, Landed, RebuildReport, View
 from penstock.tables.quarantine.discard import Listings, listed_marks
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.quarantine.replayed import TableRuns, run_number
@@ -104,6 +106,25 @@ class SingleTable:
             if ours is not None and ours.rows:
                 return ours.size_bytes / ours.rows
         return None
+
+
+class SingleKind:
+    """What kinds have in common whose batches land in one Delta table."""
+
+    steps: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...] = ()
+
+    def meter(self) -> Meter:
+        return lambda event: ()
+
+    def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
+        raise UserError(f"the table of {job.name} has no days", hint="--day is for tables that are kept by day")
+
+    def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
+        raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
+
+    def listings(self, job: JobSpec, environment: Environment) -> Listings:
+        return table_listings(job, environment)
 
 
 def existing_table(job: JobSpec, environment: Environment) -> Table:

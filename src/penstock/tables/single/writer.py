@@ -10,9 +10,8 @@ from pyspark.sql import SparkSession
 from penstock.events import ColumnsAdded, FieldsLeftOut
 from penstock.flow.columns.fitting import new_paths
 from penstock.flow.columns.seen_types import addable, column_types, left_out
-from penstock.flow.compile import table_job, visible_schema
+from penstock.flow.compile import decoded_schema, flow_of, table_job, visible_schema
 from penstock.flow.sql import output_schema
-from penstock.flow.table_flow import decoded_schema, flow_of
 from penstock.flow.task import Flow
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.logs.batches import rows_for
@@ -33,6 +32,7 @@ def row_columns(job: JobSpec, spark: SparkSession) -> tuple[pa.Schema, NewColumn
     visible = visible_schema(job, job.schema)
     with spark_errors(spark):
         schema = output_schema(spark, visible, job.sql) if job.sql else visible
+    schema = pa.schema([each for each in schema if each.name not in job.drop])
     return schema, NewColumnPolicy.ADD if job.sql and job.sql.select else job.on.new_column
 
 
@@ -94,7 +94,7 @@ class SingleWriter:
 
     def _added_columns(self, found: Gathered) -> bool:
         """Give the table the fields that records brought; those that cannot be columns are told and left out."""
-        fields = found.new_fields()
+        fields = {name: seen for name, seen in found.new_fields().items() if name not in self.job.drop}
         if self.job.on.new_column is not NewColumnPolicy.ADD or not fields:
             return False
         before = self.data.schema

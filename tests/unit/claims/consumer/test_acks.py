@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.consumer.acks import Acks, DoneTwiceError, LostClaimError, Undone, UnknownWorkError
+from penstock.claims.consumer.acks import Acks, DoneTwiceError, LostClaimError, UnknownWorkError
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
 
@@ -90,7 +90,7 @@ def test_the_position_goes_to_the_end_of_a_log_whose_tail_holds_no_records() -> 
 def test_nothing_handed_out_leaves_the_position_where_the_claim_began(start: int) -> None:
     """Zero is a position like any other (P13)."""
     assert acks(start).position == start
-    assert acks(start).oldest_undone() is None
+    assert acks(start).held_back_since is None
 
 
 def test_p16_finishing_a_record_twice_is_refused_and_counts_nothing() -> None:
@@ -139,10 +139,10 @@ def test_i6_a_poison_record_stops_the_hand_out_after_the_bound_however_many_are_
 
 def test_the_age_of_the_record_that_holds_the_position_back_can_be_seen() -> None:
     three = delivered(5, 6, 8, start=5)
-    assert three.oldest_undone() == Undone(5, 0.0)
+    assert (three.position, three.held_back_since) == (5, 0.0)
     three.done(6, TOKEN)
     three.done(5, TOKEN)
-    assert three.oldest_undone() == Undone(8, 2.0)
+    assert (three.position, three.held_back_since) == (8, 2.0)
 
 
 def test_records_are_handed_out_in_the_order_of_the_log() -> None:

@@ -11,9 +11,9 @@ from penstock.claims.consumer.acks import Acks
 from penstock.claims.consumer.streams import UNANSWERED_SECONDS_MAX, Stream
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
-from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Clock, Session
+from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Session
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import JoiningGroup, Presence
+from penstock.claims.protocol.records import JoiningGroup, Presence, Terms
 from penstock.errors import TransientError
 from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import Partition
@@ -27,23 +27,22 @@ class Listening:
     def __init__(self) -> None:
         self.now = 100.0
         options = MemberOptions("group", "anna", INTERVAL, "partition", None)
-        self.participant = Participant(options, "nonce", GroupView("group", 1, INTERVAL))
+        self.participant = Participant(options, "nonce", GroupView("group", INTERVAL))
         self.participant.begin(self.now)
         nothing = cast(Any, None)
-        clock = Clock(lambda: self.now, lambda: self.now)
-        self.session = Session(nothing, nothing, nothing, self.participant, clock, nothing)
-        self.session.check_heard()
+        self.session = Session(nothing, nothing, lambda: self.now)
+        self.session.check_heard(self.participant)
 
     def turns(self, seconds: float) -> None:
         """The agent turns ten times a second."""
         for _ in range(round(seconds * 10)):
             self.now += 0.1
-            self.session.check_heard()
+            self.session.check_heard(self.participant)
 
     def hears_itself(self) -> None:
         outbox = self.participant.outbox
-        joining = outbox.record_of(JoiningGroup, if_last=None, presence=Presence(None, 0))
-        self.participant.read(0, 0, joining, self.now, self.now)
+        joining = outbox.record_of(JoiningGroup, if_last=None, terms=Terms(INTERVAL), presence=Presence(), wants=())
+        self.participant.read(0, joining, self.now, self.now)
 
 
 def test_a_member_begins_anew_if_nothing_that_it_wrote_comes_back() -> None:

@@ -1,21 +1,21 @@
-"""Members in one room: every word is heard at the next turn, and time moves when the test says so."""
+"""A room in which members speak in turn, over a log that everybody hears at once; time passes only when told to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from penstock.claims.member.membership import MemberOptions, Send
+from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.state import Claim
 from penstock.errors import PenstockError
 from penstock.logs.log import Partition
-from tests.coordination import GROUP, web
+from tests.coordination import GROUP, INTERVAL, web
 
-INTERVAL = 10.0
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(slots=True)
@@ -27,55 +27,64 @@ class Attendant:
     mute: bool = False
     gone: bool = False
     error: PenstockError | None = None
-    read: list[int] = field(default_factory=list)
-    unheard: list[Send] = field(default_factory=list)
+    read: int = 0
+    unheard: list[Record] = field(default_factory=list)
 
 
 class Room:
     """One group, its coordination log, and everybody in it."""
 
-    def __init__(self, partitions: Sequence[Partition] | int = 4, places: int = 3) -> None:
+    def __init__(self, partitions: Sequence[Partition] | int = 4) -> None:
         self.partitions = [web(number) for number in range(partitions)] if isinstance(partitions, int) else partitions
-        self.log: list[list[tuple[Record, float]]] = [[] for _ in range(places)]
+        self.log: list[tuple[Record, float]] = []
         self.attendants: list[Attendant] = []
         self.now = 1000.0
+        self.broker_skew = 0.0
+        self.epoch = 1
 
-    def enter(self, client_id: str, nonce: str = "1", **options: Any) -> Attendant:
+    def enter(
+        self,
+        client_id: str,
+        nonce: str = "1",
+        *,
+        wanted: Sequence[Partition] | None = None,
+        heartbeat_seconds: float = INTERVAL,
+        recovered: Mapping[Partition, Claim] | None = None,
+        **options: Any,
+    ) -> Attendant:
         """A process starts: it reads what there is and begins."""
-        view = GroupView(GROUP, len(self.log), INTERVAL)
-        participant = Participant(MemberOptions(GROUP, client_id, INTERVAL, **options), nonce, view)
-        participant.want(self.partitions, {})
-        attendant = Attendant(participant, read=[0] * len(self.log))
+        member = MemberOptions(GROUP, client_id, heartbeat_seconds, **options)
+        participant = Participant(member, nonce, GroupView(GROUP, heartbeat_seconds), recovered=recovered)
+        participant.want(self.partitions if wanted is None else wanted, {})
+        attendant = Attendant(participant)
         self.attendants.append(attendant)
         self.hear(attendant)
         participant.begin(self.now)
         return attendant
 
     def hear(self, attendant: Attendant) -> None:
-        for place, records in enumerate(self.log):
-            for offset in range(attendant.read[place], len(records)):
-                record, appended_at = records[offset]
-                attendant.participant.read(place, offset, record, self.now, appended_at)
-            attendant.read[place] = len(records)
+        for offset in range(attendant.read, len(self.log)):
+            record, appended_at = self.log[offset]
+            attendant.participant.read(offset, record, self.now, appended_at, self.epoch)
+        attendant.read = len(self.log)
 
     def turn(self, attendant: Attendant) -> None:
         """Read, decide, speak; raises what ends the process."""
         self.hear(attendant)
-        sends = attendant.participant.decide(self.now, self.now)
+        records = attendant.participant.decide(self.now)
         if attendant.mute:
-            attendant.unheard += sends
+            attendant.unheard += records
         else:
-            self.append(sends)
+            self.append(records)
 
-    def append(self, sends: Sequence[Send]) -> None:
-        for send in sends:
-            self.log[send.place].append((send.record, self.now))
+    def append(self, records: Sequence[Record]) -> None:
+        self.log += [(record, self.now + self.broker_skew) for record in records]
 
     def say(self, record: Record) -> None:
-        """Somebody from outside speaks in every coordination partition."""
-        self.append([Send(place, record) for place in range(len(self.log))])
+        """Somebody from outside speaks."""
+        self.append([record])
 
-    def run(self, intervals: float, step_seconds: float = 1.0) -> None:
+    def run(self, intervals: float, step_seconds: float = 0.5) -> None:
         """Let time pass; a process that ends with an error is out."""
         end = self.now + intervals * INTERVAL
         while self.now < end:
@@ -94,20 +103,23 @@ class Room:
 
     # what is so
 
+    def view(self) -> GroupView:
+        """As somebody sees it who reads everything now."""
+        view = GroupView(GROUP, INTERVAL)
+        for offset, (record, appended_at) in enumerate(self.log):
+            view.read(offset, record, self.now, appended_at)
+        return view
+
     def claim(self, partition: Partition) -> Claim:
-        """The claim as somebody sees it who reads everything now."""
-        view = GroupView(GROUP, len(self.log), INTERVAL)
-        place = view.place_of(partition)
-        for offset, (record, appended_at) in enumerate(self.log[place]):
-            view.read(place, offset, record, self.now, appended_at)
-        return view.claim(partition)
+        return self.view().claim(partition)
 
     def owners(self) -> list[str | None]:
-        claims = [self.claim(partition) for partition in self.partitions]
+        view = self.view()
+        claims = [view.claim(partition) for partition in self.partitions]
         return [claim.owner.client_id if claim.held and claim.owner is not None else None for claim in claims]
 
     def held(self, attendant: Attendant) -> list[Partition]:
         return sorted(attendant.participant.held(self.now))
 
-    def words(self, kind: type[Record]) -> list[Record]:
-        return [record for records in self.log for record, _ in records if isinstance(record, kind)]
+    def words(self, kind: type[R]) -> list[R]:
+        return [record for record, _ in self.log if isinstance(record, kind)]

@@ -23,35 +23,31 @@ def test_upstream_35_a_topic_is_taken_as_a_whole() -> None:
     assert room.held(anna) == topics(2)
 
 
-def test_upstream_36_who_does_not_get_the_first_partition_takes_none() -> None:
+def test_upstream_36_a_topic_is_not_taken_while_another_member_holds_a_part_of_it() -> None:
     room = Room(topics(2))
-    bert = room.enter("bert", claims_max=1)
-    bert.participant.want(topics(1), {})
+    bert = enter_for_topics(room, "bert")
     room.run(3)
+    bert.participant.using(topics(2))
     anna = enter_for_topics(room, "anna")
-    bert.participant.using(topics(1))
-    room.run(1)
-    assert room.owners() == ["bert", None]
-    room.leave(bert)
-    room.run(3)
-    assert room.held(anna) == topics(2)
-
-
-def test_upstream_37_a_topic_is_completed_when_its_rest_is_free_and_goes_as_a_whole() -> None:
-    room = Room(topics(2))
-    bert = room.enter("bert", claims_max=1)
-    bert.participant.want([topics(2)[1]], {})
-    room.run(3)
-    anna = enter_for_topics(room, "anna")
+    bert.participant.shed(topics(2)[0], "slow", room.now)
     bert.participant.using([topics(2)[1]])
-    room.run(3)
-    assert room.owners() == ["anna", "bert"]
-    room.leave(bert)
-    room.run(3)
-    assert room.held(anna) == topics(2)
-    anna.participant.shed(topics(2)[1], "slow", room.now)
+    room.run(0.7)
+    assert room.owners() == [None, "bert"]
+    assert room.held(anna) == []
+    bert.participant.using([])
     room.run(1)
-    assert room.owners() == [None, None]
+    assert room.held(anna) == topics(2)
+
+
+def test_upstream_37_a_topic_goes_as_a_whole() -> None:
+    room = Room(topics(2, 2))
+    anna, bert = enter_for_topics(room, "anna"), enter_for_topics(room, "bert")
+    room.run(3)
+    [first, second] = room.held(anna)
+    anna.participant.shed(second, "slow", room.now)
+    room.run(1)
+    assert room.held(anna) == []
+    assert {first, second} <= set(room.held(bert))
 
 
 def test_upstream_38_one_member_takes_all_topics() -> None:
@@ -64,7 +60,7 @@ def test_upstream_38_one_member_takes_all_topics() -> None:
 def test_upstream_39_a_bound_counts_topics() -> None:
     room = Room(topics(2, 3))
     anna = enter_for_topics(room, "anna", claims_max=1)
-    room.run(6)
+    room.run(2)
     assert len({each.topic for each in room.held(anna)}) == 1
     bert = enter_for_topics(room, "bert")
     room.run(3)

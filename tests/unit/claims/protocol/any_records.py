@@ -6,8 +6,19 @@ from typing import Any, get_args
 
 from hypothesis import strategies as st
 
-from penstock.claims.protocol.codec import NUMBER_MAX, PARTITION_NUMBER_MAX, TEXT_CHARACTERS_MAX
-from penstock.claims.protocol.records import Beat, Presence, RangeBeat, Record, Who
+from penstock.claims.protocol.codec import PARTITION_NUMBER_MAX
+from penstock.claims.protocol.records import (
+    NUMBER_MAX,
+    TEXT_CHARACTERS_MAX,
+    Beat,
+    Presence,
+    Record,
+    Recovered,
+    Terms,
+    Wanted,
+    Who,
+    Wish,
+)
 from penstock.logs.log import Partition
 
 
@@ -16,24 +27,29 @@ def texts() -> st.SearchStrategy[str]:
 
 
 _NUMBERS = st.integers(0, NUMBER_MAX)
+_SECONDS = st.floats(0.001, 2.0**31)
 _PARTITIONS = st.builds(Partition, texts(), texts(), st.integers(0, PARTITION_NUMBER_MAX))
-_PRESENCES = st.builds(Presence, st.none() | _NUMBERS, _NUMBERS)
-_BEATS = st.builds(Beat, _PARTITIONS, _NUMBERS, st.none() | _NUMBERS, _NUMBERS)
-_RANGE_BEATS = st.builds(RangeBeat, _PARTITIONS, _NUMBERS, _NUMBERS)
+_BEATS = st.builds(Beat, _PARTITIONS, _NUMBERS, st.none() | _NUMBERS, _NUMBERS, _NUMBERS)
+_SPANS = st.lists(st.tuples(_NUMBERS, _NUMBERS), max_size=3).map(tuple)
+_RECOVERED = st.builds(Recovered, _NUMBERS, st.none() | _NUMBERS, st.none() | _NUMBERS, _SPANS, _NUMBERS)
+_WISHES = st.builds(Wish, _PARTITIONS, _NUMBERS, _NUMBERS, st.none() | _RECOVERED)
 _FIELDS: dict[str, st.SearchStrategy[Any]] = {
-    "group": texts(),
     "who": st.builds(Who, texts(), texts()),
     "client_id": texts(),
     "pause_id": texts(),
     "reason": texts(),
     "partition": _PARTITIONS,
-    "presence": _PRESENCES,
+    "partitions": st.lists(_PARTITIONS, max_size=3).map(tuple),
+    "presence": st.builds(Presence, st.none() | _NUMBERS, st.none() | _NUMBERS, _NUMBERS),
+    "terms": st.builds(Terms, _SECONDS, st.sampled_from(["partition", "topic"])),
+    "wants": st.lists(st.builds(Wanted, texts(), texts(), _SPANS), max_size=3).map(tuple),
     "beats": st.lists(_BEATS, max_size=3).map(tuple),
-    "ranges": st.lists(_RANGE_BEATS, max_size=3).map(tuple),
-    "until_at": st.none() | st.floats(-(2.0**52), 2.0**52),
+    "wishes": st.lists(_WISHES, max_size=3).map(tuple),
+    "for_seconds": st.none() | _SECONDS,
     "at_most_once": st.booleans(),
-    "position": _NUMBERS,
+    "refused": st.booleans(),
     "if_last": _NUMBERS,
+    "lost_from": st.none() | _NUMBERS,
 }
 
 
@@ -42,5 +58,5 @@ def records() -> st.SearchStrategy[Record]:
 
 
 def _records_of(kind: type[Record]) -> st.SearchStrategy[Record]:
-    named = {name: _FIELDS.get(name, _NUMBERS) for name in kind.__dataclass_fields__}
+    named = {name: _FIELDS.get(name, _NUMBERS) for name in kind.__struct_fields__}
     return st.builds(kind, **named)

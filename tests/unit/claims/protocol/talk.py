@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.claims.protocol.fold import apply
 from penstock.claims.protocol.records import (
+    BalancingGroup,
     Beat,
     ClaimingMessages,
     ClaimingPartition,
@@ -18,13 +19,14 @@ from penstock.claims.protocol.records import (
     ClosingRanges,
     FinishingRange,
     ForgettingMember,
+    ForgettingPartitions,
+    FreeingPartition,
     GivingUpRange,
     Heartbeat,
     JoiningGroup,
     LeavingGroup,
     OpeningRanges,
     Presence,
-    RangeBeat,
     Record,
     ReleaseGroup,
     ReleasingPartition,
@@ -32,10 +34,12 @@ from penstock.claims.protocol.records import (
     ReturningRange,
     Seeking,
     Who,
+    Wish,
+    wants_of,
 )
-from penstock.claims.protocol.state import Claim, Lease, LogState
+from penstock.claims.protocol.state import Claim, Group, Lease
 from penstock.logs.log import Partition
-from tests.coordination import ANNA, BERT, CLEO, GROUP, web
+from tests.coordination import ANNA, BERT, CLEO, TERMS, web
 
 LIVES = (ANNA, BERT, CLEO, Who("anna", "a2"))
 PARTITIONS = (web(0), web(1))
@@ -63,34 +67,34 @@ class Step:
 
     offset: int
     record: Record
-    before: LogState
-    after: LogState
+    before: Group
+    after: Group
     refusal: str | None
 
     def claims(self, partition: Partition) -> tuple[Claim, Claim]:
-        return self.before.group(GROUP).claim(partition), self.after.group(GROUP).claim(partition)
+        return self.before.claim(partition), self.after.claim(partition)
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
     """What a speaker knows when it speaks."""
 
-    state: LogState
+    state: Group
     word: Word
 
     @property
     def claim(self) -> Claim:
-        return self.state.group(GROUP).claim(self.word.partition)
+        return self.state.claim(self.word.partition)
 
     @property
     def member_last(self) -> int | None:
-        member = self.state.group(GROUP).members.get(self.word.who.client_id)
+        member = self.state.members.get(self.word.who.client_id)
         return None if member is None else member.last
 
     @property
     def lease(self) -> Lease:
         leases = self.claim.leases
-        return leases[self.word.number % len(leases)] if leases else Lease(0, 5, 0, 0, None)
+        return leases[self.word.number % len(leases)] if leases else Lease(0, 5, 0, None)
 
     @property
     def next(self) -> int:
@@ -98,36 +102,61 @@ class _View:
 
     @property
     def speaker(self) -> Who:
-        if not self.word.apt or self.word.kind in _OF_ANYBODY:
-            return self.word.who
-        holder = self.lease.owner if self.word.kind in _OF_LEASE_HOLDERS else self.claim.owner
-        return holder or self.word.who
+        holder = self.lease.owner if self.word.kind in _OF_LEASE_HOLDERS else None
+        owner = self.claim.owner if self.word.kind in _OF_OWNERS else None
+        return (holder or owner or self.word.who) if self.word.apt else self.word.who
 
 
 def _range_content(view: _View) -> dict[str, Any]:
-    if view.word.number % 3:
-        return {"token": view.claim.token, "start": view.next, "end": view.next + 5, "if_last": None}
-    lease = view.lease
-    return {"token": view.claim.token, "start": lease.start, "end": lease.end, "if_last": lease.last}
+    lost = next((each for each in view.claim.leases if each.owner is None and not each.done), None)
+    if view.word.number % 3 or lost is None:
+        return {"token": view.claim.token, "start": view.next, "end": view.next + 5}
+    return {"token": view.claim.token, "start": lost.start, "end": lost.end, "if_lease": lost.lease}
+
+
+def _lost_content(view: _View) -> dict[str, Any]:
+    lost = next((each for each in view.claim.leases if each.owner is None and not each.done), view.lease)
+    return {"token": view.claim.token, "start": lost.start, "if_lease": lost.lease}
+
+
+def _beats(view: _View) -> tuple[Beat, ...]:
+    return (Beat(view.word.partition, view.claim.token, view.word.number, seeks=view.claim.seeks),)
+
+
+def _wishes(view: _View) -> tuple[Wish, ...]:
+    several = PARTITIONS if view.word.number % 3 == 0 else (view.word.partition,)
+    return tuple(Wish(each, view.state.claim(each).token, view.word.number // 10) for each in several)
 
 
 _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
-    JoiningGroup: lambda view: {"if_last": view.member_last, "presence": Presence()},
-    LeavingGroup: lambda view: {},
-    ForgettingMember: lambda view: {"client_id": view.word.who.client_id, "if_last": view.member_last or 0},
-    Heartbeat: lambda view: {
+    JoiningGroup: lambda view: {
+        "if_last": view.member_last,
+        "terms": TERMS,
         "presence": Presence(),
-        "beats": (Beat(view.word.partition, view.claim.token, view.word.number),),
-        "ranges": (RangeBeat(view.word.partition, view.lease.start, view.lease.lease),),
+        "wants": wants_of(PARTITIONS),
     },
-    ClaimingPartition: lambda view: {
+    LeavingGroup: lambda view: {"beats": _beats(view)},
+    ForgettingMember: lambda view: {"client_id": view.word.who.client_id, "if_last": view.member_last or 0},
+    BalancingGroup: lambda view: {"if_changed": view.state.changed or 0},
+    Heartbeat: lambda view: {"presence": Presence(None, view.word.number % 5), "beats": _beats(view)},
+    ClaimingPartition: lambda view: {"wishes": _wishes(view)},
+    ReleasingPartition: lambda view: {"beats": _beats(view), "refused": view.word.number % 2 == 0},
+    ClaimingMessages: lambda view: {
+        "token": view.claim.token,
+        "if_seeks": view.claim.seeks,
+        "end": max(view.word.number, (view.claim.claimed or 0) + 1),
+    },
+    Seeking: lambda view: {
         "if_token": view.claim.token,
-        "if_last": view.claim.last,
-        "floor": view.word.number // 10,
+        "if_seeks": view.claim.seeks,
+        "position": view.word.number,
+        "lost_from": view.word.number // 2 if view.word.number % 4 == 0 else None,
     },
-    ReleasingPartition: lambda view: {"token": view.claim.token, "position": view.word.number},
-    ClaimingMessages: lambda view: {"token": view.claim.token, "end": view.word.number},
-    Seeking: lambda view: {"if_token": view.claim.token, "position": view.word.number},
+    FreeingPartition: lambda view: {
+        "if_token": view.claim.token,
+        "position": view.word.number if view.word.number % 2 else None,
+    },
+    ForgettingPartitions: lambda view: {"partitions": (view.word.partition,)},
     ReleaseGroup: lambda view: {"pause_id": f"p{view.word.number % 2}"},
     ResumingGroup: lambda view: {"pause_id": f"p{view.word.number % 2}"},
     OpeningRanges: lambda view: {
@@ -138,30 +167,33 @@ _CONTENT: dict[type[Record], Callable[[_View], dict[str, Any]]] = {
     ClaimingRange: _range_content,
     FinishingRange: lambda view: {"token": view.claim.token, "start": view.lease.start, "lease": view.lease.lease},
     ReturningRange: lambda view: {"token": view.claim.token, "start": view.lease.start, "lease": view.lease.lease},
-    GivingUpRange: lambda view: {"token": view.claim.token, "start": view.lease.start, "if_last": view.lease.last},
+    GivingUpRange: _lost_content,
     ClosingRanges: lambda view: {"token": view.claim.token},
 }
-_ABOUT_NO_PARTITION = (JoiningGroup, LeavingGroup, ForgettingMember, Heartbeat, ReleaseGroup, ResumingGroup)
-_OF_LEASE_HOLDERS = (FinishingRange, ReturningRange)
-_OF_ANYBODY = (
-    ClaimingPartition,
-    ClaimingRange,
-    GivingUpRange,
+_ABOUT_NO_PARTITION = (
     JoiningGroup,
     LeavingGroup,
     ForgettingMember,
+    BalancingGroup,
+    Heartbeat,
+    ClaimingPartition,
+    ReleasingPartition,
+    ForgettingPartitions,
     ReleaseGroup,
     ResumingGroup,
 )
+_OF_LEASE_HOLDERS = (FinishingRange, ReturningRange)
+_OF_OWNERS = (ReleasingPartition, ClaimingMessages, Seeking, OpeningRanges, ClosingRanges)
 _WEIGHTS: dict[type[Record], int] = {
-    ClaimingPartition: 3,
+    ClaimingPartition: 8,
     Heartbeat: 3,
-    OpeningRanges: 6,
-    ClaimingRange: 10,
+    OpeningRanges: 8,
+    ClaimingRange: 12,
     FinishingRange: 4,
     ResumingGroup: 3,
-    ReturningRange: 2,
-    JoiningGroup: 2,
+    ReturningRange: 3,
+    GivingUpRange: 2,
+    JoiningGroup: 8,
 }
 _KINDS = [kind for kind in _CONTENT for _ in range(_WEIGHTS.get(kind, 1))]
 
@@ -187,13 +219,15 @@ def talk_of(seed: int) -> list[Word]:
 
 
 def spoken(talk: list[Word]) -> list[Step]:
-    """The log that this talk becomes, folded."""
-    states = [LogState()]
+    """The log that this talk becomes, folded; two members have joined before."""
+    states = [Group()]
     steps = []
-    for offset, word in enumerate(talk):
+    joins = [Word(JoiningGroup, who, PARTITIONS[0], 0, 0, False) for who in (ANNA, BERT)]
+    for offset, word in enumerate([*joins, *talk]):
         seen = states[max(0, len(states) - 1 - word.behind)]
         record = _record(_View(seen, word), offset)
-        after, refusal = apply(states[-1], offset, record)
+        after = states[-1].copy()
+        refusal = apply(after, offset, record, float(offset))
         steps.append(Step(offset, record, states[-1], after, refusal))
         states.append(after)
     return steps
@@ -204,4 +238,4 @@ def _record(view: _View, seq: int) -> Record:
     content = _CONTENT[word.kind](view)
     if word.kind not in _ABOUT_NO_PARTITION:
         content["partition"] = word.partition
-    return word.kind(group=GROUP, who=view.speaker, seq=seq, **content)
+    return word.kind(who=view.speaker, seq=seq, **content)

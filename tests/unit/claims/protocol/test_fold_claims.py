@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.claims.protocol.records import (
@@ -9,51 +11,121 @@ from penstock.claims.protocol.records import (
     ClaimingMessages,
     ClaimingPartition,
     ClosingRanges,
+    ForgettingMember,
+    ForgettingPartitions,
+    FreeingPartition,
     Heartbeat,
+    LeavingGroup,
     OpeningRanges,
+    Recovered,
+    ReleaseGroup,
     ReleasingPartition,
     Seeking,
     Who,
+    Wish,
 )
 from penstock.claims.protocol.state import Claim
-from tests.coordination import ANNA, BERT, GROUP, WEB, Log, web
+from tests.coordination import ANNA, BERT, CLEO, WEB, Log, web
 
 ANNA_AGAIN = Who("anna", "a2")
+ADMIN = Who("admin", "x")
 
 
 def annas(position: int | None = None) -> Log:
     """A log in which anna holds the partition under token 1."""
     log = Log()
-    log.claim(ANNA)
+    assert log.claim(ANNA) is None
     if position is not None:
         log.beat(ANNA, 1, position)
     return log
+
+
+def held(log: Log, **content: Any) -> bool:
+    """Whether the claim is anna's under token 1, with this content besides."""
+    claim = log.claim_of()
+    wanted = Claim(token=1, owner=ANNA, held=True, last=claim.last, **content)
+    return claim == wanted
+
+
+def silence(log: Log, who: Who) -> None:
+    """Everybody agrees that a member is dead."""
+    last = log.state.members[who.client_id].last
+    assert log.say(ForgettingMember, CLEO, client_id=who.client_id, if_last=last) is None
 
 
 # claiming
 
 
 def test_a_free_partition_is_claimed() -> None:
-    assert annas().claim_of() == Claim(token=1, owner=ANNA, held=True, last=0)
+    assert annas().claim_of() == Claim(token=1, owner=ANNA, held=True, last=3)
 
 
 def test_of_two_claimants_the_first_in_the_log_wins() -> None:
     log = annas()
-    assert log.say(ClaimingPartition, BERT, partition=WEB, if_token=0, if_last=None) is not None
+    assert log.say(ClaimingPartition, BERT, wishes=(Wish(WEB),)) is not None
     assert log.claim_of().held_by(ANNA)
 
 
-def test_a_silent_owner_loses_to_whoever_saw_its_last_word() -> None:
-    log = annas(position=7)
-    assert log.say(ClaimingPartition, BERT, partition=WEB, if_token=1, if_last=1) is None
-    assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=2, position=7)
-
-
-@pytest.mark.parametrize(("if_token", "if_last"), [(1, 0), (0, 1), (2, 1), (1, None), (1, 2)])
-def test_a_claim_on_what_is_no_longer_so_is_refused(if_token: int, if_last: int | None) -> None:
-    log = annas(position=7)
-    assert log.say(ClaimingPartition, BERT, partition=WEB, if_token=if_token, if_last=if_last) is not None
+def test_one_record_claims_many_and_each_has_a_verdict_of_its_own() -> None:
+    log = annas()
+    wishes = (Wish(WEB), Wish(web(1)), Wish(web(2), if_token=7), Wish(web(3), floor=4))
+    assert log.say(ClaimingPartition, BERT, wishes=wishes) is None
     assert log.claim_of().held_by(ANNA)
+    assert log.claim_of(web(1)).held_by(BERT)
+    assert log.claim_of(web(2)) == Claim()
+    assert log.claim_of(web(3)).token == 5
+
+
+def test_nobody_takes_what_a_member_holds_however_long_it_is_silent() -> None:
+    log = annas(position=7)
+    assert log.claim(BERT) is not None
+    assert log.claim_of().held_by(ANNA)
+
+
+def test_a_silent_owner_loses_everything_by_one_record_that_saw_its_last_word() -> None:
+    log = annas(position=7)
+    log.claim(ANNA, web(1))
+    silence(log, ANNA)
+    assert log.claim_of() == Claim(token=1, owner=ANNA, held=False, last=6, position=7)
+    assert not log.claim_of(web(1)).held
+    assert log.claim(BERT) is None
+    assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=7, position=7)
+
+
+@pytest.mark.parametrize("word", ["heartbeat", "claim", "refused"])
+def test_any_word_of_a_silent_member_defeats_that_record(word: str) -> None:
+    log = annas()
+    last = log.state.members["anna"].last
+    if word == "heartbeat":
+        log.say(Heartbeat, ANNA)
+    elif word == "claim":
+        log.claim(ANNA, web(1))
+    else:
+        assert log.say(ReleasingPartition, ANNA, beats=(Beat(web(5), 9),)) is not None
+    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=last) is not None
+    assert log.claim_of().held_by(ANNA)
+
+
+@pytest.mark.parametrize("if_token", [0, 2])
+def test_a_claim_on_what_is_no_longer_so_is_refused(if_token: int) -> None:
+    log = annas()
+    log.release(ANNA, 1)
+    assert log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, if_token),)) is not None
+    assert not log.claim_of().held
+
+
+def test_only_members_claim() -> None:
+    log = Log(BERT)
+    assert log.claim(ANNA) is not None
+    log.join(ANNA)
+    assert log.claim(ANNA) is None
+
+
+def test_a_claim_that_was_under_way_when_its_sender_left_is_refused() -> None:
+    log = annas()
+    assert log.say(LeavingGroup, ANNA, beats=(Beat(WEB, 1, 20),)) is None
+    assert log.claim(ANNA, web(1)) is not None
+    assert log.claim_of() == Claim(token=1, owner=ANNA, held=False, last=4, position=20)
 
 
 def test_m1_a_token_is_beyond_what_the_table_has() -> None:
@@ -65,8 +137,34 @@ def test_m1_a_token_is_beyond_what_the_table_has() -> None:
 def test_m1_a_lower_floor_does_not_lower_the_token() -> None:
     log = Log()
     log.claim(ANNA, floor=41)
+    log.release(ANNA, 42)
     log.claim(BERT, floor=3)
     assert log.claim_of().token == 43
+
+
+def test_what_is_known_from_a_lost_log_counts_until_its_token_is_passed() -> None:
+    log = Log()
+    lost = Recovered(5, 70, 90, ((3, 9),), 7)
+    log.say(Seeking, ANNA, partition=WEB, if_token=0, position=8)
+    log.say(ClaimingPartition, ANNA, wishes=(Wish(WEB, recovered=lost),))
+    claim = log.claim_of()
+    assert (claim.token, claim.position, claim.claimed) == (6, 90, 90)
+    assert (claim.given_up, claim.given_up_before) == (((3, 9), (70, 90)), 7), "what was under way is lost"
+    log.release(ANNA, 6, 95)
+    log.say(ClaimingPartition, BERT, wishes=(Wish(WEB, 6, recovered=lost),))
+    claim = log.claim_of()
+    assert (claim.token, claim.position, claim.given_up) == (7, 95, ((3, 9), (70, 90)))
+
+
+def test_what_a_seek_gives_up_is_listed_once_and_replaces_what_it_covers() -> None:
+    log = Log()
+    log.claim(ANNA)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, position=10, lost_from=4)
+    assert log.claim_of().given_up == ((4, 10),)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, if_seeks=1, position=8, lost_from=6)
+    assert log.claim_of().given_up == ((4, 8),), "neighbours are one, and what is done again is not lost"
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, if_seeks=2, position=7, lost_from=9)
+    assert log.claim_of().given_up == ((4, 7),)
 
 
 def test_m2_another_life_of_a_topic_is_another_partition() -> None:
@@ -77,11 +175,13 @@ def test_m2_another_life_of_a_topic_is_another_partition() -> None:
     assert log.claim_of().held_by(ANNA)
 
 
-def test_groups_do_not_see_each_other() -> None:
+def test_free_partitions_that_nobody_wants_are_forgotten_and_held_ones_are_not() -> None:
     log = annas()
-    assert log.say(ClaimingPartition, BERT, group="other", partition=WEB, if_token=0, if_last=None) is None
-    assert log.group("other").claim(WEB).held_by(BERT)
-    assert log.group(GROUP).claim(WEB).held_by(ANNA)
+    log.claim(ANNA, web(1))
+    log.say(ReleasingPartition, ANNA, beats=(Beat(web(1), 1),))
+    assert log.say(ForgettingPartitions, BERT, partitions=(WEB, web(1))) is None
+    assert list(log.state.claims) == [WEB]
+    assert log.say(ForgettingPartitions, BERT, partitions=(web(1),)) is not None
 
 
 # heartbeats
@@ -90,7 +190,7 @@ def test_groups_do_not_see_each_other() -> None:
 def test_m2_a_heartbeat_of_the_present_token_always_renews() -> None:
     log = annas(position=7)
     assert log.beat(ANNA, 1, 3) is None
-    assert log.claim_of().last == 2
+    assert log.state.members["anna"].last == log.end - 1
     assert log.claim_of().position == 7, "the maximum counts"
 
 
@@ -98,25 +198,25 @@ def test_m2_a_heartbeat_of_the_present_token_always_renews() -> None:
 def test_a_heartbeat_of_anybody_else_renews_nothing(who: Who, token: int) -> None:
     log = annas(position=7)
     before = log.claim_of()
-    assert log.beat(who, token, 100) is not None
+    log.beat(who, token, 100)
     assert log.claim_of() == before
 
 
 def test_a_heartbeat_renews_what_is_left_of_it() -> None:
     log = annas()
-    log.claim(ANNA, web(1))
     log.claim(BERT, web(1))
     beats = (Beat(WEB, 1, 5, lag=3), Beat(web(1), 1, 50), Beat(web(2), 1, 50))
     assert log.say(Heartbeat, ANNA, beats=beats) is None
-    assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=3, position=5, lag=3)
-    assert log.claim_of(web(1)) == Claim(token=2, owner=BERT, held=True, last=2)
-    assert web(2) not in log.group().claims
+    assert held(log, position=5, lag=3)
+    assert log.claim_of(web(1)).position is None
+    assert web(2) not in log.state.claims
 
 
 def test_a_released_partition_is_not_renewed() -> None:
     log = annas()
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1)
-    assert log.beat(ANNA, 1, 5) is not None
+    log.release(ANNA, 1)
+    log.beat(ANNA, 1, 5)
+    assert log.claim_of().position is None
 
 
 # releasing
@@ -124,35 +224,35 @@ def test_a_released_partition_is_not_renewed() -> None:
 
 def test_a_release_keeps_the_position_and_who_it_was() -> None:
     log = annas(position=7)
-    assert log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=20) is None
-    assert log.claim_of() == Claim(token=1, owner=ANNA, held=False, last=2, position=20)
+    assert log.release(ANNA, 1, position=20) is None
+    assert log.claim_of() == Claim(token=1, owner=ANNA, held=False, last=5, position=20)
 
 
 def test_a_release_does_not_lower_the_position() -> None:
     log = annas(position=7)
-    assert log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=3) is None
+    assert log.release(ANNA, 1, position=3) is None
     assert log.claim_of().position == 7
 
 
 @pytest.mark.parametrize(("who", "token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
 def test_nobody_else_releases_a_partition(who: Who, token: int) -> None:
     log = annas()
-    assert log.say(ReleasingPartition, who, partition=WEB, token=token) is not None
+    assert log.release(who, token) is not None
     assert log.claim_of().held_by(ANNA)
 
 
 def test_a_partition_is_released_once() -> None:
     log = annas()
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=20)
-    assert log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=30) is not None
+    log.release(ANNA, 1, position=20)
+    assert log.release(ANNA, 1, position=30) is not None
     assert log.claim_of().position == 20
 
 
 def test_a_released_partition_is_claimed_with_the_next_token() -> None:
     log = annas()
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=20)
+    log.release(ANNA, 1, position=20)
     assert log.claim(BERT) is None
-    assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=2, position=20)
+    assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=5, position=20)
 
 
 # seeking
@@ -161,13 +261,37 @@ def test_a_released_partition_is_claimed_with_the_next_token() -> None:
 def test_the_owner_seeks_back() -> None:
     log = annas(position=7)
     assert log.say(Seeking, ANNA, partition=WEB, if_token=1, position=2) is None
-    assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=2, position=2)
+    assert held(log, position=2, seeks=1)
+
+
+def test_a_heartbeat_that_was_under_way_does_not_undo_a_seek() -> None:
+    log = annas(position=7)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, position=2)
+    log.say(Heartbeat, ANNA, beats=(Beat(WEB, 1, 9, seeks=0),))
+    assert log.claim_of().position == 2
+    log.say(Heartbeat, ANNA, beats=(Beat(WEB, 1, 3, seeks=1),))
+    assert log.claim_of().position == 3
+
+
+def test_a_seek_that_arrives_twice_counts_once() -> None:
+    log = annas(position=7)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, position=2)
+    log.beat(ANNA, 1, 6)
+    assert log.say(Seeking, ANNA, partition=WEB, if_token=1, position=2) is not None
+    assert log.claim_of().position == 6
+
+
+def test_messages_claimed_before_a_seek_do_not_count_after_it() -> None:
+    log = annas(position=7)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, position=2)
+    assert log.say(ClaimingMessages, ANNA, partition=WEB, token=1, end=20) is not None
+    assert log.say(ClaimingMessages, ANNA, partition=WEB, token=1, if_seeks=1, end=20) is None
 
 
 def test_anybody_seeks_in_a_free_partition() -> None:
     log = Log()
-    assert log.say(Seeking, BERT, partition=WEB, if_token=0, position=5) is None
-    assert log.claim_of() == Claim(last=0, position=5)
+    assert log.say(Seeking, ADMIN, partition=WEB, if_token=0, position=5) is None
+    assert log.claim_of() == Claim(last=3, position=5, seeks=1)
 
 
 @pytest.mark.parametrize(("who", "if_token"), [(BERT, 1), (ANNA, 0), (ANNA, 2), (ANNA_AGAIN, 1)])
@@ -175,6 +299,29 @@ def test_nobody_seeks_in_what_another_member_holds(who: Who, if_token: int) -> N
     log = annas(position=7)
     assert log.say(Seeking, who, partition=WEB, if_token=if_token, position=0) is not None
     assert log.claim_of().position == 7
+
+
+# freeing by hand
+
+
+def test_an_administrator_frees_a_partition_under_a_token_that_nobody_has() -> None:
+    log = annas(position=7)
+    assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1) is None
+    claim = log.claim_of()
+    assert (claim.token, claim.owner, claim.held, claim.position) == (2, ADMIN, False, 7)
+    assert claim.refused_by == "anna", "another member goes first"
+    log.beat(ANNA, 1, 9)
+    assert log.claim_of().position == 7, "its owner is fenced"
+    assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1) is not None
+
+
+def test_an_administrator_sets_the_position_too_and_waits_for_a_pause_to_end() -> None:
+    log = annas(position=7)
+    log.say(ReleaseGroup, ADMIN, pause_id="p")
+    assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1, position=2) is not None
+    log = annas(position=7)
+    assert log.say(FreeingPartition, ADMIN, partition=WEB, if_token=1, position=2) is None
+    assert (log.claim_of().position, log.claim_of().seeks) == (2, 1)
 
 
 # at most once
@@ -187,7 +334,7 @@ def claimed_to(end: int, position: int | None = None) -> Log:
 
 
 def test_messages_are_claimed_by_the_owner() -> None:
-    assert claimed_to(10).claim_of() == Claim(token=1, owner=ANNA, held=True, last=1, claimed=10)
+    assert held(claimed_to(10), claimed=10)
 
 
 @pytest.mark.parametrize("end", [0, 9, 10])
@@ -214,47 +361,63 @@ def test_messages_are_not_claimed_under_the_ranges_of_others() -> None:
 
 def test_m6_what_a_dead_owner_had_claimed_is_given_up_and_listed() -> None:
     log = claimed_to(30, position=20)
+    silence(log, ANNA)
     log.claim(BERT)
     assert log.claim_of() == Claim(
-        token=2, owner=BERT, held=True, last=3, position=30, claimed=30, given_up=((20, 30),)
+        token=2, owner=BERT, held=True, last=7, position=30, claimed=30, given_up=((20, 30),)
     )
 
 
 def test_m6_what_was_reported_as_done_is_not_given_up() -> None:
     log = claimed_to(30, position=20)
     log.beat(ANNA, 1, 30)
+    silence(log, ANNA)
     log.claim(BERT)
     assert log.claim_of().given_up == ()
 
 
 def test_m6_a_release_in_the_middle_gives_up_the_rest() -> None:
     log = claimed_to(30, position=20)
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=25)
+    log.release(ANNA, 1, position=25)
     log.claim(BERT)
     assert log.claim_of().given_up == ((25, 30),)
 
 
 def test_m6_every_loss_is_listed_once() -> None:
     log = claimed_to(30, position=20)
+    silence(log, ANNA)
     log.claim(BERT)
-    log.claim(ANNA_AGAIN)
-    log.say(ClaimingMessages, ANNA_AGAIN, partition=WEB, token=3, end=40)
+    silence(log, BERT)
+    log.claim(CLEO)
+    log.say(ClaimingMessages, CLEO, partition=WEB, token=3, end=40)
+    log.release(CLEO, 3)
+    log.join(BERT)
     log.claim(BERT)
-    assert log.claim_of().given_up == ((20, 30), (30, 40))
+    assert log.claim_of().given_up == ((20, 40),)
 
 
 def test_a_seek_back_does_again_what_was_given_up() -> None:
     log = claimed_to(30, position=20)
+    silence(log, ANNA)
     log.claim(BERT)
     log.say(Seeking, BERT, partition=WEB, if_token=2, position=25)
     assert log.claim_of().given_up == ((20, 25),)
-    assert log.say(ClaimingMessages, BERT, partition=WEB, token=2, end=28) is None
-    log.claim(ANNA)
-    assert log.claim_of().given_up == ((20, 25), (25, 28))
+    assert log.say(ClaimingMessages, BERT, partition=WEB, token=2, if_seeks=1, end=28) is None
+    silence(log, BERT)
+    log.claim(CLEO)
+    assert log.claim_of().given_up == ((20, 28),)
+
+
+def test_m6_a_seek_lists_what_was_claimed_before_its_position_and_never_done() -> None:
+    log = claimed_to(100, position=50)
+    silence(log, ANNA)
+    assert log.say(FreeingPartition, BERT, partition=WEB, if_token=1, position=80) is None
+    assert (log.claim_of().position, log.claim_of().given_up) == (80, ((50, 80),))
 
 
 def test_a_seek_forward_keeps_what_was_given_up() -> None:
     log = claimed_to(30, position=20)
+    silence(log, ANNA)
     log.claim(BERT)
     log.say(Seeking, BERT, partition=WEB, if_token=2, position=100)
     assert log.claim_of().given_up == ((20, 30),)

@@ -1,8 +1,7 @@
-"""The fold of members and pauses: who has a client id, and when nobody may claim."""
+"""The fold of members and pauses: who has a client id, on which terms, and when nobody may claim."""
 
 from __future__ import annotations
 
-from penstock.claims.protocol.fold import skip
 from penstock.claims.protocol.records import (
     ClaimingRange,
     ForgettingMember,
@@ -12,166 +11,202 @@ from penstock.claims.protocol.records import (
     OpeningRanges,
     Presence,
     ReleaseGroup,
-    ReleasingPartition,
     ResumingGroup,
+    Terms,
     Who,
+    wants_of,
 )
-from penstock.claims.protocol.state import LogState, MemberState, Pause
-from tests.coordination import ANNA, BERT, GROUP, WEB, Log
+from penstock.claims.protocol.state import MemberState, Pause
+from tests.coordination import ANNA, BERT, TERMS, WEB, Log, web
 
 ANNA_AGAIN = Who("anna", "a2")
+WANTS = wants_of([WEB])
 
 
 def joined() -> Log:
-    log = Log()
-    assert log.say(JoiningGroup, ANNA, if_last=None, presence=Presence(4, 100)) is None
+    log = Log(BERT)
+    assert log.join(ANNA, presence=Presence(4, None, 100)) is None
     return log
+
+
+def join(log: Log, who: Who, if_last: int | None, **content: object) -> str | None:
+    said = {"terms": TERMS, "presence": Presence(), "wants": WANTS, **content}
+    return log.say(JoiningGroup, who, if_last=if_last, **said)
 
 
 # members
 
 
 def test_a_new_client_id_joins() -> None:
-    assert joined().group().members == {"anna": MemberState(ANNA, last=0, present=True, presence=Presence(4, 100))}
+    assert joined().state.members["anna"] == MemberState(ANNA, 1, True, Presence(4, None, 100), WANTS)
 
 
 def test_a_newcomer_that_did_not_see_the_old_process_is_refused() -> None:
     log = joined()
-    assert log.say(JoiningGroup, ANNA_AGAIN, if_last=None, presence=Presence()) is not None
-    assert log.group().members["anna"].who == ANNA
+    assert join(log, ANNA_AGAIN, None) is not None
+    assert log.state.members["anna"].who == ANNA
 
 
 def test_a_newcomer_is_refused_if_the_old_process_spoke_meanwhile() -> None:
     log = joined()
-    assert log.beat_at_home(ANNA) is None
-    assert log.say(JoiningGroup, ANNA_AGAIN, if_last=0, presence=Presence()) is not None
-    assert log.group().members["anna"].who == ANNA
+    assert log.say(Heartbeat, ANNA) is None
+    assert join(log, ANNA_AGAIN, 1) is not None
+    assert log.state.members["anna"].who == ANNA
 
 
-def test_a_newcomer_replaces_a_process_that_stayed_silent() -> None:
+def test_a_newcomer_replaces_a_process_that_stayed_silent_and_what_that_held_is_free() -> None:
     log = joined()
-    assert log.say(JoiningGroup, ANNA_AGAIN, if_last=0, presence=Presence(2)) is None
-    assert log.group().members["anna"] == MemberState(ANNA_AGAIN, last=1, presence=Presence(2))
+    log.claim(ANNA)
+    assert join(log, ANNA_AGAIN, 2) is None
+    assert log.state.members["anna"].who == ANNA_AGAIN
+    assert not log.claim_of().held
 
 
 def test_of_two_newcomers_the_first_in_the_log_gets_the_client_id() -> None:
     log = joined()
-    third = Who("anna", "a3")
-    assert log.say(JoiningGroup, ANNA_AGAIN, if_last=0, presence=Presence()) is None
-    assert log.say(JoiningGroup, third, if_last=0, presence=Presence()) is not None
-    assert log.group().members["anna"].who == ANNA_AGAIN
+    assert join(log, ANNA_AGAIN, 1) is None
+    assert join(log, Who("anna", "a3"), 1) is not None
+    assert log.state.members["anna"].who == ANNA_AGAIN
+
+
+def test_who_has_joined_does_not_join_again() -> None:
+    log = joined()
+    assert join(log, ANNA, 1) is not None
 
 
 def test_the_voice_of_a_replaced_process_counts_no_more() -> None:
     log = joined()
-    log.say(JoiningGroup, ANNA_AGAIN, if_last=0, presence=Presence())
-    before = log.group()
-    assert log.beat_at_home(ANNA) is not None
+    join(log, ANNA_AGAIN, 1)
+    before = dict(log.state.members)
+    assert log.say(Heartbeat, ANNA) is not None
     assert log.say(LeavingGroup, ANNA) is not None
-    assert log.group() == before
+    assert log.state.members == before
 
 
 def test_a_member_that_left_is_kept_as_absent() -> None:
     log = joined()
     assert log.say(LeavingGroup, ANNA) is None
-    assert log.group().members["anna"] == MemberState(ANNA, last=1, present=False)
+    assert log.state.members["anna"] == MemberState(ANNA, last=2, present=False)
 
 
 def test_after_a_clean_leave_the_next_process_joins() -> None:
     log = joined()
     log.say(LeavingGroup, ANNA)
-    assert log.say(JoiningGroup, ANNA_AGAIN, if_last=1, presence=Presence()) is None
-    assert log.group().members["anna"].present
+    assert join(log, ANNA_AGAIN, 2) is None
+    assert log.state.members["anna"].present
 
 
 def test_a_member_that_left_is_not_brought_back_by_a_late_heartbeat() -> None:
     log = joined()
     log.say(LeavingGroup, ANNA)
-    assert log.beat_at_home(ANNA) is not None
-    assert not log.group().members["anna"].present
+    assert log.say(Heartbeat, ANNA) is not None
+    assert not log.state.members["anna"].present
 
 
-def test_nobody_leaves_who_never_joined() -> None:
-    assert Log().say(LeavingGroup, ANNA) is not None
-
-
-def test_a_heartbeat_at_home_renews_its_sender() -> None:
+def test_a_heartbeat_takes_over_what_changed_and_keeps_the_rest() -> None:
     log = joined()
-    assert log.say(Heartbeat, ANNA, presence=Presence(4, 7)) is None
-    assert log.group().members["anna"] == MemberState(ANNA, last=1, presence=Presence(4, 7))
+    assert log.say(Heartbeat, ANNA, presence=Presence(4, 2, 7)) is None
+    assert log.state.members["anna"] == MemberState(ANNA, 2, True, Presence(4, 2, 7), WANTS)
+    assert log.say(Heartbeat, ANNA, wants=wants_of([web(1)])) is None
+    assert log.state.members["anna"] == MemberState(ANNA, 3, True, Presence(4, 2, 7), wants_of([web(1)]))
 
 
 def test_a_heartbeat_of_somebody_who_never_joined_makes_no_member() -> None:
-    log = Log()
-    assert log.beat_at_home(ANNA) is not None
-    assert log.group().members == {}
+    log = Log(BERT)
+    assert log.say(Heartbeat, ANNA) is not None
+    assert "anna" not in log.state.members
 
 
-def test_a_heartbeat_of_nothing_is_refused() -> None:
-    assert joined().say(Heartbeat, ANNA) is not None
-
-
-def test_a_silent_member_is_forgotten() -> None:
+def test_a_silent_member_becomes_absent_and_an_absent_one_is_forgotten() -> None:
     log = joined()
-    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=0) is None
-    assert log.group().members == {}
-
-
-def test_a_member_that_spoke_meanwhile_is_not_forgotten() -> None:
-    log = joined()
-    log.beat_at_home(ANNA)
-    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=0) is not None
-    assert "anna" in log.group().members
-
-
-def test_nobody_is_forgotten_twice() -> None:
-    log = joined()
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=0)
-    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=0) is not None
+    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=1) is None
+    assert log.state.members["anna"] == MemberState(ANNA, last=2, present=False)
+    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=1) is not None
+    assert log.say(ForgettingMember, BERT, client_id="anna", if_last=2) is None
+    assert "anna" not in log.state.members
 
 
 def test_a_forgotten_member_joins_again_as_if_new() -> None:
     log = joined()
-    log.say(ForgettingMember, BERT, client_id="anna", if_last=0)
-    assert log.say(JoiningGroup, ANNA, if_last=0, presence=Presence()) is not None
-    assert log.say(JoiningGroup, ANNA, if_last=None, presence=Presence()) is None
+    log.say(ForgettingMember, BERT, client_id="anna", if_last=1)
+    log.say(ForgettingMember, BERT, client_id="anna", if_last=2)
+    assert join(log, ANNA, 2) is not None
+    assert join(log, ANNA, None) is None
+
+
+# terms and targets
+
+
+def test_who_has_other_terms_than_the_present_members_is_refused() -> None:
+    log = joined()
+    assert join(log, ANNA_AGAIN, 1, terms=Terms(3.0)) is not None
+    assert join(log, ANNA_AGAIN, 1, terms=Terms(10.0, "topic")) is not None
+    log.say(LeavingGroup, BERT)
+    assert join(log, ANNA_AGAIN, 1, terms=Terms(3.0)) is None, "once nobody else is there"
+    assert log.state.terms == Terms(3.0)
+
+
+def is_unbalanced(log: Log) -> bool:
+    return log.state.unbalanced
+
+
+def test_a_target_is_computed_once_for_each_change() -> None:
+    log = joined()
+    assert is_unbalanced(log)
+    assert log.balance() is None
+    assert list(log.state.target.values()) == [(WEB,)]
+    assert log.balance() is not None, "nothing has changed"
+    log.say(Heartbeat, ANNA, presence=Presence(4, None, 500))
+    assert not is_unbalanced(log), "a lag asks for nothing"
+    log.say(Heartbeat, ANNA, wants=wants_of([WEB, web(1)]))
+    assert is_unbalanced(log)
+    assert log.balance() is None
+    assert log.state.target == {"anna": (web(1),), "bert": (WEB,)}
+
+
+def test_a_target_about_an_older_change_is_refused() -> None:
+    log = joined()
+    changed = log.state.changed
+    log.join(Who("cleo", "c1"))
+    assert log.state.changed != changed
+    assert log.balance() is None
 
 
 # pauses
 
 
 def paused() -> Log:
-    log = Log()
+    log = Log(ANNA, BERT)
     log.claim(ANNA)
-    assert log.say(ReleaseGroup, BERT, pause_id="p", until_at=100.0, reason="upgrade") is None
+    assert log.say(ReleaseGroup, BERT, pause_id="p", for_seconds=100.0, reason="upgrade") is None
     return log
 
 
-def test_a_pause_says_who_until_when_and_why() -> None:
-    assert paused().group().pauses == {"p": Pause("bert", 100.0, "upgrade")}
+def test_a_pause_says_who_until_when_by_the_brokers_clock_and_why() -> None:
+    assert paused().state.pauses == {"p": Pause("bert", 103.0, "upgrade")}
 
 
 def test_m4_nobody_claims_while_the_group_is_paused() -> None:
     log = paused()
-    assert log.claim(BERT) is not None
+    assert log.claim(BERT, web(1)) is not None
     assert log.claim_of().held_by(ANNA)
 
 
 def test_m4_nobody_claims_a_range_while_the_group_is_paused() -> None:
-    log = Log()
+    log = Log(ANNA, BERT)
     log.claim(ANNA)
     log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0)
     log.lease_next(ANNA)
     log.say(ReleaseGroup, BERT, pause_id="p")
     assert log.lease_next(BERT) is not None
-    assert log.say(ClaimingRange, BERT, partition=WEB, token=1, start=0, end=10, if_last=2) is not None
+    assert log.say(ClaimingRange, BERT, partition=WEB, token=1, start=0, end=10, if_lease=4) is not None
     assert log.lease(0).owner == ANNA
 
 
 def test_m4_an_owner_goes_on_beating_and_releases_while_the_group_is_paused() -> None:
     log = paused()
     assert log.beat(ANNA, 1, 5) is None
-    assert log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=9) is None
+    assert log.release(ANNA, 1, 9) is None
     assert not log.claim_of().held
     assert log.claim_of().position == 9
 
@@ -181,9 +216,9 @@ def test_m4_only_the_resume_of_that_pause_ends_it() -> None:
     log.say(ReleaseGroup, ANNA, pause_id="q")
     assert log.say(ResumingGroup, ANNA, pause_id="other") is not None
     assert log.say(ResumingGroup, ANNA, pause_id="p") is None
-    assert log.claim(BERT) is not None, "the other pause still holds"
+    assert log.claim(BERT, web(1)) is not None, "the other pause still holds"
     assert log.say(ResumingGroup, ANNA, pause_id="q") is None
-    assert log.claim(BERT) is None
+    assert log.claim(BERT, web(1)) is None
 
 
 def test_a_pause_is_resumed_once() -> None:
@@ -192,23 +227,12 @@ def test_a_pause_is_resumed_once() -> None:
     assert log.say(ResumingGroup, BERT, pause_id="p") is not None
 
 
-def test_a_pause_of_another_group_holds_nobody_here() -> None:
-    log = Log()
-    log.say(ReleaseGroup, BERT, group="other", pause_id="p")
-    assert log.claim(ANNA) is None
-
-
 # places
 
 
-def test_a_refused_record_moves_on_and_changes_nothing_else() -> None:
+def test_a_refused_record_of_a_stranger_moves_on_and_changes_nothing_else() -> None:
     log = joined()
-    before = log.state
-    log.say(LeavingGroup, BERT)
-    assert log.state == LogState(2, before.groups)
-    assert log.group("never") == LogState().group(GROUP)
-
-
-def test_bytes_of_others_are_passed_over() -> None:
-    log = joined()
-    assert skip(log.state, 1) == LogState(2, log.state.groups)
+    before = log.state.copy()
+    log.say(LeavingGroup, Who("nobody", "n"))
+    before.next_offset += 1
+    assert log.state == before

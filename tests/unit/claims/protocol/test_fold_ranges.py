@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
+from penstock.claims.protocol.fold_ranges import LOSSES_LISTED_MAX, listed
 from penstock.claims.protocol.records import (
     ClaimingRange,
     ClosingRanges,
     FinishingRange,
+    ForgettingMember,
     GivingUpRange,
     OpeningRanges,
     Record,
-    ReleasingPartition,
     ReturningRange,
     Seeking,
     Who,
@@ -31,7 +32,7 @@ def shared(*, at_most_once: bool = False) -> Log:
 
 
 def leased(*, at_most_once: bool = False) -> Log:
-    """Bert works on [100, 110) by the record at 2, cleo on [110, 120) by the record at 3."""
+    """Bert works on [100, 110) by the record at 5, cleo on [110, 120) by the record at 6."""
     log = shared(at_most_once=at_most_once)
     assert log.lease_next(BERT) is None
     assert log.lease_next(CLEO) is None
@@ -42,12 +43,18 @@ def finish(log: Log, who: Who, start: int, lease: int, token: int = 1) -> str | 
     return log.say(FinishingRange, who, partition=WEB, token=token, start=start, lease=lease)
 
 
-def give_up(log: Log, start: int, if_last: int) -> str | None:
-    return log.say(GivingUpRange, ANNA, partition=WEB, token=1, start=start, if_last=if_last)
+def give_up(log: Log, start: int, if_lease: int) -> str | None:
+    return log.say(GivingUpRange, ANNA, partition=WEB, token=1, start=start, if_lease=if_lease)
 
 
-def take_over(log: Log, who: Who, start: int, end: int, if_last: int) -> str | None:
-    return log.say(ClaimingRange, who, partition=WEB, token=1, start=start, end=end, if_last=if_last)
+def take_over(log: Log, who: Who, start: int, end: int, if_lease: int) -> str | None:
+    return log.say(ClaimingRange, who, partition=WEB, token=1, start=start, end=end, if_lease=if_lease)
+
+
+def silence(log: Log, who: Who) -> None:
+    """Everybody agrees that a member is dead."""
+    last = log.state.members[who.client_id].last
+    assert log.say(ForgettingMember, ANNA, client_id=who.client_id, if_last=last) is None
 
 
 # leasing
@@ -58,14 +65,14 @@ def test_members_lease_one_range_after_another() -> None:
         token=1,
         owner=ANNA,
         held=True,
-        last=1,
-        ranges=Ranges(120, (Lease(100, 110, 2, 2, BERT), Lease(110, 120, 3, 3, CLEO))),
+        last=4,
+        ranges=Ranges(120, (Lease(100, 110, 5, BERT), Lease(110, 120, 6, CLEO))),
     )
 
 
 def test_of_two_that_want_one_range_the_first_in_the_log_gets_it() -> None:
     log = leased()
-    assert log.say(ClaimingRange, CLEO, partition=WEB, token=1, start=100, end=110, if_last=None) is not None
+    assert log.say(ClaimingRange, CLEO, partition=WEB, token=1, start=100, end=110) is not None
     assert log.lease(100).owner == BERT
 
 
@@ -76,17 +83,17 @@ def test_of_two_that_want_one_range_the_first_in_the_log_gets_it() -> None:
 def test_a_range_that_is_not_the_next_is_refused(start: int, end: int, token: int) -> None:
     log = leased()
     before = log.claim_of()
-    assert log.say(ClaimingRange, BERT, partition=WEB, token=token, start=start, end=end, if_last=None) is not None
+    assert log.say(ClaimingRange, BERT, partition=WEB, token=token, start=start, end=end) is not None
     assert log.claim_of() == before
 
 
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
-        (ClaimingRange, {"start": 0, "end": 10, "if_last": None}),
+        (ClaimingRange, {"start": 0, "end": 10}),
         (FinishingRange, {"start": 0, "lease": 0}),
         (ReturningRange, {"start": 0, "lease": 0}),
-        (GivingUpRange, {"start": 0, "if_last": 0}),
+        (GivingUpRange, {"start": 0, "if_lease": 0}),
     ],
     ids=lambda part: part.__name__ if isinstance(part, type) else "",
 )
@@ -102,14 +109,14 @@ def test_there_are_no_ranges_in_a_partition_that_is_not_shared(kind: type[Record
 
 def test_the_position_moves_over_finished_prefixes_only() -> None:
     log = leased()
-    assert finish(log, CLEO, 110, 3) is None
+    assert finish(log, CLEO, 110, 6) is None
     assert log.claim_of().position is None
-    assert finish(log, BERT, 100, 2) is None
+    assert finish(log, BERT, 100, 5) is None
     assert log.claim_of().position == 120
     assert log.claim_of().leases == ()
 
 
-@pytest.mark.parametrize(("who", "start", "lease", "token"), [(CLEO, 100, 2, 1), (BERT, 100, 3, 1), (BERT, 101, 2, 1)])
+@pytest.mark.parametrize(("who", "start", "lease", "token"), [(CLEO, 100, 5, 1), (BERT, 100, 6, 1), (BERT, 101, 5, 1)])
 def test_only_its_holder_finishes_a_range(who: Who, start: int, lease: int, token: int) -> None:
     log = leased()
     assert finish(log, who, start, lease, token) is not None
@@ -118,77 +125,79 @@ def test_only_its_holder_finishes_a_range(who: Who, start: int, lease: int, toke
 
 def test_p16_a_range_is_finished_once() -> None:
     log = leased()
-    finish(log, CLEO, 110, 3)
-    assert finish(log, CLEO, 110, 3) is not None, "while it waits for the range before it"
-    finish(log, BERT, 100, 2)
-    assert finish(log, CLEO, 110, 3) is not None, "and when the position has passed it"
+    finish(log, CLEO, 110, 6)
+    assert finish(log, CLEO, 110, 6) is not None, "while it waits for the range before it"
+    finish(log, BERT, 100, 5)
+    assert finish(log, CLEO, 110, 6) is not None, "and when the position has passed it"
 
 
 def test_p16_a_late_finish_of_a_range_that_was_taken_over_is_refused() -> None:
     log = leased()
-    assert take_over(log, CLEO, 100, 110, if_last=2) is None
-    assert finish(log, BERT, 100, 2) is not None
-    assert log.lease(100) == Lease(100, 110, 4, 4, CLEO, attempts=2)
-    assert finish(log, CLEO, 100, 4) is None
+    silence(log, BERT)
+    assert take_over(log, CLEO, 100, 110, if_lease=5) is None
+    log.join(BERT)
+    assert finish(log, BERT, 100, 5) is not None
+    assert log.lease(100) == Lease(100, 110, 8, CLEO, attempts=2)
+    assert finish(log, CLEO, 100, 8) is None
 
 
 def test_p16_a_late_finish_under_an_old_token_is_refused() -> None:
     log = leased()
+    log.release(ANNA, 1)
     log.claim(CLEO)
     log.say(OpeningRanges, CLEO, partition=WEB, token=2, start=100)
     log.lease_next(BERT)
-    assert finish(log, BERT, 100, 2, token=1) is not None
-    assert finish(log, BERT, 100, 2, token=2) is not None, "the lease of the old owner's ranges is no lease of these"
+    assert finish(log, BERT, 100, 5, token=1) is not None
+    assert finish(log, BERT, 100, 5, token=2) is not None, "the lease of the old owner's ranges is no lease of these"
 
 
-# renewing and taking over
+# taking over
 
 
-def test_a_range_that_is_renewed_is_not_taken_over() -> None:
+def test_a_range_whose_holder_lives_is_not_taken_over() -> None:
     log = leased()
-    assert log.beat_range(BERT, 100, 2) is None
-    assert log.lease(100).last == 4
-    assert take_over(log, CLEO, 100, 110, if_last=2) is not None
+    assert take_over(log, CLEO, 100, 110, if_lease=5) is not None
+    assert give_up(log, 100, if_lease=5) is not None
     assert log.lease(100).owner == BERT
 
 
-@pytest.mark.parametrize(("who", "start", "lease"), [(CLEO, 100, 2), (BERT, 100, 3), (BERT, 105, 2)])
-def test_only_its_holder_renews_a_range(who: Who, start: int, lease: int) -> None:
-    assert leased().beat_range(who, start, lease) is not None
-
-
-def test_renewing_a_range_is_no_sign_of_life_of_the_owner() -> None:
+def test_the_ranges_of_a_dead_member_are_nobodys_and_taken_over_as_a_whole() -> None:
     log = leased()
-    log.beat_range(BERT, 100, 2)
-    assert log.claim_of().last == 1
+    silence(log, BERT)
+    assert log.lease(100) == Lease(100, 110, 5, None)
+    assert log.lease(110).owner == CLEO
+    assert take_over(log, CLEO, 100, 105, if_lease=5) is not None
+    assert take_over(log, CLEO, 100, 120, if_lease=5) is not None
+    assert take_over(log, CLEO, 100, 110, if_lease=4) is not None
+    assert take_over(log, CLEO, 100, 110, if_lease=5) is None
 
 
 def test_a_range_is_taken_over_as_a_whole() -> None:
     log = leased()
-    assert take_over(log, CLEO, 100, 105, if_last=2) is not None
-    assert take_over(log, CLEO, 100, 120, if_last=2) is not None
+    silence(log, BERT)
+    assert take_over(log, CLEO, 100, 109, if_lease=5) is not None
 
 
 def test_a_returned_range_is_leased_again() -> None:
     log = leased()
-    assert log.say(ReturningRange, BERT, partition=WEB, token=1, start=100, lease=2) is None
-    assert log.lease(100) == Lease(100, 110, 2, 4, None)
-    assert log.beat_range(BERT, 100, 2) is not None
-    assert take_over(log, CLEO, 100, 110, if_last=4) is None
-    assert log.lease(100) == Lease(100, 110, 6, 6, CLEO, attempts=2)
+    assert log.say(ReturningRange, BERT, partition=WEB, token=1, start=100, lease=5) is None
+    assert log.lease(100) == Lease(100, 110, 5, None)
+    assert take_over(log, CLEO, 100, 110, if_lease=5) is None
+    assert log.lease(100) == Lease(100, 110, 8, CLEO, attempts=2)
 
 
 def test_only_its_holder_returns_a_range_and_once() -> None:
     log = leased()
-    assert log.say(ReturningRange, CLEO, partition=WEB, token=1, start=100, lease=2) is not None
-    assert log.say(ReturningRange, BERT, partition=WEB, token=1, start=100, lease=2) is None
-    assert log.say(ReturningRange, BERT, partition=WEB, token=1, start=100, lease=2) is not None
+    assert log.say(ReturningRange, CLEO, partition=WEB, token=1, start=100, lease=5) is not None
+    assert log.say(ReturningRange, BERT, partition=WEB, token=1, start=100, lease=5) is None
+    assert log.say(ReturningRange, BERT, partition=WEB, token=1, start=100, lease=5) is not None
 
 
 def test_a_finished_range_is_not_taken_over() -> None:
     log = leased()
-    finish(log, CLEO, 110, 3)
-    assert take_over(log, BERT, 110, 120, if_last=4) is not None
+    finish(log, CLEO, 110, 6)
+    silence(log, CLEO)
+    assert take_over(log, BERT, 110, 120, if_lease=6) is not None
 
 
 # giving up
@@ -196,39 +205,45 @@ def test_a_finished_range_is_not_taken_over() -> None:
 
 def test_a_range_that_is_given_up_counts_as_over_and_is_listed() -> None:
     log = leased()
-    assert give_up(log, 100, if_last=2) is None
+    silence(log, BERT)
+    assert give_up(log, 100, if_lease=5) is None
     assert log.claim_of().position == 110
     assert log.claim_of().given_up == ((100, 110),)
 
 
-def test_a_range_whose_holder_spoke_is_not_given_up() -> None:
-    log = leased()
-    log.beat_range(BERT, 100, 2)
-    assert give_up(log, 100, if_last=2) is not None
-
-
 def test_a_range_is_given_up_once() -> None:
     log = leased()
-    give_up(log, 110, if_last=3)
-    assert give_up(log, 110, if_last=4) is not None
-    assert finish(log, CLEO, 110, 3) is not None
+    silence(log, CLEO)
+    give_up(log, 110, if_lease=6)
+    assert give_up(log, 110, if_lease=6) is not None
 
 
 def test_a_loss_is_listed_when_the_position_passes_it() -> None:
     log = leased()
-    give_up(log, 110, if_last=3)
+    silence(log, CLEO)
+    give_up(log, 110, if_lease=6)
     assert log.claim_of().given_up == ()
-    finish(log, BERT, 100, 2)
+    finish(log, BERT, 100, 5)
     assert log.claim_of().given_up == ((110, 120),)
     assert log.claim_of().position == 120
 
 
 def test_a_loss_that_becomes_void_is_not_listed() -> None:
     log = leased()
-    give_up(log, 110, if_last=3)
-    log.claim(CLEO)
+    silence(log, CLEO)
+    give_up(log, 110, if_lease=6)
+    log.release(ANNA, 1)
+    log.claim(BERT)
     assert log.claim_of().given_up == ()
     assert log.claim_of().position is None, "the next owner does both ranges"
+
+
+def test_old_losses_are_counted_and_no_longer_listed() -> None:
+    losses = tuple((start, start + 1) for start in range(0, 2 * (LOSSES_LISTED_MAX + 5), 2))
+    kept, dropped = listed(losses)
+    assert (len(kept), dropped) == (LOSSES_LISTED_MAX, 5)
+    assert kept[-1] == losses[-1]
+    assert listed(((1, 2), (2, 5), (7, 8))) == (((1, 5), (7, 8)), 0)
 
 
 # at most once
@@ -236,14 +251,17 @@ def test_a_loss_that_becomes_void_is_not_listed() -> None:
 
 def test_a_range_of_at_most_once_work_is_never_done_again() -> None:
     log = leased(at_most_once=True)
-    assert take_over(log, CLEO, 100, 110, if_last=2) is not None
-    assert give_up(log, 100, if_last=2) is None
+    silence(log, BERT)
+    assert take_over(log, CLEO, 100, 110, if_lease=5) is not None
+    assert give_up(log, 100, if_lease=5) is None
 
 
 def test_m6_unfinished_ranges_of_at_most_once_work_are_given_up_with_their_owner() -> None:
     log = leased(at_most_once=True)
-    finish(log, CLEO, 110, 3)
+    finish(log, CLEO, 110, 6)
     log.lease_next(CLEO)
+    last = log.state.members["anna"].last
+    assert log.say(ForgettingMember, CLEO, client_id="anna", if_last=last) is None
     assert log.claim(CLEO) is None
     assert log.claim_of().given_up == ((100, 110), (120, 130))
     assert log.claim_of().position == 130, "nobody does them again"
@@ -252,8 +270,8 @@ def test_m6_unfinished_ranges_of_at_most_once_work_are_given_up_with_their_owner
 
 def test_m6_a_release_gives_up_unfinished_ranges_of_at_most_once_work() -> None:
     log = leased(at_most_once=True)
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=100)
-    assert log.claim_of().given_up == ((100, 110), (110, 120))
+    log.release(ANNA, 1, position=100)
+    assert log.claim_of().given_up == ((100, 120),)
     assert log.claim_of().position == 120
 
 
@@ -263,29 +281,30 @@ def test_m6_a_release_gives_up_unfinished_ranges_of_at_most_once_work() -> None:
 def test_ranges_are_closed_when_all_are_over() -> None:
     log = leased()
     assert log.say(ClosingRanges, ANNA, partition=WEB, token=1) is not None
-    finish(log, BERT, 100, 2)
-    finish(log, CLEO, 110, 3)
+    finish(log, BERT, 100, 5)
+    finish(log, CLEO, 110, 6)
     assert log.say(ClosingRanges, BERT, partition=WEB, token=1) is not None, "only the owner closes"
     assert log.say(ClosingRanges, ANNA, partition=WEB, token=1) is None
-    assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=8, position=120)
+    assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=11, position=120)
 
 
 def test_m5_ranges_are_void_under_a_new_owner() -> None:
     log = leased()
-    finish(log, CLEO, 110, 3)
+    finish(log, CLEO, 110, 6)
+    log.release(ANNA, 1)
     log.claim(BERT)
-    assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=5)
+    assert log.claim_of() == Claim(token=2, owner=BERT, held=True, last=9)
 
 
 def test_ranges_are_void_after_a_release_and_a_seek() -> None:
     log = leased()
     assert log.say(Seeking, ANNA, partition=WEB, if_token=1, position=50) is None
-    assert finish(log, BERT, 100, 2) is not None
-    assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=4, position=50)
+    assert finish(log, BERT, 100, 5) is not None
+    assert log.claim_of() == Claim(token=1, owner=ANNA, held=True, last=7, position=50, seeks=1)
     log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=50)
     log.lease_next(BERT)
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1, position=50)
-    assert finish(log, BERT, 50, 7) is not None
+    log.release(ANNA, 1, position=50)
+    assert finish(log, BERT, 50, 10) is not None
     assert log.claim_of().ranges is None
 
 

@@ -1,29 +1,20 @@
-"""One reader's view: silence is its own suspicion, the folds are everybody's."""
+"""One reader's view: silence is its own suspicion, the fold is everybody's."""
 
 from __future__ import annotations
 
 import pytest
 
-from penstock.claims.protocol.group_view import Freshness, GroupView, coordination_partition, freshness, home_partition
-from penstock.claims.protocol.records import (
-    ClaimingPartition,
-    FinishingRange,
-    ForgettingMember,
-    JoiningGroup,
-    LeavingGroup,
-    OpeningRanges,
-    Presence,
-    ReleaseGroup,
-    ReleasingPartition,
-)
-from tests.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log, web
+from penstock.claims.protocol.group_view import Freshness, GroupView, coordination_partition, freshness
+from penstock.claims.protocol.records import BalancingGroup, ForgettingMember, Heartbeat, LeavingGroup, ReleaseGroup
+from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot
+from tests.coordination import ANNA, BERT, CLEO, GROUP, WEB, Log
 
 
 def view_of(log: Log, read_at: list[float], appended_at: list[float] | None = None) -> GroupView:
     """A reader with intervals of 10 seconds that read the log at these times."""
-    view = GroupView(GROUP, 1, 10.0)
+    view = GroupView(GROUP, 10.0)
     for offset, record in enumerate(log.records):
-        view.read(0, offset, record, read_at[offset], (appended_at or read_at)[offset])
+        view.read(offset, record, read_at[offset], (appended_at or read_at)[offset], 1)
     return view
 
 
@@ -43,119 +34,121 @@ def test_fresh_below_one_interval_stale_above_two(silence: float, expected: Fres
 
 
 def test_silence_counts_from_the_last_accepted_word() -> None:
-    log = Log()
-    log.claim(ANNA)
+    log = Log(ANNA, BERT)
     log.beat(ANNA, 1)
-    log.say(ClaimingPartition, BERT, partition=WEB, if_token=0, if_last=None)
-    log.beat(BERT, 1)
-    view = view_of(log, [0.0, 5.0, 90.0, 91.0])
-    assert view.silence_seconds(WEB, 100.0) == 95.0
-
-
-def test_a_heartbeat_counts_only_for_what_its_sender_still_holds() -> None:
-    log = Log()
-    log.claim(ANNA)
-    log.claim(ANNA, web(1))
-    log.claim(BERT, web(1))
-    log.beat(ANNA, 1, partition=web(1))
-    log.beat(ANNA, 1)
-    view = view_of(log, [0.0, 1.0, 2.0, 50.0, 50.0])
-    assert view.silence_seconds(web(1), 60.0) == 58.0
-    assert view.silence_seconds(WEB, 60.0) == 10.0
+    log.say(ForgettingMember, BERT, client_id="anna", if_last=0)
+    view = view_of(log, [0.0, 0.0, 5.0, 90.0])
+    assert view.silence_seconds("anna", 100.0) == 95.0
+    assert view.silence_seconds("bert", 100.0) == 10.0, "a refused word is a word"
 
 
 def test_nothing_is_suspected_that_nobody_ever_said() -> None:
-    assert not GroupView(GROUP, 1, 10.0).suspected(WEB, 1e9)
+    assert not GroupView(GROUP, 10.0).suspected("anna", 1e9)
 
 
 def test_a_live_member_has_joined_and_spoken_within_two_intervals() -> None:
-    log = Log()
-    for who in (ANNA, BERT, CLEO):
-        log.say(JoiningGroup, who, if_last=None, presence=Presence())
+    log = Log(ANNA, BERT, CLEO)
     log.say(LeavingGroup, CLEO)
-    log.beat_at_home(BERT)
+    log.say(Heartbeat, BERT)
     view = view_of(log, [0.0, 0.0, 0.0, 1.0, 15.0])
     assert [each.who for each in view.live_members(20.0)] == [ANNA, BERT]
     assert [each.who for each in view.live_members(20.5)] == [BERT]
 
 
 def test_who_comes_later_learns_the_age_of_things_from_the_brokers_clock() -> None:
-    log = Log()
-    log.claim(ANNA)
-    log.claim(BERT, web(1))
-    view = view_of(log, [1000.0, 1000.0], appended_at=[100.0, 170.0])
-    assert not view.suspected(WEB, 1000.0), "all was read just now"
+    view = view_of(Log(ANNA, BERT), [1000.0, 1000.0], appended_at=[100.0, 177.0])
+    assert not view.suspected("anna", 1000.0), "all was read just now"
     view.age_by(broker_now=180.0, now=1000.0)
-    assert view.silence_seconds(WEB, 1000.0) == 70.0, "80 seconds less one interval for differing clocks"
-    assert view.silence_seconds(web(1), 1000.0) == 0.0
+    assert view.silence_seconds("anna", 1000.0) == 10.0, "a clock may step: never more than an interval"
+    assert view.silence_seconds("bert", 1000.0) == 3.0
+
+
+def test_who_has_left_is_as_old_as_the_brokers_clock_says() -> None:
+    """To forget an absent client id too early loses nothing, and a group that often restarts must get to it."""
+    log = Log(ANNA, BERT)
+    log.say(LeavingGroup, ANNA)
+    view = view_of(log, [1000.0] * 3, appended_at=[100.0] * 3)
+    view.age_by(broker_now=180.0, now=1000.0)
+    assert view.silence_seconds("anna", 1000.0) == 80.0
+
+
+def test_another_leader_has_another_clock_and_makes_nobody_older() -> None:
+    """However far its clock is ahead: what it appended itself is all that its clock can measure."""
+    view = view_of(Log(ANNA), [1000.0], appended_at=[100.0])
+    view.skip(1, appended_at=9000.0, epoch=2)
+    view.age_by(broker_now=9003.0, now=1000.0)
+    assert view.silence_seconds("anna", 1000.0) == 3.0
+
+
+def test_what_is_not_the_groups_is_passed_over() -> None:
+    view = view_of(Log(ANNA), [1000.0])
+    view.skip(7, appended_at=1001.0, epoch=1)
+    assert (view.state.next_offset, view.broker_at) == (8, 1001.0)
+    assert [*view.state.members] == ["anna"]
 
 
 def test_a_brokers_clock_that_goes_back_makes_nobody_younger_or_older() -> None:
-    log = Log()
-    log.claim(ANNA)
-    view = view_of(log, [1000.0], appended_at=[500.0])
+    view = view_of(Log(ANNA), [1000.0], appended_at=[500.0])
     view.age_by(broker_now=100.0, now=1010.0)
-    assert view.silence_seconds(WEB, 1010.0) == 10.0
+    assert view.silence_seconds("anna", 1010.0) == 10.0
 
 
 def test_a_snapshot_is_as_old_as_its_last_record() -> None:
-    log = Log()
+    log = Log(ANNA)
     log.claim(ANNA)
-    view = GroupView(GROUP, 1, 10.0)
-    view.restore(0, log.state, now=1000.0, appended_at=100.0)
+    view = GroupView(GROUP, 10.0)
+    view.restore(Snapshot("t", GROUP, 100.0, log.state), now=1000.0)
     assert view.claim(WEB).held_by(ANNA)
-    view.age_by(broker_now=140.0, now=1000.0)
-    assert view.silence_seconds(WEB, 1000.0) == 30.0
+    view.age_by(broker_now=107.0, now=1000.0)
+    assert view.silence_seconds("anna", 1000.0) == 7.0
 
 
-def test_the_silence_of_a_range_is_its_holders() -> None:
-    log = Log()
-    log.claim(ANNA)
-    log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0)
-    log.lease_next(BERT)
-    log.lease_next(CLEO)
-    log.beat_range(CLEO, 10, 3)
-    view = view_of(log, [0.0, 0.0, 0.0, 0.0, 20.0])
-    bert, cleo = log.claim_of().leases
-    assert view.lease_suspected(WEB, bert, 20.5)
-    assert not view.lease_suspected(WEB, cleo, 40.0)
-    assert view.silence_seconds(WEB, 20.5) == 20.5, "the owner is heard by its own words"
+@pytest.mark.parametrize("kept_after", [2, 3, 4])
+def test_a_pause_lasts_as_long_whoever_leads_the_log_and_whenever_a_snapshot_is_made(kept_after: int) -> None:
+    log = Log(ANNA)
+    log.say(ReleaseGroup, ANNA, pause_id="p", for_seconds=60.0)
+    for _ in range(4):
+        log.say(Heartbeat, ANNA)
+    # 10 seconds by the first clock, 49 by the second, which shows quite another time, and then 2 more.
+    told = [(100.0, 1), (100.0, 1), (110.0, 1), (5000.0, 2), (5049.0, 2), (5051.0, 2)]
+    view = GroupView(GROUP, 10.0)
+    over: list[bool] = []
+    for offset, (record, (appended_at, epoch)) in enumerate(zip(log.records, told, strict=True)):
+        view.read(offset, record, appended_at, appended_at, epoch)
+        over.append(view.pause_is_over("p"))
+        if offset == kept_after:
+            snapshot = decode_snapshot(encode_snapshot(view.snapshot("t")), GROUP)
+            view = GroupView(GROUP, 10.0)
+            view.restore(snapshot, appended_at)
+    assert over == [False, False, False, False, False, True]
 
 
-def test_ranges_and_members_that_are_over_are_not_remembered() -> None:
-    log = Log()
-    log.say(JoiningGroup, BERT, if_last=None, presence=Presence())
-    log.say(ForgettingMember, ANNA, client_id="bert", if_last=0)
-    log.claim(ANNA)
-    log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0)
-    for _ in range(3):
-        log.lease_next(BERT)
-    for start, lease in ((10, 5), (0, 4)):
-        log.say(FinishingRange, BERT, partition=WEB, token=1, start=start, lease=lease)
-    log.say(ReleasingPartition, ANNA, partition=WEB, token=1)
-    view = view_of(log, [0.0] * len(log.records))
-    assert list(view._heard) == [WEB]
-    assert list(view._appended) == [WEB]
+def test_time_in_which_nothing_was_heard_is_not_the_silence_of_others() -> None:
+    view = view_of(Log(ANNA), [1000.0])
+    view.forgive(50.0, now=1060.0)
+    assert view.silence_seconds("anna", 1060.0) == 10.0
 
 
-def test_m4_a_pause_in_one_coordination_partition_is_a_pause() -> None:
-    view = GroupView(GROUP, 3, 10.0)
-    view.read(1, 0, ReleaseGroup(group=GROUP, who=ANNA, seq=1, pause_id="p", until_at=5.0), 0.0, 0.0)
-    assert list(view.pauses()) == ["p"]
-    assert view.paused_places("p") == [1]
-    assert view.paused_places("q") == []
+def test_members_that_are_forgotten_are_not_remembered() -> None:
+    log = Log(ANNA, BERT)
+    log.say(ForgettingMember, ANNA, client_id="bert", if_last=1)
+    log.say(ForgettingMember, ANNA, client_id="bert", if_last=2)
+    view = view_of(log, [0.0] * 4)
+    assert list(view._heard) == list(view._appended) == ["anna"]
 
 
-def test_records_about_a_partition_go_to_one_place_for_every_process() -> None:
-    """Written down, because all processes of all versions must agree: the CRC-32 of name, zero byte and number."""
-    assert [coordination_partition("web", number, 8) for number in range(4)] == [1, 7, 5, 3]
-    assert home_partition("shop", "anna", 8) == 2
-    assert {coordination_partition("web", number, 1) for number in range(50)} == {0}
+def test_a_view_knows_since_when_a_target_is_missing_and_when_the_last_change_came() -> None:
+    log = Log(ANNA, BERT)
+    log.say(BalancingGroup, ANNA, if_changed=1)
+    view = GroupView(GROUP, 10.0)
+    times = []
+    for offset, record in enumerate(log.records):
+        view.read(offset, record, 100.0 + offset, 0.0)
+        times.append((view.unbalanced_since, view.changed_at))
+    assert times == [(100.0, 100.0), (100.0, 101.0), (None, None)]
 
 
-def test_groups_in_one_coordination_topic_do_not_hear_each_other() -> None:
-    log = Log()
-    log.say(ClaimingPartition, ANNA, group="other", partition=WEB, if_token=0, if_last=None)
-    view = view_of(log, [0.0])
-    assert list(view.claims()) == []
-    assert view.silence_seconds(WEB, 50.0) == 0.0
+def test_records_of_a_group_go_to_one_place_for_every_process() -> None:
+    """Written down, because all processes of all versions must agree: the CRC-32 of the group's name."""
+    assert [coordination_partition(group, 8) for group in ("shop", "billing", "größe", "")] == [2, 2, 1, 0]
+    assert coordination_partition("anything", 1) == 0

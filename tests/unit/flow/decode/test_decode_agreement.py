@@ -17,6 +17,7 @@ from penstock.flow.decode.json.arrow_json import ArrowReader
 from penstock.flow.decode.json.exact import members_of
 from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Policies
+from tests.tries import tries
 from tests.unit.flow.decode.hostile_records import HOSTILE, NESTED, hostile_records
 from tests.unit.flow.decode.json_oracle import comparable, oracle
 from tests.unit.flow.kafka_batches import decode_json, good_offsets, kafka_batch, types_of
@@ -143,13 +144,13 @@ def test_the_oracle_agrees_on_every_scalar_in_every_column(kind: pa.DataType) ->
         check_agreement(schema, [(shape % scalar).encode() for scalar in scalars], NewColumnPolicy.IGNORE)
 
 
-@settings(max_examples=150)
+@settings(max_examples=tries(50))
 @given(cases(), st.sampled_from([NewColumnPolicy.ADD, NewColumnPolicy.IGNORE, NewColumnPolicy.QUARANTINE]))
 def test_the_oracle_agrees_on_every_record(case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy) -> None:
     check_agreement(*case, policy)
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(25))
 @given(cases(), st.sampled_from(list(NewColumnPolicy)[:2]))
 def test_a_records_fate_does_not_depend_on_its_neighbours(
     case: tuple[pa.Schema, list[bytes]], policy: NewColumnPolicy
@@ -205,7 +206,7 @@ def test_bad_records_cost_no_further_reads_of_their_batch(bad_share: float, monk
     assert len(reads) <= 8
 
 
-@settings(max_examples=60)
+@settings(max_examples=tries(25))
 @given(SCHEMAS, st.lists(st.binary(max_size=12) | objects(VALUES).map(str.encode), max_size=5))
 def test_no_bytes_break_the_decoder(schema: pa.Schema, values: list[bytes]) -> None:
     decode_json(schema, [value[: len(value) - 1] if len(value) % 3 == 0 else value for value in values])

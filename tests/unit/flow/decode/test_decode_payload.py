@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import UserError
-from penstock.flow.decode import Decoder, decoder_for, payload
+from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import Decoded, in_parts
 from penstock.job.spec import DecodeSpec, Payload, Policies, TombstonePolicy
 from tests.garmadon_descriptors import HEADER, garmadon_descriptors, named
@@ -77,7 +77,7 @@ def test_a_small_record_that_grows_without_end_is_bad_and_names_the_limit(wrappi
 @pytest.mark.parametrize("form", ["json", "raw", "protobuf", "garmadon"])
 def test_a_batch_that_is_large_unpacked_is_decoded_in_parts(form: Form, monkeypatch: pytest.MonkeyPatch) -> None:
     """Five records of 10,000 bytes and a bound of 15,000: two at a time, whatever stands between them."""
-    monkeypatch.setattr(payload, "PART_BYTES_MAX", 15_000)
+    monkeypatch.setattr("penstock.flow.decode.outcome.PART_BYTES_MAX", 15_000)
     large = gzipped(b'{"id":7}' + b" " * 9_992)
     values = [large, None, large, b"not gzip", large, large, None, large]
     decoder = wrapped_decoder(form)

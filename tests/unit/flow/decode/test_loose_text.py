@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 from penstock.flow.rows import Decoded
 from penstock.job.spec import MixedTypesPolicy, NewColumnPolicy, Policies
+from tests.tries import tries
 from tests.unit.flow.decode.test_decode_agreement import VALUES
 from tests.unit.flow.kafka_batches import bad_offsets, decode_json, good_offsets
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow
@@ -109,7 +110,7 @@ def _number(text: str) -> Decimal | tuple[str]:
 
 
 @given(VALUES.filter(lambda value: "Inf" not in value and "NaN" not in value))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=tries(15), deadline=None)
 def test_the_text_of_a_value_is_read_back_as_the_same_value(value: str) -> None:
     decoded = decode_loosely(SCHEMA, [f'{{"battery":{value}}}'.encode()])
     if bad_offsets(decoded):

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.flow.points.batch import PointCounts
 from penstock.flow.points.decoder import TextPoints
+from penstock.flow.points.metrics import PointCounts
 from penstock.job.spec import DecodeFormat, DecodeSpec, Payload, PointsSpec, TombstonePolicy
 from tests.unit.flow.kafka_batches import kafka_batch
 

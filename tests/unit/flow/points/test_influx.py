@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from penstock.flow.points.batch import PointCounts
+from penstock.flow.points.metrics import PointCounts
 from penstock.job.spec import Payload, PointsSpec
 from tests.unit.flow.kafka_batches import WRITTEN_AT_MICROS
 from tests.unit.flow.points.decoded import decode, error_of

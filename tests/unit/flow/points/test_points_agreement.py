@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 from collections.abc import Sequence
@@ -15,10 +14,11 @@ from hypothesis import strategies as st
 from penstock.flow.points.decoder import TextPoints
 from penstock.flow.points.fast import Remembered
 from penstock.job.spec import BlacklistEntry, DecodeFormat, DecodeSpec, PointsSpec, TombstonePolicy
+from tests.tries import tries
 from tests.unit.flow.kafka_batches import kafka_batch
 from tests.unit.flow.points.decoded import decode
 
-EXAMPLES = int(os.environ.get("PENSTOCK_POINTS_EXAMPLES", "60"))
+EXAMPLES = tries(30)
 SPECS = st.sampled_from(
     [
         PointsSpec(),

@@ -6,10 +6,9 @@ import polars as pl
 import pytest
 
 from penstock.errors import UserError
-from penstock.flow.points.batch import POINTS_SCHEMA, PointCounts
-from penstock.flow.points.blacklist import Blacklist
-from penstock.flow.points.decoder import points_decoder
-from penstock.flow.points.series import BLACKLISTED, SeriesBook
+from penstock.flow.points.decoder import POINTS_SCHEMA, points_decoder
+from penstock.flow.points.metrics import PointCounts
+from penstock.flow.points.series import BLACKLISTED, Blacklist, SeriesBook
 from penstock.flow.rows import in_parts
 from penstock.job.spec import BlacklistEntry, DecodeSpec, Payload, PointsSpec, Policies, TombstonePolicy
 from tests.unit.flow.kafka_batches import kafka_batch
@@ -118,7 +117,7 @@ def test_what_has_no_points_is_refused(decode_spec: DecodeSpec, on: Policies) ->
 
 
 def test_a_batch_that_unpacks_to_too_much_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.flow.decode.payload.PART_BYTES_MAX", 20)
+    monkeypatch.setattr("penstock.flow.decode.outcome.PART_BYTES_MAX", 20)
     decoder = points_decoder(DecodeSpec("influx", Payload.GZIP), Policies())
     batch = kafka_batch([gzip.compress(f"m f={number} 1".encode()) for number in range(7)])
     parts = list(in_parts(decoder.decode, batch))

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from penstock.flow.points.batch import PointCounts
+from penstock.flow.points.metrics import PointCounts
 from penstock.job.spec import Payload, PointsSpec, TombstonePolicy
 from tests.unit.flow.points.decoded import decode, error_of
 

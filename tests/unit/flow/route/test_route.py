@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from penstock.flow.columns.kafka_fields import record_headers
 from penstock.flow.columns.seen_types import from_json
-from penstock.flow.decode import payload
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.fanout_flow import TypeFlow
 from penstock.flow.route.field import FieldRouter, value_at
 from penstock.flow.route.routes import UNKNOWN, groups, last_headers, plain_router
 from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
+from tests.tries import tries
 from tests.unit.flow.route.fanouts import fanout_flow, kafka_part, run, type_flow
 
 INT, TEXT = pa.int64(), pa.string()
@@ -143,7 +143,7 @@ TYPES = [
 
 @pytest.mark.parametrize("path", [("type",), ("meta", "type")])
 @pytest.mark.parametrize("new_column", [NewColumnPolicy.IGNORE, NewColumnPolicy.ADD, NewColumnPolicy.QUARANTINE])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=tries(25), deadline=None)
 @given(batch=st.lists(records, min_size=1, max_size=60))
 def test_the_fate_of_a_record_is_read_off_the_record_alone(
     path: tuple[str, ...], new_column: NewColumnPolicy, batch: list[bytes]
@@ -161,7 +161,7 @@ def test_the_fate_of_a_record_is_read_off_the_record_alone(
     assert found == {100 + row: fate(record, path, TYPES, known_only) for row, record in enumerate(batch)}
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=tries(30), deadline=None)
 @given(st.lists(records, min_size=17, max_size=60), st.sampled_from([("type",), ("meta", "type")]))
 def test_records_looked_at_together_have_the_values_that_they_have_alone(
     batch: list[bytes], path: tuple[str, ...]
@@ -227,7 +227,7 @@ def test_wrapped_records_are_routed_by_what_is_inside_and_quarantined_as_they_ca
 def test_records_that_are_large_unpacked_are_routed_and_written_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, route: RouteSpec
 ) -> None:
-    monkeypatch.setattr(payload, "PART_BYTES_MAX", 15_000)
+    monkeypatch.setattr("penstock.flow.decode.outcome.PART_BYTES_MAX", 15_000)
     names = ["a", "b", "a", "a", "b", "a", "a"]
     texts = [b'{"type": "%b", "n": %d}' % (name.encode(), number) for number, name in enumerate(names)]
     values = [gzip.compress(text + b" " * 10_000) for text in texts]

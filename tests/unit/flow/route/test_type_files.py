@@ -20,11 +20,12 @@ from penstock.flow.route.type_files import TypeFiles
 from penstock.flow.write.names import parse_staged_name
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.flow.write.report import UNROUTED
-from penstock.flow.write.tally import Owner
+from penstock.flow.write.tally import TypeKey
+from tests.tries import tries
 from tests.unit.flow.route.fanouts import KEY, TOPIC_ID, fanout_flow, type_flow
 
 SCHEMA = pa.schema([("n", pa.int64())])
-A, B, NOBODY = Owner(KEY, "a"), Owner(KEY, "b"), Owner(KEY, UNROUTED)
+A, B, NOBODY = TypeKey(KEY, "a"), TypeKey(KEY, "b"), TypeKey(KEY, UNROUTED)
 
 
 def pool_of(folder: Path, piece: RoutedSlice | None = None, **changes: Any) -> TypeFiles:
@@ -37,7 +38,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(numbers, pa.int64())], schema=SCHEMA)
 
 
-def add(pool: TypeFiles, owner: Owner, day: str, *numbers: int) -> None:
+def add(pool: TypeFiles, owner: TypeKey, day: str, *numbers: int) -> None:
     pool.add(owner, day, rows(*numbers), numbers[0], numbers[-1])
 
 
@@ -93,7 +94,7 @@ def numbers(folder: Path, path: str) -> list[int]:
     return found
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.tuples(st.sampled_from([A, B]), st.sampled_from(["d1", "d2", "d3"]), st.integers(1, 9)), max_size=40),
     st.integers(1, 3),
@@ -101,7 +102,7 @@ def numbers(folder: Path, path: str) -> list[int]:
     st.integers(1, 400),
 )
 def test_every_row_is_in_one_file_of_its_type_and_day_whatever_the_limits(
-    tmp_path: Path, adds: list[tuple[Owner, str, int]], writers: int, group_bytes: int, pending_bytes: int
+    tmp_path: Path, adds: list[tuple[TypeKey, str, int]], writers: int, group_bytes: int, pending_bytes: int
 ) -> None:
     folder = tmp_path / uuid.uuid4().hex
     limits: dict[str, Any] = {
@@ -110,13 +111,13 @@ def test_every_row_is_in_one_file_of_its_type_and_day_whatever_the_limits(
         "pending_bytes_max": pending_bytes,
     }
     pool = pool_of(folder, **limits)
-    expected: dict[tuple[Owner, str], list[int]] = {}
+    expected: dict[tuple[TypeKey, str], list[int]] = {}
     first = 0
     for owner, day, count in adds:
         add(pool, owner, day, *range(first, first + count))
         expected.setdefault((owner, day), []).extend(range(first, first + count))
         first += count
-    found: dict[tuple[Owner, str | None], list[int]] = {}
+    found: dict[tuple[TypeKey, str | None], list[int]] = {}
     for owner, staged in pool.finish().items():
         for file in staged.files:
             mine = numbers(folder, file.path)

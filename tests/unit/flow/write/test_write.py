@@ -27,6 +27,7 @@ from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import parse_staged_name, staged_name
 from penstock.flow.write.report import REPORT_VERSION, TaskReport, decode_report
+from tests.tries import tries
 
 SCHEMA = pa.schema([("day", pa.date32()), ("n", pa.int64()), ("s", pa.string())])
 DAY = date(2026, 1, 2)
@@ -86,7 +87,7 @@ def test_a_table_without_partitions_has_flat_files(tmp_path: Path) -> None:
     assert pq.ParquetFile(tmp_path / file.path).read().num_columns == 3
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(st.lists(st.sampled_from([None, *(date(2026, 1, each) for each in range(1, 6))]), max_size=30)),
     st.integers(1, 4),

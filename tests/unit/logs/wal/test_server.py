@@ -5,8 +5,11 @@ from __future__ import annotations
 import io
 import json
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,14 +20,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import UserError
-from penstock.logs.log import SliceShrankError
+from penstock.logs.log import Bounds, SliceShrankError
 from penstock.logs.wal.client import Patience, WalClient
-from penstock.logs.wal.errors import UnknownTopicError, WalAwayError, WalFullError, WalRefusedError
+from penstock.logs.wal.errors import UnknownTopicError, WalAwayError, WalDeniedError, WalFullError, WalRefusedError
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.server.answers import Answers, Request
-from penstock.logs.wal.server.bodies import READERS, RECORDS_TYPE, BadBodyError, read_body
+from penstock.logs.wal.server.bodies import READERS, RECORDS_TYPE, BadBodyError, Fields, read_body
 from penstock.logs.wal.server.http import WalServer
 from penstock.logs.wal.store.frames import WalRecord
+from tests.tries import tries
 from tests.unit.logs.wal.stores import TOPIC, Folder
 from tests.wal import served
 
@@ -124,18 +128,31 @@ def test_a_body_that_is_not_what_it_says_appends_nothing(
     client.append(TOPIC, [b"still answers"])
 
 
+def test_columns_of_csv_are_texts_unless_they_are_said_to_be_json(server: WalServer, client: WalClient) -> None:
+    body = b"id,zip,amount,paid\n1,01234,12.50,true\n2,999,,\n"
+    client.append_body(TOPIC, body, "text/csv", partition=0, json_fields=["id", "amount", "paid", "id"])
+    assert [each.value for each in read(client)] == [
+        b'{"id":1,"zip":"01234","amount":12.50,"paid":true}',
+        b'{"id":2,"zip":"999","amount":null,"paid":null}',
+    ]
+    for fields, words in ((["zip"], "line 2"), (["size"], "no column size")):
+        with pytest.raises(WalRefusedError, match=words):
+            client.append_body(TOPIC, body, "text/csv", partition=0, json_fields=fields)
+    assert ends(server) == [2, 0, 0]
+
+
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(sorted(READERS)), st.binary(max_size=60), st.sampled_from(["", "a"]))
 def test_any_bytes_are_read_or_refused(content_type: str, body: bytes, key_field: str) -> None:
     try:
-        records = read_body(body, content_type, 1_000, key_field)
+        records = read_body(body, content_type, 1_000, Fields(key_field, (key_field,) if key_field else ()))
     except BadBodyError:
         return
     assert all(isinstance(each, WalRecord) for each in records)
 
 
 @given(st.text(max_size=30), st.text(max_size=30), st.sampled_from(["GET", "PUT", "POST", "DELETE", "PATCH"]))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=tries(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_path_and_query_is_answered(tmp_path: Path, path: str, query: str, method: str) -> None:
     store = Folder(tmp_path / "wal").open()
     try:
@@ -327,3 +344,37 @@ def test_metrics_tell_ends_sizes_and_lags(server: WalServer, client: WalClient) 
     assert 'penstock_wal_end_offset{partition="1",topic="orders"} 3.0' in text
     assert 'penstock_wal_lag{job="job",partition="1",topic="orders"} 2.0' in text
     assert "penstock_wal_appended_records_total 3.0" in text
+
+
+def test_with_tokens_only_those_who_have_one_are_answered(tmp_path: Path) -> None:
+    with served(tmp_path / "wal", tokens=["first-token", "second-token"]) as server:
+        for token in ("first-token", "second-token"):
+            with WalClient(server.url, token=token) as known:
+                known.create_topic(TOPIC)
+                known.append(TOPIC, [b"a"])
+        for token in ("", "first-tokem", "first-token2"):
+            with WalClient(server.url, token=token) as stranger:
+                for call in (
+                    stranger.topics,
+                    partial(stranger.append, TOPIC, [b"b" * 100_000]),
+                    partial(stranger.create_topic, "other"),
+                    partial(stranger.delete_topic, TOPIC),
+                    partial(stranger.report, "job", "", {}),
+                ):
+                    with pytest.raises(WalDeniedError):
+                        call()
+        assert server.store.topic(TOPIC).partition(0).bounds() == Bounds(0, 2)
+        with urllib.request.urlopen(f"{server.url}/health") as answer:
+            assert answer.status == 200
+        for header in ({}, {"Authorization": "Basic first-token"}):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(f"{server.url}/metrics", headers=header))
+            with refused.value as error:
+                assert (error.code, error.headers["WWW-Authenticate"]) == (401, "Bearer")
+
+
+@pytest.mark.parametrize("token", ["secret\n", "sec ret", "\xff"])
+def test_a_token_that_no_header_can_carry_is_refused_without_being_shown(token: str) -> None:
+    with pytest.raises(UserError) as refused:
+        WalClient("http://127.0.0.1:1", token=token)
+    assert token.strip() not in refused.value.primary

@@ -17,7 +17,6 @@ from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.catching_up.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.entry import EntryKind
-from penstock.tables.export.ledger.schemas import schema_of
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.rebuild.report import RebuildReport
@@ -385,8 +384,8 @@ def test_columns_come_from_the_files_without_those_that_the_job_computes(tmp_pat
     lose_ledger(root)
     rebuilt(root, {ZERO: Bounds(0, 5)})
     decoded = pa.schema([("type", pa.string()), ("at", pa.string()), ("id", pa.int64())])
-    assert schema_of(root.state, "order") == decoded.append(pa.field("price", pa.int64()))
-    assert schema_of(root.state, "click") == decoded
+    assert root.state.schema_of("order") == decoded.append(pa.field("price", pa.int64()))
+    assert root.state.schema_of("click") == decoded
 
 
 def test_a_type_that_began_now_is_not_filled_with_what_was_before(tmp_path: Path) -> None:

@@ -319,7 +319,7 @@ def test_listed_quarantine_files_stay_until_they_are_appended_and_others_go(tmp_
     append_listed(root)
     (ahead,) = stage_bad(root, ZERO, 20, 30)
     report = vacuum(root.open(LATER))
-    assert [(each.table_url, each.path) for each in report.deleted] == [(root.job.table.quarantine_path, orphan.path)]
+    assert [(each.table, each.path) for each in report.deleted] == [(root.job.table.quarantine_path, orphan.path)]
     assert report.kept == {"active": 2, "may still be committed": 1}
     assert (Path(root.job.table.quarantine_path) / ahead.path).exists()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import polars as pl
 import pyarrow as pa
@@ -102,3 +102,26 @@ def test_a_sequence_is_the_generation_above_the_offset() -> None:
     assert sequences(offsets, ()).to_pylist() == offsets.to_pylist()
     with pytest.raises(InvariantError):
         sequences(pa.array([1 << OFFSET_BITS], pa.int64()), ())
+
+
+def test_a_number_that_no_partition_has_is_a_fault_of_its_row() -> None:
+    layout = Layout((KeyPart("part"),), ("number",), buckets=4, log_partition="part")
+    rows = pa.record_batch({"part": [0, -1, 600_000_000, 7], "number": [1, 2, 3, 4]})
+    assert sorted(key_faults(layout, rows)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "expected"),
+    [
+        (pa.timestamp("us", "UTC"), "2026-01-01T00:00:00Z", datetime(2026, 1, 1, tzinfo=UTC)),
+        (pa.date32(), "2026-01-01", date(2026, 1, 1)),
+        (pa.bool_(), "true", True),
+        (pa.int32(), 7, 7),
+        (pa.string(), "none", "none"),
+    ],
+)
+def test_a_default_is_read_as_the_check_of_the_job_file_reads_it(
+    kind: pa.DataType, default: int | str, expected: object
+) -> None:
+    column = pl.Series(pl.from_arrow(pa.array([None, None], kind)))
+    assert part_values(KeyPart("x", "coalesce", default), column).to_list() == [expected] * 2

@@ -117,6 +117,36 @@ def test_columns_that_keyed_tables_keep_for_themselves_are_refused(load: Load) -
     assert key == "table.keyed" and "_sequence" in message
 
 
-def test_a_policy_for_tombstones_has_no_meaning(load: Load) -> None:
-    [(key, _)] = faults(load, "row_keys: [number]", "on: {tombstone: row}")
-    assert key == "on.tombstone"
+def test_tombstones_delete_or_are_left_out(load: Load) -> None:
+    assert not load("row_keys: [number]").filter_tombstones
+    assert load("row_keys: [number]", "on: {tombstone: filter}").filter_tombstones
+    for other in ("row", "quarantine"):
+        [(key, _)] = faults(load, "row_keys: [number]", f"on: {{tombstone: {other}}}")
+        assert key == "on.tombstone"
+
+
+def test_a_partition_key_that_is_the_logs_has_buckets_of_its_own(load: Load) -> None:
+    columns = "columns: {part: kafka.partition, other: kafka.offset}"
+    assert load("partition_keys: [device, part], row_keys: [number]", columns).layout.log_partition == "part"
+    for keys in ("partition_keys: [other], row_keys: [part]", "partition_keys: ['hash(part, 3)'], row_keys: [number]"):
+        assert load(keys, columns).layout.log_partition is None
+    renamed = f"{columns}\nsql: {{select: ['number', 'other as part']}}"
+    assert load("partition_keys: [part], row_keys: [number]", renamed).layout.log_partition is None
+
+
+@pytest.mark.parametrize(
+    ("drop", "further", "key", "words"),
+    [
+        ("[devise]", "", "drop[0]", "no field devise"),
+        ("[number]", "", "table.keyed.row_keys[0]", "no column"),
+        ("[state]", "sql: {where: number > 0}", "drop", "contradicts sql"),
+        ("[device, at, number, share, tags, gone, state]", "", "drop", "no column"),
+    ],
+)
+def test_dropped_fields_are_no_columns(load: Load, drop: str, further: str, key: str, words: str) -> None:
+    found = faults(load, "row_keys: [number]", f"drop: {drop}\n{further}")
+    assert (key, True) in [(each, words in message) for each, message in found]
+
+
+def test_a_dropped_field_may_be_computed_from(load: Load) -> None:
+    assert load("row_keys: [id]", "columns: {id: upper(device)}\ndrop: [device]").layout.row_keys == ("id",)

@@ -122,8 +122,8 @@ class RollupLake:
         self.windows = open_windows_table(self.job, self.environment)
         self.closing = self.another_process()
 
-    def another_process(self) -> Closing:
-        environment = Environment(now=self.clock.now, listener=self.heard)
+    def another_process(self, **more: Any) -> Closing:
+        environment = Environment(now=self.clock.now, listener=self.heard, **more)
         return Closing(
             self.job,
             open_partials(self.job, environment),

@@ -11,6 +11,7 @@ import pytest
 
 from penstock.lake.delta.active_files import active_files
 from penstock.tables.rollup.spec import Aggregates, LatePolicy, Window
+from tests.tries import tries
 from tests.unit.tables.rollup.rollup_lake import HOUR, MINUTE, TEN_MINUTES, Point, RollupLake, plain_values
 
 SEVEN_MINUTES = Window("7m", 420_000)
@@ -47,7 +48,7 @@ def plain_row(points: list[Point]) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("late", LatePolicy)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(tries(3)))
 def test_every_closed_window_has_the_values_of_its_points(tmp_path: Path, seed: int, late: LatePolicy) -> None:
     """Streams with late, early, equal and unordered times, cut into batches and closes at random."""
     rng = random.Random(seed)

@@ -20,12 +20,10 @@ from penstock.flow.decode.garmadon.envelope import open_envelopes
 from penstock.flow.decode.garmadon.file_system import file_system_reader
 from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import open_records
-from penstock.flow.decode.protobuf.columns import Defaults
-from penstock.flow.decode.protobuf.reader import MessageReader, Reading, decode_values
-from penstock.flow.decode.protobuf.rows import message_reader
+from penstock.flow.decode.protobuf.reader import MessageReader, Reading, decode_values, message_reader
 from penstock.flow.rows import Decoded
 from penstock.job.messages import ENVELOPE_TIME, HEAP_SCHEMA, find_message, is_file_system, is_heap, message_schema
-from penstock.job.spec import MessageName, TombstonePolicy, Wrapping
+from penstock.job.spec import Defaults, MessageName, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
 _HEAP_SECTION = "heap"

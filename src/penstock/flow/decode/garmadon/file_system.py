@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor
 
-from penstock.flow.decode.protobuf.columns import Defaults, column_readers, read_columns
+from penstock.flow.decode.protobuf.columns import column_readers, read_columns
 from penstock.flow.decode.protobuf.reader import MessageReader
 from penstock.flow.decode.protobuf.wire import wire_reader
 from penstock.job.messages import FILE_SYSTEM_FIELDS
+from penstock.job.spec import Defaults
 
 _SOURCE, _TARGET, _URI = FILE_SYSTEM_FIELDS
 _HDFS = "hdfs"

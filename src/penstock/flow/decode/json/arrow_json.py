@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.flow.columns.seen_types import NewFields, SeenTypes
+from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode.json.convert import Mark, fit, has_infinite, may_be_infinite, read_type, wide_type
-from penstock.flow.decode.json.new_types import known_fields, new_in_array, note_array
+from penstock.flow.decode.json.new_types import known_fields, new_in_columns
 from penstock.job.spec import NewColumnPolicy
 
 _UNEXPECTED = {
@@ -114,14 +114,7 @@ class ArrowReader:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _new_fields(self, table: pa.Table) -> NewFields:
-        found: NewFields = {}
-        for name, column in zip(table.schema.names, table.columns, strict=True):
-            if name not in self._known:
-                found[name] = SeenTypes()
-                note_array(found[name], _whole(column))
-            elif (inner := new_in_array(_whole(column), self._known[name])) is not None:
-                found[name] = inner
-        return found
+        return new_in_columns(zip(table.schema.names, map(_whole, table.columns), strict=True), self._known)
 
 
 def _mark(misfits: dict[int, str], name: str) -> Mark:

@@ -1,28 +1,25 @@
 """The exact path: one JSON record, strictly, naming the field that does not fit.
 
-It is the judge: the fast path reads nothing that this one refuses and gives the same values, held by a property test.
-This one also decodes the schemas that the fast path cannot (maps).
+It has the last word: the fast path reads nothing that this one refuses and gives the same values, which a property
+test checks. This one also decodes the schemas that the fast path cannot (maps).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from penstock.flow.decode.json.leaves import Read, Value, leaf_reader, plain_reader, well_formed
-from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, parse_member, skim, too_deep
+from penstock.flow.decode.json.leaves import Read, Value, leaf_reader, well_formed
+from penstock.flow.decode.json.single_field import ITEMS, SingleField
+from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, skim, too_deep
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
 from penstock.job.schema import job_type_name
 
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
-_TEXTS_KEPT_MAX = 256
-_TEXT_BYTES_KEPT_MAX = 64
-"""Of values that are remembered, for each field."""
 _CUT_OFF = "Input data was truncated"
 _KINDS = {"array": "array", "bool": "boolean", "float": "number", "int": "number", "null": "null", "str": "string"}
 _FOUND = {f"Expected `object`, got `{kind}`": found for kind, found in _KINDS.items()}
@@ -44,62 +41,18 @@ class ExactReader:
         self.read = _members_reader({field.name: _reader(field.type, known_only) for field in loose}, known_only)
         """One value per field of the schema. Raises `MisfitError`."""
 
-    def misfit_at(self, record: bytes, path: str) -> MisfitError | None:
-        """The field at this path, if it makes the record bad: cheaper than to read it all."""
+    def reason_at(self, record: bytes, path: str) -> str | None:
+        """Why the field at this path makes the record bad, if it does: cheaper than to read it all.
+
+        Raises `MisfitError` if the reason is a field inside that the schema lacks.
+        """
         field = self._fields.get(path)
-        return None if field is None or too_deep(record) else field.misfit(record)
+        return None if field is None or too_deep(record) else field.reason(record)
 
     def batch(self, rows: Sequence[list[Value]]) -> pa.RecordBatch:
         """Rows of `read` as columns."""
         arrays = [pa.array([row[index] for row in rows], field.type) for index, field in enumerate(self._schema)]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
-
-
-class _Field:
-    """One field of the records, found without a look at the others."""
-
-    def __init__(self, names: tuple[str, ...], kind: pa.DataType, known_only: bool) -> None:
-        self.path = ".".join(names)
-        self._names = names
-        self._read = _reader(kind, known_only) if pa.types.is_nested(kind) else plain_reader(kind)
-        self._wanted = job_type_name(kind)
-
-    @cached_property
-    def _cut_out(self) -> Callable[[bytes], Any]:
-        kind: Any = msgspec.Raw
-        for name in reversed(self._names):
-            kind = msgspec.defstruct("Around", [("inner", kind)], rename={"inner": name}, gc=False)
-        return msgspec.json.Decoder(kind).decode
-
-    def misfit(self, record: bytes) -> MisfitError | None:
-        try:
-            found = self._cut_out(record)
-            for _ in self._names:
-                found = found.inner
-            text = bytes(found)
-        except ValueError:
-            # It is not there, or has a name that this parser cannot look for.
-            return None
-        return self._known(text) if len(text) <= _TEXT_BYTES_KEPT_MAX else self._judge(text)
-
-    @cached_property
-    def _known(self) -> Callable[[bytes], MisfitError | None]:
-        """A producer's mistake often gives the same value again: it is judged once."""
-        return lru_cache(maxsize=_TEXTS_KEPT_MAX)(self._judge)
-
-    def _judge(self, text: bytes) -> MisfitError | None:
-        try:
-            value = parse_member(text)
-        except ValueError:
-            return None
-        try:
-            if value is not None:
-                self._read(value)
-        except MisfitError as misfit:
-            return misfit.inside(self.path)
-        except ValueError:
-            return expected(self._wanted, value).inside(self.path)
-        return None
 
 
 def members_of(record: bytes) -> JsonObject:
@@ -127,22 +80,22 @@ def refuse_malformed(record: bytes) -> None:
 
 def refuse_twice(record: bytes, names: Iterable[str]) -> None:
     """Raise a `MisfitError` if the record gives one of these fields twice: cheaper than to read it all."""
-    doubled = _skimmed(record).doubled
+    given = _skimmed(record)
     for name in names:
-        if name in doubled:
+        if given.count(name) > 1:
             raise MisfitError("given twice").inside(name)
 
 
-def _skimmed(record: bytes) -> JsonObject:
-    """The members without the texts of numbers; none where only `members_of` can tell."""
+def _skimmed(record: bytes) -> list[str]:
+    """The names of the members; none where only `members_of` can tell."""
     if b"Inf" in record or b"-NaN" in record:
-        return JsonObject()
+        return []
     try:
-        value = parsed(record, skim)
+        pairs = parsed(record, skim)
     except ValueError:
         # More digits than Python makes a number of.
-        return JsonObject()
-    return value if isinstance(value, JsonObject) else JsonObject()
+        return []
+    return [name for name, _ in pairs] if record.lstrip()[:1] == b"{" else []
 
 
 def parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
@@ -180,13 +133,20 @@ def _cut_off(text: str) -> MisfitError:
     return MisfitError(f"not JSON at character {len(text)}: the record ends too early")
 
 
-def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]) -> Iterator[_Field]:
-    """The fields that can be reached without entering a list."""
+def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]) -> Iterator[SingleField]:
     for field in fields:
-        names = (*above, field.name)
-        yield _Field(names, field.type, known_only)
-        if pa.types.is_struct(field.type):
-            yield from _fields(field.type, known_only, names)
+        yield from _fields_at((*above, field.name), field.type, known_only)
+
+
+def _fields_at(names: tuple[str, ...], kind: pa.DataType, known_only: bool) -> Iterator[SingleField]:
+    """The field and all below it, but not what is inside of maps."""
+    nested = pa.types.is_nested(kind)
+    wanted = job_type_name(kind) if not nested else "array" if pa.types.is_list(kind) else "object"
+    yield SingleField(names, kind, wanted, _reader(kind, known_only) if nested else None)
+    if pa.types.is_struct(kind):
+        yield from _fields(kind, known_only, names)
+    elif pa.types.is_list(kind):
+        yield from _fields_at((*names, ITEMS), kind.value_type, known_only)
 
 
 def _reader(kind: pa.DataType, known_only: bool) -> Read:

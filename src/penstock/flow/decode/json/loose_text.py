@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.flow.columns.fitting import folded
 
 ANY_TEXT = pa.large_string()
-"""Stands for such a column where records are judged one by one; no schema of ours has this type otherwise."""
+"""Stands for such a column where records are read one by one; no schema of ours has this type otherwise."""
 
 
 def loosened(schema: pa.Schema, stated: pa.Schema) -> pa.Schema:

@@ -83,24 +83,29 @@ def note_members(found: NewFields, members: JsonObject, known: Known) -> None:
             found.setdefault(name, SeenTypes()).add(inner)
 
 
-def new_in_array(array: pa.Array, known: Known | None) -> SeenTypes | None:
-    """What a known column that Arrow's reader has read shows of new members."""
+def new_in_columns(columns: Iterable[tuple[str, pa.Array]], known: Known) -> NewFields:
+    """What the columns, or the members of a struct, that Arrow's reader has read show of new fields."""
+    found: NewFields = {}
+    for name, values in columns:
+        if name not in known:
+            found[name] = SeenTypes()
+            note_array(found[name], values)
+        elif (inside := _new_in_array(values, known[name])) is not None:
+            found[name] = inside
+    return found
+
+
+def _new_in_array(array: pa.Array, known: Known | None) -> SeenTypes | None:
     if known is None:
         return None
     if pa.types.is_list(array.type):
-        inner = new_in_array(array.flatten(), known)
+        inner = _new_in_array(array.flatten(), known)
         return None if inner is None else SeenTypes(lists=len(array) - array.null_count, items=inner)
     if not pa.types.is_struct(array.type) or all(
         child.name in known and known[child.name] is None for child in array.type
     ):
         return None
-    members: NewFields = {}
-    for child, values in zip(array.type, array.flatten(), strict=True):
-        if child.name not in known:
-            members[child.name] = SeenTypes()
-            note_array(members[child.name], values)
-        elif (inside := new_in_array(values, known[child.name])) is not None:
-            members[child.name] = inside
+    members = new_in_columns(zip((child.name for child in array.type), array.flatten(), strict=True), known)
     return SeenTypes(objects=len(array) - array.null_count, members=members) if members else None
 
 

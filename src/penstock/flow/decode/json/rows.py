@@ -1,7 +1,7 @@
 """The JSON decoder: a fast path over the whole batch, and an exact one for the records that it cannot take.
 
 A batch without bad records is read at once. One that fails is sifted: a cheap look at each record tells those that
-surely fit, which are read at once, from the doubtful, which the exact path judges one by one; so a bad record costs no
+surely fit, which are read at once, from the doubtful, which the exact path reads one by one; so a bad record costs no
 more than its own look. The fast path takes nothing that the exact one refuses and gives the same values, so a record's
 fate does not depend on its neighbours. Schemas with maps take the exact path for every record, at less than a tenth of
 the speed.
@@ -65,8 +65,8 @@ class _Caution:
     """Bad records seldom come alone: while they do, the attempt to read a batch at once is not made."""
     twice: tuple[str, ...] = ()
     """Fields that some records give twice."""
-    long_decimals: bool = False
-    """Whether some records hold decimals of too many digits."""
+    long_decimals: bool = True
+    """Whether some records hold decimals of too many digits; where some are bad, until a batch shows otherwise."""
 
 
 class JsonDecoder:
@@ -98,7 +98,7 @@ class JsonDecoder:
         harvest = _Harvest(batch, dict(opened.errors))
         piece = Piece(records, _numbers(opened.rows))
         if not self._fast:
-            self._judge(piece, dict.fromkeys(range(len(piece))), harvest)
+            self._read_exactly(piece, dict.fromkeys(range(len(piece))), harvest)
         elif self._caution.expects_bad or not self._read_at_once(piece, harvest):
             self._sift(piece, harvest)
             if len(harvest.errors) == len(opened.errors):
@@ -125,7 +125,7 @@ class JsonDecoder:
         return True
 
     def _sift(self, piece: Piece, harvest: _Harvest) -> None:
-        """Read those records at once that pass a look at each, and judge the others."""
+        """Read those records at once that pass a look at each, and the others exactly."""
         self._caution = replace(self._caution, expects_bad=True)
         look = first_look(self._schema, self._known_only)
         piece, error = self._read_sifted(piece, look, harvest)
@@ -134,16 +134,19 @@ class JsonDecoder:
             if name is None or name in self._caution.twice:
                 break
             self._caution = replace(self._caution, twice=(*self._caution.twice, name))
-            piece, error = self._read_sifted(piece, look, harvest)
+            piece, error = self._read_sifted(piece, None, harvest)
         if error is not None:
             piece, error = self._read_sifted(piece, second_look, harvest)
         if error is not None:
-            self._judge(piece, dict.fromkeys(range(len(piece))), harvest)
+            self._read_exactly(piece, dict.fromkeys(range(len(piece))), harvest)
 
-    def _read_sifted(self, piece: Piece, look: Look, harvest: _Harvest) -> tuple[Piece, pa.ArrowInvalid | None]:
-        """The records that passed the look, which are harvested unless the reader has an error."""
+    def _read_sifted(self, piece: Piece, look: Look | None, harvest: _Harvest) -> tuple[Piece, pa.ArrowInvalid | None]:
+        """The records that passed the look, which are harvested unless the reader has an error.
+
+        None instead of a look: they have passed it before, only fields given twice are looked for.
+        """
         doubts = sifted(piece, look, self._caution.twice)
-        self._judge(piece, doubts, harvest)
+        self._read_exactly(piece, doubts, harvest)
         piece = piece.without(doubts)
         return piece, self._read_fitting(piece, harvest)
 
@@ -163,10 +166,10 @@ class JsonDecoder:
             harvest.new_fields.append(parsed.new_fields)
         else:
             harvest.new_fields += [self._new_fields(members_of(each)) for each in piece.without(misfits).each()]
-        self._judge(piece, misfits, harvest)
+        self._read_exactly(piece, misfits, harvest)
         return None
 
-    def _judge(self, piece: Piece, doubts: Doubts, harvest: _Harvest) -> None:
+    def _read_exactly(self, piece: Piece, doubts: Doubts, harvest: _Harvest) -> None:
         """Take the exact path for the doubtful records of the piece."""
         if not doubts:
             return
@@ -179,10 +182,10 @@ class JsonDecoder:
         good: list[int] = []
         for place, record in enumerate(doubtful.each()):
             suspect = doubts[numbers[place]]
-            if suspect and (found := exact.misfit_at(record, suspect)) is not None:
-                self._refuse(rows[place], found, harvest)
-                continue
             try:
+                if suspect and (reason := exact.reason_at(record, suspect)) is not None:
+                    harvest.errors[rows[place]] = reason
+                    continue
                 if suspect == WHOLE:
                     refuse_malformed(record)
                 elif suspect is None and twice:

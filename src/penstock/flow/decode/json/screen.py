@@ -8,6 +8,7 @@ that a name is given twice; for that there is a second look.
 from __future__ import annotations
 
 import json
+import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,9 +29,11 @@ from penstock.flow.decode.json.text import DEPTH_MAX, too_deep
 _BLANKS = " \t\r\n"
 _FLOAT_MAX = float(np.finfo(np.float32).max)
 _SCREENS_KEPT_MAX = 512
+_REFUSALS_KEPT_MAX = 4_096
 WHOLE = ""
 _LOOK_AT_ONCE = 500
 _PATH_FOLLOWS = " - at `$."
+_ITEM = re.compile(r"\[\d+\]")
 _REFUSALS = (msgspec.MsgspecError, ValueError, ArithmeticError, RecursionError)
 """Its own, and those of the Python types that it makes: text that is not UTF-8, numbers of endless digits."""
 
@@ -112,11 +115,19 @@ def _doubt(_: bytes) -> None:
     raise ValueError
 
 
-def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
+def sifted(piece: Piece, look: Look | None, twice: Sequence[str] = ()) -> Doubts:
     """The doubtful records; those that have one of the names `twice` more than once are among them.
 
-    Where such a name also stands nested or quoted it may be there twice by right.
+    Where such a name also stands nested or quoted it may be there twice by right. Without a look that is all.
     """
+    doubts = {} if look is None else _looked_at(piece, look)
+    for name in twice:
+        for number in _holding_twice(piece.records, json.dumps(name, ensure_ascii=False).encode()):
+            doubts.setdefault(number, None)
+    return doubts
+
+
+def _looked_at(piece: Piece, look: Look) -> dict[int, str | None]:
     doubts: dict[int, str | None] = {}
     for start in range(0, len(piece), _LOOK_AT_ONCE):
         # A part at a time: what one part took of memory is there for the next, and new memory is slow.
@@ -125,9 +136,6 @@ def sifted(piece: Piece, look: Look, twice: Sequence[str] = ()) -> Doubts:
     for number in _longer_than(piece.records, DEPTH_MAX):
         if number not in doubts and too_deep(piece.records[number].as_py()):
             doubts[number] = WHOLE
-    for name in twice:
-        for number in _holding_twice(piece.records, json.dumps(name, ensure_ascii=False).encode()):
-            doubts.setdefault(number, None)
     return doubts
 
 
@@ -165,9 +173,10 @@ def _holding_twice(records: pa.Array, quoted: bytes) -> list[int]:
     return np.flatnonzero(np.bincount(holders) > 1).tolist()
 
 
+@lru_cache(maxsize=_REFUSALS_KEPT_MAX)
 def _path_in(refusal: str) -> str:
-    """The path of the field that was refused, as far as there is no list on it: `user.age`."""
-    return refusal.partition(_PATH_FOLLOWS)[2].rstrip("`").partition("[")[0]
+    """The path of the field that was refused: `user.age`, `lines[].count`."""
+    return _ITEM.sub("[]", refusal.partition(_PATH_FOLLOWS)[2].rstrip("`"))
 
 
 def _struct(fields: Sequence[pa.Field], known_only: bool) -> type[msgspec.Struct]:

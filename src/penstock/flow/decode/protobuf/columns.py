@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import chain
 from operator import attrgetter, methodcaller
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,9 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.message import Message
 
 from penstock.flow.decode.misfit import MisfitError
-from penstock.job.messages import TIMESTAMP_MESSAGE, map_entry
+from penstock.job.messages import SCALARS, TIMESTAMP_MESSAGE, map_entry
+from penstock.job.spec import Defaults
 
-Defaults = Literal["null", "value"]
 ColumnReader = Callable[[Sequence[Message]], pa.Array]
 """From messages to the column of one field; raises `MisfitError` if a column cannot hold it."""
 
@@ -30,14 +30,7 @@ _UTC_MICROS = pa.timestamp("us", "UTC")
 _SECONDS_MIN, _SECONDS_END = -62_135_596_800, 253_402_300_800
 """The years 1 to 9999, as `google.protobuf.Timestamp` has them."""
 _NANOS_END = 1_000_000_000
-_INT32 = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_SINT32, FieldDescriptor.TYPE_SFIXED32)
 _UINT64 = (FieldDescriptor.TYPE_UINT64, FieldDescriptor.TYPE_FIXED64)
-_PLAIN: dict[int, pa.DataType] = {
-    FieldDescriptor.TYPE_DOUBLE: pa.float64(),
-    FieldDescriptor.TYPE_FLOAT: pa.float32(),
-    FieldDescriptor.TYPE_BOOL: pa.bool_(),
-    FieldDescriptor.TYPE_BYTES: pa.binary(),
-}
 
 
 def column_readers(
@@ -66,18 +59,14 @@ def _column(field: FieldDescriptor, defaults: Defaults) -> ColumnReader:
     if field.is_repeated:
         return _list_column(field, defaults)
     values = _values(field, defaults)
-    value_of = attrgetter(field.name)
-    if field.has_presence:
-        has = methodcaller("HasField", field.name)
+    value_of, has = attrgetter(field.name), methodcaller("HasField", field.name)
 
-        def read_present(messages: Sequence[Message]) -> pa.Array:
-            present = np.fromiter(map(has, messages), np.bool_, len(messages))
-            return _where(values(list(map(value_of, messages))), present)
+    def read(messages: Sequence[Message]) -> pa.Array:
+        array = values(list(map(value_of, messages)))
+        present = np.fromiter(map(has, messages), np.bool_, len(messages)) if field.has_presence else None
+        return nulled(array, field, defaults, present)
 
-        return read_present
-    if defaults == "null":
-        return lambda messages: _defaults_as_null(values(list(map(value_of, messages))), field)
-    return lambda messages: values(list(map(value_of, messages)))
+    return read
 
 
 def _list_column(field: FieldDescriptor, defaults: Defaults) -> ColumnReader:
@@ -122,8 +111,7 @@ def _values(field: FieldDescriptor, defaults: Defaults) -> _Values:
         return lambda values: pa.array(np.array(values, np.uint64).view(np.int64))
     if field.type == FieldDescriptor.TYPE_STRING:
         return _texts
-    kind = pa.int32() if field.type in _INT32 else _PLAIN.get(field.type, pa.int64())
-    return lambda values: pa.array(values, kind)
+    return lambda values: pa.array(values, SCALARS[field.type])
 
 
 def _texts(values: Sequence[Any]) -> pa.Array:
@@ -171,9 +159,11 @@ def _offsets(parts: Sequence[Any]) -> pa.Array:
     return pa.array(offsets)
 
 
-def nulled(array: pa.Array, field: FieldDescriptor, defaults: Defaults, present: npt.NDArray[np.bool_]) -> pa.Array:
+def nulled(
+    array: pa.Array, field: FieldDescriptor, defaults: Defaults, present: npt.NDArray[np.bool_] | None
+) -> pa.Array:
     """The values of a field, null where it is absent or at a default that is to be null."""
-    if field.has_presence:
+    if field.has_presence and present is not None:
         return _where(array, present)
     return _defaults_as_null(array, field) if defaults == "null" else array
 

@@ -1,9 +1,10 @@
-"""Arrays of serialised messages into columns, with the bad ones told apart."""
+"""Serialised messages into columns, the bad ones told apart; and the decoder of records that are messages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +13,15 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from penstock.errors import UserError
 from penstock.flow.decode.misfit import MisfitError, clipped
-from penstock.flow.decode.outcome import Records, gathered
-from penstock.flow.decode.protobuf.wire import NotPlainError
+from penstock.flow.decode.outcome import Records, gathered, open_records
+from penstock.flow.decode.protobuf.columns import column_readers, read_columns
+from penstock.flow.decode.protobuf.wire import NotPlainError, wire_reader
 from penstock.flow.rows import Decoded
+from penstock.job.messages import find_message
+from penstock.job.schema import job_type_name
+from penstock.job.spec import Defaults, MessageName, TombstonePolicy, Wrapping
 
 _NAMES_CHARACTERS_MAX = 120
 _PIECE_VALUES = 4096
@@ -25,6 +31,7 @@ ReadColumns = Callable[[Sequence[Message]], list[pa.Array]]
 """Messages into the columns of a schema; raises `MisfitError` if one of the messages does not fit."""
 ReadWire = Callable[[pa.Array], list[pa.Array]]
 """The same from serialised messages, faster; raises `NotPlainError` if one of them needs the library."""
+_READERS_KEPT_MAX = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +165,46 @@ def _has_required(message: Descriptor, seen: set[str]) -> bool:
         field.is_required or (field.message_type is not None and _has_required(field.message_type, seen))
         for field in message.fields
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProtobufDecoder:
+    """Decodes the fields that the schema names; travels as bytes and names, the rest is made where it runs."""
+
+    schema: pa.Schema
+    descriptors: bytes
+    message: MessageName
+    defaults: Defaults
+    wrapping: Wrapping
+    tombstone: TombstonePolicy
+
+    def decode(self, batch: pa.RecordBatch) -> Decoded:
+        reader = message_reader("value", self.descriptors, self.message, self.schema, self.defaults)
+        return decode_values(batch, open_records(batch, self.wrapping, self.tombstone), reader.read)
+
+
+@lru_cache(maxsize=_READERS_KEPT_MAX)
+def message_reader(
+    what: str, descriptors: bytes, message: MessageName, schema: pa.Schema, defaults: Defaults
+) -> MessageReader:
+    """The reader of those fields of a message that the schema names, in the schema's order."""
+    descriptor = find_message(descriptors, message)
+    by_name = column_readers(descriptor, defaults, schema.names)
+    readers = {name: by_name[name] for name in schema.names}
+    wire = wire_reader(descriptor, schema.names, defaults)
+    return MessageReader(what, descriptor, schema, partial(read_columns, readers), wire.read if wire else None)
+
+
+def check_fields(schema: pa.Schema, offered: pa.Schema, message: MessageName) -> None:
+    """Raise `UserError` unless each field of `schema` is one that the message offers."""
+    if not len(schema):
+        raise UserError(f"the schema names no field of the message {message.name}")
+    for field in schema:
+        found = offered.field(field.name).type if field.name in offered.names else None
+        if found is None:
+            raise UserError(f"the message {message.name} has no field {field.name}")
+        if found != field.type:
+            raise UserError(
+                f"the field {field.name} of the message {message.name} is {job_type_name(found)}, "
+                f"not {job_type_name(field.type)}"
+            )

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from penstock.flow.decode.protobuf.columns import Defaults, enum_names, enums, nulled
+from penstock.flow.decode.protobuf.columns import enum_names, enums, nulled
+from penstock.job.spec import Defaults
 
 _Numbers = npt.NDArray[np.uint64]
 _Positions = npt.NDArray[np.int64]

@@ -10,10 +10,9 @@ import pyarrow as pa
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.decode.telegraf.columns import FIELDS, HOLE, read_columns
 from penstock.flow.decode.telegraf.exact import read_metrics
-from penstock.flow.points.metrics import Label, Metric, MetricColumns
+from penstock.flow.points.metrics import Label, Metric, MetricColumns, NamedFormat
 from penstock.flow.points.names import canonical_tags, name_part
 from penstock.flow.points.spans import Mask
-from penstock.job.spec import MetricNames, PointTimes
 
 
 class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -30,24 +29,14 @@ _FILLINGS = ((0.5, 1000), (1.5, 2000))
 """A label is read twice with different values, so that no other field can be taken for the one in the hole."""
 
 
-class TelegrafFormat:
-    """Both paths of it, for one style of names and one unit of time."""
-
-    def __init__(self, names: MetricNames, unit: PointTimes) -> None:
-        self._names = names
-        self._unit = unit
+class TelegrafFormat(NamedFormat):
+    """Both paths of it."""
 
     def columns(self, values: pa.Array) -> tuple[MetricColumns, Mask]:
-        return read_columns(values, self._unit)
+        return read_columns(values, self.unit)
 
     def metrics(self, record: bytes, written_at_ms: int | None) -> Iterator[Metric]:
-        return read_metrics(record, self._names, self._unit)
-
-    def key(self, text: str) -> str | None:
-        try:
-            return name_part(text, self._names)
-        except MisfitError:
-            return None
+        return read_metrics(record, self.names, self.unit)
 
     def label(self, text: str) -> Label | None:
         if text.count(FIELDS) > 1:
@@ -67,13 +56,13 @@ class TelegrafFormat:
         texts_count = len(("name", "fields", "timestamp", found.name)) + ('"tags":' in text) + 2 * len(found.tags)
         if "\\" in text or text.count('"') != 2 * texts_count:
             return None
-        return Label(name_part(found.name, self._names), canonical_tags(found.tags, self._names))
+        return Label(name_part(found.name, self.names), canonical_tags(found.tags, self.names))
 
     def _any_label(self, text: str) -> Label | None:
         found = None
         for value, at_ms in _FILLINGS:
             record = _filled(text, f'"x":{value}', f"{at_ms}").encode()
-            [metric] = read_metrics(record, self._names, "ms")
+            [metric] = read_metrics(record, self.names, "ms")
             if metric.fields != [("x", value)] or metric.at_ms != at_ms:
                 return None
             found = Label(metric.name, metric.tags)

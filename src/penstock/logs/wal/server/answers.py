@@ -13,8 +13,8 @@ import msgspec
 
 from penstock.errors import PenstockError
 from penstock.logs.log import SliceShrankError
-from penstock.logs.wal.errors import UnknownTopicError, WalFullError, WalRefusedError
-from penstock.logs.wal.server.bodies import BadBodyError, read_body
+from penstock.logs.wal.errors import UnknownTopicError, WalDeniedError, WalFullError, WalRefusedError
+from penstock.logs.wal.server.bodies import BadBodyError, Fields, read_body
 from penstock.logs.wal.store.frames import WalRecord, frames_of
 from penstock.logs.wal.store.positions import Reported, Way
 from penstock.logs.wal.store.store import WalStore, WalTopic
@@ -25,6 +25,7 @@ READ_BYTES_MIN = 1024
 
 _STATUS: tuple[tuple[type[PenstockError], int], ...] = (
     (BadBodyError, 400),
+    (WalDeniedError, 401),
     (UnknownTopicError, 404),
     (WalRefusedError, 409),
     (SliceShrankError, 410),
@@ -95,8 +96,14 @@ class Answers:
         """An error as its status and a body from which the client makes it again."""
         status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
         text = {"error": type(error).__name__, "primary": error.primary, "detail": error.detail, "hint": error.hint}
-        later = {"Retry-After": str(self._store.limits.retry_after_seconds)} if status == 503 else {}
-        return Answer(status, msgspec.json.encode(text), headers=later)
+        match status:
+            case 401:
+                headers = {"WWW-Authenticate": "Bearer"}
+            case 503:
+                headers = {"Retry-After": str(self._store.limits.retry_after_seconds)}
+            case _:
+                headers = {}
+        return Answer(status, msgspec.json.encode(text), headers=headers)
 
     def _routed(self, request: Request) -> Answer:
         match request.method, request.path:
@@ -150,7 +157,8 @@ class Answers:
         topic = self._store.topic(name)
         client_key = request.headers.get("idempotency-key", "")
         content_type = request.headers.get("content-type", "")
-        records = read_body(request.body, content_type, limits.append_records_max, request.text("key_field"))
+        fields = Fields(request.text("key_field"), tuple(filter(None, request.text("json_fields").split(","))))
+        records = read_body(request.body, content_type, limits.append_records_max, fields)
         if not records:
             raise BadBodyError("the body holds no record")
         choose = self._chooser(topic, request, client_key)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -30,20 +30,31 @@ class BadBodyError(WalRefusedError):
     """A body that is not what its content type says; nothing of it was appended."""
 
 
-def read_body(body: bytes, content_type: str, records_max: int, key_field: str = "") -> list[WalRecord]:
-    """The records of a body; with `key_field` each record is a JSON object and has that field as its key."""
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What a request says of the fields of its records."""
+
+    key: str = ""
+    """The one that is the key of its record, which then is a JSON object."""
+    json: tuple[str, ...] = ()
+    """Of CSV: those whose values are no texts, but JSON as it is written, such as numbers."""
+
+
+def read_body(body: bytes, content_type: str, records_max: int, fields: Fields | None = None) -> list[WalRecord]:
+    """The records of a body."""
+    fields = fields or Fields()
     kind = content_type.partition(";")[0].strip().lower()
     reader = READERS.get(kind)
     if reader is None:
         known = ", ".join(sorted(READERS))
         raise BadBodyError(f"the content type {kind or 'is missing and'} is not known", hint=f"known: {known}")
     records: list[WalRecord] = []
-    for record in reader(body):
+    for record in _of_csv(body, fields.json) if reader is _of_csv else reader(body):
         if len(records) == records_max:
             raise BadBodyError(f"an append holds at most {records_max} records")
         records.append(record)
-    if key_field:
-        return [replace(each, key=_key(each, key_field, index)) for index, each in enumerate(records)]
+    if fields.key:
+        return [replace(each, key=_key(each, fields.key, index)) for index, each in enumerate(records)]
     return records
 
 
@@ -80,25 +91,37 @@ def _of_json_lines(body: bytes) -> Iterator[WalRecord]:
                 raise BadBodyError(f"line {number} of the body is no JSON", detail=str(error)) from None
 
 
-def _of_csv(body: bytes) -> Iterator[WalRecord]:
-    """A JSON object for each line after the first, which has the names. Values are texts; an empty one is null."""
+def _of_csv(body: bytes, json_fields: Collection[str] = ()) -> Iterator[WalRecord]:
+    """A JSON object for each line after the first, which has the names; an empty value is null."""
     try:
         lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True)
         names = next(lines, None)
         if not names or len(set(names)) != len(names) or not all(names):
             raise BadBodyError("the first line of a CSV body has the names of its columns, each once")
+        if not set(json_fields) <= set(names):
+            raise BadBodyError(f"json_fields: there is no column {min(set(json_fields) - set(names))}")
         for values in lines:
             if not values:
                 continue
             if len(values) != len(names):
                 detail = f"{len(values)} values for {len(names)} columns"
                 raise BadBodyError(f"line {lines.line_num} of the body does not fit the first one", detail=detail)
-            row = {name: value or None for name, value in zip(names, values, strict=True)}
+            row: dict[str, Any] = {name: value or None for name, value in zip(names, values, strict=True)}
+            for name in set(json_fields):
+                row[name] = _json_value(row[name], name, lines.line_num)
             yield WalRecord(msgspec.json.encode(row))
     except UnicodeDecodeError as error:
         raise BadBodyError("the body is not UTF-8", detail=f"byte {error.start}") from None
     except csv.Error as error:
         raise BadBodyError("the body is no CSV", detail=str(error)) from None
+
+
+def _json_value(text: str | None, name: str, line: int) -> msgspec.Raw | None:
+    try:
+        return None if text is None else msgspec.Raw(_checked(text.strip().encode()))
+    except _NOT_JSON:
+        detail = f"{text!r} is no number, true, false or other JSON"
+        raise BadBodyError(f"line {line} of the body: {name}", detail=detail) from None
 
 
 def _of_arrow(body: bytes) -> Iterator[WalRecord]:

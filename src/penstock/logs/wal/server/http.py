@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 import socket
 import socketserver
 import threading
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -14,7 +16,7 @@ import structlog
 
 from penstock.errors import UserError
 from penstock.failpoints import Reach, noop
-from penstock.logs.wal.errors import WalFullError
+from penstock.logs.wal.errors import WalDeniedError, WalFullError
 from penstock.logs.wal.server.answers import Answer, Answers, Request
 from penstock.logs.wal.server.bodies import BadBodyError
 from penstock.logs.wal.server.connections import Connections
@@ -45,9 +47,13 @@ class WalServer(socketserver.ThreadingMixIn, socketserver.TCPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, store: WalStore, host: str, port: int, reach: Reach = noop) -> None:
+    def __init__(
+        self, store: WalStore, host: str, port: int, reach: Reach = noop, tokens: Collection[str] = ()
+    ) -> None:
         limits = store.limits
         self.store = store
+        self.tokens = [each.encode() for each in tokens]
+        """If there are any, every request but that for health has to bring one of them."""
         self.reach = reach
         self.answers = Answers(store)
         self.connections = Connections(limits.connections_max, limits.request_seconds_max, limits.in_flight_bytes_max)
@@ -168,6 +174,9 @@ class _Handler(BaseHTTPRequestHandler):
         """Why the body is not read."""
         failure = self.server.answers.failure
         limits = self.server.store.limits
+        if self.server.tokens and self.path.partition("?")[0] != "/health" and not self._is_known():
+            hint = "send the header Authorization: Bearer TOKEN; commands take --token-file, jobs log.wal.token"
+            return failure(WalDeniedError("the WAL server does not know you", hint=hint))
         if self.headers.get("Transfer-Encoding"):
             return _with_status(411, failure(BadBodyError("send the body with a Content-Length, not in chunks")))
         if self.headers.get("Content-Encoding", "identity") != "identity":
@@ -178,6 +187,13 @@ class _Handler(BaseHTTPRequestHandler):
         if int(text) > limits.body_bytes_max:
             return _with_status(413, failure(BadBodyError(f"a body has at most {limits.body_bytes_max} bytes")))
         return None
+
+    def _is_known(self) -> bool:
+        kind, _, token = self.headers.get("Authorization", "").partition(" ")
+        sent = token.strip().encode("latin-1", "replace")
+        # Every token is compared, and each in constant time: how long it takes tells nothing.
+        known = sum(hmac.compare_digest(sent, each) for each in self.server.tokens)
+        return kind.lower() == "bearer" and known > 0
 
     def _discard(self) -> None:
         """Read what is still coming, up to a bound: a connection closed before that would take the answer with it."""

@@ -1,4 +1,4 @@
-"""What a running export watches about records that wait in the log for their type: they must not be gone first (I7)."""
+"""What a running export remembers of types that cannot be written, and of records that wait for theirs (I7)."""
 
 from __future__ import annotations
 
@@ -64,3 +64,39 @@ class WaitingRecords:
                 # Whoever only watches stops nobody.
                 self._listener.event(RetentionNotKnown(reason=error.primary, detail=error.detail))
         return self._expiring if waiting else {}
+
+
+class FailingTypes:
+    """A cache: losing it costs one more try. Time is passed in."""
+
+    def __init__(self, retry_seconds: float) -> None:
+        self._retry_seconds = retry_seconds
+        self._retry_at: dict[str, float] = {}
+        self._costly: set[str] = set()
+        self.reasons: dict[str, str] = {}
+
+    def note(self, name: str, reason: str, now: float, costly: bool = False) -> bool:
+        """Leave a type alone for a while; returns whether that is news.
+
+        `costly`: only reading its records again can tell whether it is well, a look at its folder cannot.
+        """
+        (self._costly.add if costly else self._costly.discard)(name)
+        news = self.reasons.get(name) != reason
+        self.reasons[name] = reason
+        self._retry_at[name] = now + self._retry_seconds
+        return news
+
+    def forgive(self, name: str) -> None:
+        self._retry_at.pop(name, None)
+
+    def may_look(self, name: str, now: float, in_haste: bool) -> bool:
+        """Whether to look at a type now: after its rest, or before in a run that wants to end, if a look is cheap."""
+        return name not in self.resting(now) or (in_haste and name not in self._costly)
+
+    def resting(self, now: float) -> frozenset[str]:
+        return frozenset(name for name, at in self._retry_at.items() if now < at)
+
+    def recovered(self, name: str) -> bool:
+        """A type was written: forget that it failed; returns whether it had."""
+        self._retry_at.pop(name, None)
+        return self.reasons.pop(name, None) is not None

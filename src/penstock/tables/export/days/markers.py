@@ -1,8 +1,7 @@
 """Day-complete markers: small files that tell other programs what the ledger knows of a day.
 
-A marker is a mirror of the ledger, and bringing it in line is one of the operations of an entry. Whoever finishes the
-entry first takes away the markers of all days that it opens, closes or compacts, and marks those that are complete
-once every file is in its place. `entry` in a marker is the number of that entry, so its contents differ each time.
+Bringing them in line is one of the operations of an entry, whose number each marker carries (docs/protocol.md, "Days
+and watermarks").
 """
 
 from __future__ import annotations

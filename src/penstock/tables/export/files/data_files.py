@@ -1,8 +1,6 @@
-"""The data files of a job below its root, and what their footers tell (RULES L6).
+"""The data files of a job below its root, and what their footers tell under the key `penstock` (RULES L6).
 
-The footer of a file that a batch wrote has, under the key `penstock`, what `flow.route.type_files` notes; that of a
-replayed file also `kind: replayed`, the number of the run, and the offsets of its rows instead of a slice. That of a
-compacted file has `kind: compacted` and, in `replaces`, the same of every file whose rows it holds.
+Of a batch it is what `flow.route.type_files` notes; of a compacted file the same of every file whose rows it holds.
 """
 
 from __future__ import annotations
@@ -109,6 +107,5 @@ def replaced_facts(path: str, size_bytes: int, footer: Footer) -> list[dict[str,
 
 
 def compacted_facts(name: str, day: str, source: str, replaces: list[dict[str, Any]]) -> dict[str, str]:
-    """The words for the footer of a compacted file."""
     body = {"v": VERSION, "kind": COMPACTED, "type": name, "day": day, "source": source, "replaces": replaces}
     return {FOOTER_KEY: json.dumps(body, separators=(",", ":"))}

@@ -1,7 +1,4 @@
-"""Carries out what the newest entry of a ledger orders, whoever wrote it, and keeps what cannot be done.
-
-The acts on files are done by whoever comes first and as often as need be (RULES L1, L4, L7).
-"""
+"""Carries out what the newest entry of a ledger orders, whoever wrote it, as often as need be (RULES L1, L4, L7)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Data files that a ledger cannot know: it is older than they are, or was lost.
+"""Data files that a ledger cannot know: it was lost, or is older than they are because an older copy was put back.
 
-It is older after an older copy of `_penstock/` was restored. The job would go on from the older positions and write
-once more what these files hold. A name tells partition and last offset, or of a compacted file the entry: both are
-never beyond what the ledger says, because a file gets its name after its entry.
+Names tell partition and last offset, or the entry: neither is beyond what the ledger says, since a file gets its name
+after its entry. A job that went on from older positions would write once more what such files hold.
 """
 
 from __future__ import annotations

@@ -1,25 +1,10 @@
-"""Where things lie below the root of an export, and the names that readers see (DESIGN 6.1).
-
-    <type>/day=YYYY-MM-DD/[<cluster>.]<topic>.<partition>[~<life>].<last offset>.parquet
-    <type>/day=YYYY-MM-DD/compacted~<job>.<entry>.<n>.parquet
-    <type>/day=YYYY-MM-DD/replayed~<job>.<entry>.<n>.parquet
-    _penstock/names/<name space>                  which job writes names that begin so
-    _penstock/topics/<topic id>/<type>            which job writes these records
-    _penstock/<job>/ledger/<entry>.json           the chain of entries
-    _penstock/<job>/snapshots/<entry>.json        the fold up to an entry
-    _penstock/<job>/last_snapshot.json            a hint where to begin
-    _penstock/<job>/last_complete.json            the newest entry whose file operations are known to be done
-    _penstock/<job>/proved.json                   what `verify` has proved of the entries so far
-    _penstock/<job>/staged/<type>/s....pq         written, not yet committed (r....pq: by a replay)
-    _penstock/<job>/complete/<type>/<day>.json    day-complete markers
-
-Every reader passes over a folder that begins with `_`; whoever reads one type reads below its folder.
-"""
+"""Where things lie below the root of an export, and the names that readers see (docs/protocol.md, "Layout")."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.logs.log import Partition
 
@@ -104,13 +89,9 @@ def final_name(space: NameSpace, partition: Partition, life: int, last_offset: i
     return f"{space.of(partition.topic)}{partition.number}{lived}.{last_offset}{SUFFIX}"
 
 
-def compacted_final_name(job: str, entry: int, number: int) -> str:
-    return f"compacted~{job}.{entry}.{number}{SUFFIX}"
-
-
-def replayed_final_name(job: str, entry: int, number: int) -> str:
-    """The name of a file with rows out of quarantine: the files of slices have names of their own."""
-    return f"replayed~{job}.{entry}.{number}{SUFFIX}"
+def output_name(kind: Literal["compacted", "replayed"], job: str, entry: int, number: int) -> str:
+    """The name of a file that no slice wrote: the files of slices have names of their own."""
+    return f"{kind}~{job}.{entry}.{number}{SUFFIX}"
 
 
 def parse_final_name(path: str) -> FinalName | None:

@@ -15,9 +15,7 @@ from penstock.logs.log import EpochMark, Partition, Slice
 from penstock.tables.export.ledger.entry import (
     DeferredRecord,
     EntryKind,
-    FenceRecord,
     SliceRecord,
-    StartRecord,
     TakenRecord,
     WrittenRecord,
 )
@@ -134,22 +132,10 @@ def without_lanes(part: LedgerPart, state: LedgerState) -> LedgerPart:
 
 
 def kind_of(accepted: tuple[LedgerPart, ...]) -> EntryKind:
-    """The word for people of an entry with these parts."""
     routed = [part for part in accepted if isinstance(part, RoutedPart)]
     if routed:
         return EntryKind.BATCH if any(part.main for part in routed) else EntryKind.CATCH_UP
     return EntryKind.START if any(isinstance(part, StartPart) for part in accepted) else EntryKind.FENCE
-
-
-def entry_records(
-    parts: tuple[LedgerPart, ...], state: LedgerState
-) -> tuple[tuple[StartRecord, ...], tuple[FenceRecord, ...], tuple[SliceRecord, ...]]:
-    """What parts become in an entry on top of a state."""
-    return (
-        tuple(StartRecord(each.partition, each.offset, each.token) for each in parts if isinstance(each, StartPart)),
-        tuple(FenceRecord(each.partition, each.token) for each in parts if isinstance(each, FencePart)),
-        tuple(slice_record(each, state.of(each.partition)) for each in parts if isinstance(each, RoutedPart)),
-    )
 
 
 def slice_record(part: RoutedPart, here: RoutedPartition) -> SliceRecord:

@@ -1,7 +1,6 @@
 """What decides which type a record is of, as the ledger keeps it (RULES L5).
 
-Records that are left to a type are counted under the routing of the process that read them. They are found again only
-under the same one, whatever the job file says by then.
+Records that wait are found again only under the routing by which they were counted.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Routing:
 
     @staticmethod
     def of(job: JobSpec[ExportSpec]) -> Routing:
-        """The routing of a job file."""
         values = {name: spec.values for name, spec in job.table.types.items()}
         return Routing(job.table.route, values, job.on.tombstone, job.decode.payload)
 
@@ -56,7 +54,6 @@ class Routing:
 
 
 def parse_routing(text: str) -> Routing:
-    """The routing that a ledger keeps as this text."""
     body = json.loads(text)
     route = RouteSpec(body["by"], tuple(body["path"]), UnknownTypePolicy(body["unknown"]), body["unknown_type"])
     values = {name: tuple(each) for name, each in body["values"].items()}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import msgspec
+import pyarrow as pa
 
+from penstock.errors import UserError
+from penstock.flow.columns.fitting import conflict, grown
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import fingerprint, topic_fingerprint
 from penstock.lake.state import Totals
@@ -219,9 +223,31 @@ class LedgerState:
         """Which life of its topic a partition belongs to, from 1 on."""
         return self.lives()[partition.topic].index(partition.topic_id) + 1
 
+    def schema_of(self, name: str) -> pa.Schema | None:
+        """The fixed columns of a type as the decoder gives them; None while they are not inferred."""
+        known = self.types.get(name)
+        if known is None or not known.schema:
+            return None
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(known.schema)))
+
     def pending_types(self) -> frozenset[str]:
         return frozenset(each.type for each in self.pending)
 
 
 def _of(rename: Rename, partition: Partition) -> bool:
     return not rename.run and (rename.topic_id, rename.partition) == (partition.topic_id, partition.number)
+
+
+def schema_text(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
+
+
+def extended(known: pa.Schema, wanted: pa.Schema, name: str) -> pa.Schema:
+    """The known columns and fields and those that are new; a column never changes its type nor its spelling."""
+    found = conflict(known, wanted)
+    if found is not None:
+        raise UserError(
+            f"type {name}: the column {found.path} is {found.one} in the table and {found.other} in the job",
+            hint="files that are written keep their types: give the field another name",
+        )
+    return grown(known, wanted)

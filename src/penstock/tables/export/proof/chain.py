@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.flow.write.offset_ranges import count_of
 from penstock.lake.state import Totals
@@ -30,11 +31,10 @@ _SPANS_OF_PARTITION_MIN = 16
 def present(totals: Totals, deleted: int = 0) -> Totals:
     """What must be there: also records that a type's own table had already (RULES L8), but no rows of deleted days."""
     written = totals.written + totals.skipped - deleted
-    return msgspec.structs.replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
+    return replace(totals, written=written, skipped=0, filtered=totals.filtered + deleted)
 
 
-@dataclass(slots=True)
-class Lagging:
+class Lagging(msgspec.Struct, array_like=True):
     """A type that lags in a partition, as the entries tell it."""
 
     position: int
@@ -42,15 +42,14 @@ class Lagging:
     deferred: int = 0
 
 
-@dataclass(slots=True)
-class Track:
+class Track(msgspec.Struct):
     """What the entries tell of one partition."""
 
     origin: int
     position: int
-    totals: Totals = field(default_factory=Totals)
-    lagging: dict[str, Lagging] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    totals: Totals = Totals()
+    lagging: dict[str, Lagging] = msgspec.field(default_factory=dict)
+    spans: list[Span] = msgspec.field(default_factory=list)
     twice_below: int | None = None
     """Up to where records may have been read again for a type that came later."""
 
@@ -305,7 +304,6 @@ def _merged(one: Span, other: Span) -> Span:
 
 
 def _paired(spans: Sequence[Span]) -> Iterator[Span]:
-    """Half as many."""
     for first in range(0, len(spans), 2):
         pair = spans[first : first + 2]
         yield _merged(*pair) if len(pair) == 2 else pair[0]

@@ -6,17 +6,16 @@ it lies; a compaction that came in between has taken files away, and the verific
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import Storage
-from penstock.proof.footers import NAMES_SHOWN_MAX, examine, told
+from penstock.proof.footers import NAMES_SHOWN_MAX, examine, named_now, told
 from penstock.proof.offsets.incarnations import find_incarnations
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError, data_files
-from penstock.proof.quarantine import named_now
 from penstock.proof.sources import TypeFiles
 from penstock.tables.export.delta_types import type_table_spec
 from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
@@ -42,9 +41,6 @@ class Landed:
     """Whether the ledger counts the rows of each type exactly."""
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Other jobs whose rows lie in the same files, with the ids of their topics."""
-
-
-FindFiles = Callable[[ExportTable, LedgerState, Chain, OriginColumns | None], Landed]
 
 
 def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns: OriginColumns | None) -> Landed:

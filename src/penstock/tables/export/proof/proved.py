@@ -1,8 +1,7 @@
 """What a verification has proved of a ledger's entries, kept beside it: the next one reads only newer entries.
 
-Entries are never folded away (RULES L2), so without this a verification would read more with every batch. The object
-names the entry that it ends with and carries a digest of itself; one of another chain or version, or a damaged one, is
-passed over and all entries are read. What comes out is compared with the ledger's state and with all files in any case.
+The object names the entry that it ends with and carries a digest of itself; one of another chain or version, or a
+damaged one, is passed over (docs/protocol.md, "What `verify` proves").
 """
 
 from __future__ import annotations
@@ -13,15 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from msgspec import structs
+import msgspec
 
 from penstock.errors import PenstockError
-from penstock.lake.state import Totals
+from penstock.lake.delta.provenance import placed
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
-from penstock.proof.invariants import Span
 from penstock.tables.export.ledger.state import TypeDay
-from penstock.tables.export.proof.chain import Chain, Lagging, Track
+from penstock.tables.export.proof.chain import Chain, Track
 
 VERSION = 2
 _DIGEST = "sha256"
@@ -49,7 +47,7 @@ def read_proved(storage: Storage, path: str) -> Proved | None:
     try:
         body = json.loads(storage.read(path))
         return _proved(body) if body["v"] == VERSION and body.pop(_DIGEST) == _digest(body) else None
-    except (PenstockError, ValueError, KeyError, TypeError, AttributeError):
+    except (PenstockError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
         return None
 
 
@@ -69,7 +67,7 @@ def encode_proved(proved: Proved) -> bytes:
         "batch": proved.batch_id,
         "since": proved.since,
         "until": proved.until,
-        "tracks": [_track_body(each, track) for each, track in chain.tracks.items()],
+        "tracks": [{"partition": placed(each), **msgspec.to_builtins(track)} for each, track in chain.tracks.items()],
         "files": dict(chain.files),
         "days": [[*day, rows, chain.last_written[day]] for day, rows in chain.days.items()],
         "first_closed": _pairs(chain.first_closed),
@@ -87,7 +85,7 @@ def _digest(body: Mapping[str, Any]) -> str:
 
 def _proved(body: Mapping[str, Any]) -> Proved:
     chain = Chain(
-        tracks=dict(_track(each) for each in body["tracks"]),
+        tracks={Partition(*each["partition"]): msgspec.convert(each, Track) for each in body["tracks"]},
         deleted=_days(body["deleted"]),
         files=dict(body["files"]),
         days={(name, day): rows for name, day, rows, _ in body["days"]},
@@ -98,33 +96,6 @@ def _proved(body: Mapping[str, Any]) -> Proved:
         slices=body["slices"],
     )
     return Proved(body["number"], body["batch"], chain, body["since"], body["until"])
-
-
-def _track_body(partition: Partition, track: Track) -> dict[str, Any]:
-    return {
-        "partition": [partition.topic, partition.topic_id, partition.number],
-        "origin": track.origin,
-        "position": track.position,
-        "totals": _lean(track.totals),
-        "lagging": {name: [each.position, each.counted_from, each.deferred] for name, each in track.lagging.items()},
-        "spans": [[each.lo, each.hi, each.read_from, _lean(each.totals), each.rough] for each in track.spans],
-        "twice_below": track.twice_below,
-    }
-
-
-def _track(body: Mapping[str, Any]) -> tuple[Partition, Track]:
-    return Partition(*body["partition"]), Track(
-        origin=body["origin"],
-        position=body["position"],
-        totals=Totals(**body["totals"]),
-        lagging={name: Lagging(*each) for name, each in body["lagging"].items()},
-        spans=[Span(lo, hi, read_from, Totals(**totals), rough) for lo, hi, read_from, totals, rough in body["spans"]],
-        twice_below=body["twice_below"],
-    )
-
-
-def _lean(totals: Totals) -> dict[str, int]:
-    return {name: count for name, count in structs.asdict(totals).items() if count}
 
 
 def _pairs(days: Mapping[TypeDay, int]) -> list[list[Any]]:

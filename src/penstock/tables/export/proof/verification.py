@@ -7,27 +7,38 @@ files that it names, their offsets over all types and days, and the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+import pyarrow as pa
+
+from penstock.errors import TransientError
+from penstock.flow.route.fanout import fanout_stage
+from penstock.flow.route.fanout_flow import RoutedSlice
+from penstock.flow.write.report import decode_report
 from penstock.job.spec import JobSpec
 from penstock.lake.state import TOTAL_NAMES
-from penstock.logs.log import Partition
+from penstock.lake.storage import open_storage
+from penstock.logs.log import Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Verdict
 from penstock.proof.frame import Provable, prove
 from penstock.proof.invariants import RowCounts, check_rows, check_totals
 from penstock.proof.offsets.owners import named_columns
 from penstock.proof.offsets.reconcile import Reconciliation
+from penstock.proof.offsets.table import DataFile
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject
-from penstock.tables.export.ledger.state import RoutedPartition
+from penstock.proof.values.compare import RowValues
+from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
+from penstock.tables.export.ledger.names import type_and_day
+from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
 from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
-from penstock.tables.export.proof.files import FindFiles, Landed, deleted_days, delta_files, parquet_files
+from penstock.tables.export.proof.files import Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
-from penstock.tables.export.proof.values import row_values
 from penstock.tables.export.spec import ExportSpec
-
-FILES: Mapping[str, FindFiles] = {"parquet": parquet_files, "delta": delta_files}
+from penstock.tables.export.table import ExportTable
+from penstock.tables.export.writer import fanout_flow
 
 
 def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> Proof:
@@ -46,7 +57,8 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
 def provable(job: JobSpec[ExportSpec], facts: LedgerFacts) -> Provable:
     """The ledger with the files of all types."""
     columns = named_columns(job)
-    landed = FILES[job.table.format](facts.table, facts.state, facts.chain, columns)
+    find_files = delta_files if job.table.format == "delta" else parquet_files
+    landed = find_files(facts.table, facts.state, facts.chain, columns)
     return Provable(
         version=facts.state.number,
         states=facts.state.partitions,
@@ -158,3 +170,59 @@ def _warnings(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> I
             yield f"{count} rows of type {name} are ahead of the ledger: the next run counts them"
     if facts.chain.rebuilt:
         yield "the ledger was made again from the files: what left no row before that is not counted"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRewriter:
+    """The flow of an export, all types from the first offset on."""
+
+    table: ExportTable
+    state: LedgerState
+
+    def written(self, piece: Slice, records: Iterable[pa.RecordBatch], folder: Path) -> Iterator[ValueFile]:
+        key = (piece.partition.topic, piece.partition.number)
+        takes = dict.fromkeys(self.state.types, piece.start)
+        routed = RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes)
+        flow = replace(
+            fanout_flow(self.table, self.table.routing, BATCH_ID, {key: routed}),
+            root_url=str(folder / "root"),
+            quarantine_url=str(folder / "quarantine"),
+            storage_options={},
+        )
+        storage = open_storage(flow.root_url, {})
+        for report in fanout_stage(flow)(records):
+            shares = decode_report(report.column(0)[0].as_py()).shares.get(key, {})
+            for name, share in shares.items():
+                if share.failed:
+                    raise TransientError(f"records of type {name} cannot be written again", detail=share.failed)
+                for file in share.files:
+                    constants = {"type": name, "day": file.partition_values["day"]}
+                    yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
+
+
+def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
+    """The rows of all types, to be compared with the log."""
+    return RowValues(
+        files=[
+            ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
+            for name, files in landed.types.items()
+            for file in files.files
+        ],
+        rewriter=ExportRewriter(facts.table, facts.state),
+        # Types may lag, and records may be dropped by their time: what is missing is a matter of offsets.
+        strict=False,
+    )
+
+
+def _columns(table: ExportTable, name: str) -> pa.Schema:
+    found = table.columns_of(name)
+    return found if found is not None else pa.schema([])
+
+
+def _day(file: DataFile) -> str:
+    """By the table's word, or by the folder where a plain file is or will be."""
+    stated = file.partition_values.get("day")
+    if stated is not None:
+        return str(stated)
+    place = type_and_day(file.moves_to or file.path)
+    return place[1] if place is not None else ""

@@ -1,13 +1,8 @@
 """What the data files of a job prove about its positions when the ledger is lost (RULES L6).
 
 A batch is believed only if it is whole: of every slice that left files, each task's piece is there with as many files
-of each type as the task counted. A type of which a slice has no file at all, although its tasks wrote some, failed and
-was left out of the batch, or its files are lost. If it has no file of a later slice, both are the same: it is read
-again from where its files end. Otherwise catch-ups of the type have to cover what the tasks had of it.
-
-A piece without any file may have held only records that were filtered, quarantined or left to types that lag, or
-its files may be lost: that is an ambiguity. The slices of a partition have to touch, from the first to the last;
-offsets between them that left no file are an ambiguity for the same reason.
+of each type as the task counted. A type of which a slice has no file at all has to be read again from before it, or
+caught up with. A piece without any file, and offsets between slices, are an ambiguity: files may be lost.
 """
 
 from __future__ import annotations
@@ -16,8 +11,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import TypeVar
+
+import msgspec
 
 from penstock.logs.log import Partition
+from penstock.proof.offsets.scan_passes import merged_ranges
 from penstock.tables.export.files.data_files import Facts
 from penstock.tables.export.ledger.names import parse_final_name
 
@@ -38,8 +37,7 @@ class Ambiguity:
     files: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True):
     """The files that a task wrote of a type, with the offsets of the first and the last row in them."""
 
     files: int
@@ -47,15 +45,27 @@ class Extent:
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """A file that a batch wrote, by its footer; its rows may lie in a compacted file by now."""
+class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, rename={"number": "partition"}):
+    """A file with rows of a type, by its footer; they may lie in a compacted file by now."""
 
     path: str
-    partition: Partition
-    life: int
+    topic: str
+    topic_id: str
+    number: int
     type: str
     day: str
+    rows: int
+    size_bytes: int
+
+    @property
+    def partition(self) -> Partition:
+        return Partition(self.topic, self.topic_id, self.number)
+
+
+class FileRecord(WrittenFile, frozen=True, kw_only=True, rename={"number": "partition", "start": "from"}):
+    """A file that a batch wrote."""
+
+    life: int
     batch: str
     slice: Range
     piece: Range
@@ -65,10 +75,19 @@ class FileRecord:
     main: bool
     start: int
     """From which offset on the slice took records of the type."""
-    types: Mapping[str, Extent] | None
+    types: Mapping[str, Extent] | None = None
     """What its task wrote of each type in this piece; None if the file was closed before that was known."""
-    rows: int
-    size_bytes: int
+
+
+F = TypeVar("F", bound=WrittenFile)
+
+
+def read_facts(kind: type[F], facts: Facts, **told: object) -> F | Ambiguity:
+    """What a footer tells, with what is known of its file from elsewhere."""
+    try:
+        return msgspec.convert({**facts, **told}, kind)
+    except msgspec.ValidationError as error:
+        return Ambiguity(f"its footer cannot be read: {error}", files=(str(told["path"]),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +116,10 @@ def file_record(facts: Facts, path: str, rows: int, size_bytes: int) -> FileReco
     name = parse_final_name(path)
     if not facts or facts.get("v") != VERSION or "kind" in facts or name is None:
         return Ambiguity("its footer does not tell which batch wrote it", files=(path,))
-    try:
-        found = FileRecord(
-            path=path,
-            partition=Partition(facts["topic"], facts["topic_id"], facts["partition"]),
-            life=name.life,
-            type=facts["type"],
-            day=facts["day"],
-            batch=facts["batch"],
-            slice=_range(facts["slice"]),
-            piece=_range(facts["piece"]),
-            pieces=facts["pieces"],
-            first=facts["first"],
-            last=facts["last"],
-            main=facts["main"],
-            start=facts["from"],
-            types=_extents(facts.get("types")),
-            rows=rows,
-            size_bytes=size_bytes,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        return Ambiguity(f"its footer cannot be read: {error!r}", files=(path,))
-    stated = (found.partition.number, found.last, f"{found.type}/day={found.day}")
+    found = read_facts(FileRecord, facts, path=path, life=name.life, rows=rows, size_bytes=size_bytes)
+    if isinstance(found, Ambiguity):
+        return found
+    stated = (found.number, found.last, f"{found.type}/day={found.day}")
     if stated != (name.partition, name.last_offset, path.rpartition("/")[0]):
         return Ambiguity("its name and its footer disagree", str(found.partition), found.slice, (path,))
     return found
@@ -199,7 +200,7 @@ def _not_whole(
                     f"its task wrote {wrote.files} files of type {kind}, none is there and nothing caught up with it"
                 )
                 yield Ambiguity(reason, name, piece, _shown(mine))
-    spans = list(_joined(pieces))
+    spans = merged_ranges(pieces)
     # The first piece begins after the start of the slice where the log had lost the offsets before it.
     touching = len(spans) == 1 and place[0] <= spans[0][0] and spans[0][1] == place[1]
     if {each.pieces for each in files} != {len(pieces)} or not touching:
@@ -211,7 +212,7 @@ def _is_read_again(kind: str, place: Range, wrote: Extent, found: Sequence[FileR
     mine = [each for each in found if each.type == kind]
     if all(each.slice[1] <= place[0] for each in mine):
         return True
-    caught_up = _joined((each.start, each.slice[1]) for each in mine if not each.main)
+    caught_up = merged_ranges((each.start, each.slice[1]) for each in mine if not each.main)
     return any(start <= wrote.first and wrote.last < end for start, end in caught_up)
 
 
@@ -221,7 +222,7 @@ def _not_touching(name: str, slices: Iterable[tuple[str, Range, bool]]) -> Itera
     for before, after in pairwise(sorted(place for _, place, main in known if main)):
         if after[0] < before[1]:
             yield Ambiguity("two slices overlap", name, (after[0], min(before[1], after[1])))
-    for before, after in pairwise(_joined(place for _, place, _ in known)):
+    for before, after in pairwise(merged_ranges(place for _, place, _ in known)):
         yield Ambiguity("no file tells of these offsets", name, (before[1], after[0]))
 
 
@@ -237,30 +238,6 @@ def _overlapping_rows(name: str, files: Sequence[FileRecord]) -> Iterator[Ambigu
             reason = f"two batches wrote rows of {first.type} here"
             yield Ambiguity(reason, name, (first.first, last.last + 1), (last.path, first.path))
         last = max([*of, *([last] if last else [])], key=lambda each: each.last)
-
-
-def _joined(ranges: Iterable[Range]) -> Iterator[Range]:
-    """The same offsets in as few ranges as possible."""
-    open_range: Range | None = None
-    for start, end in sorted(ranges):
-        if open_range is None:
-            open_range = start, end
-        elif start > open_range[1]:
-            yield open_range
-            open_range = start, end
-        else:
-            open_range = open_range[0], max(open_range[1], end)
-    if open_range is not None:
-        yield open_range
-
-
-def _extents(told: Mapping[str, Mapping[str, int]] | None) -> dict[str, Extent] | None:
-    return None if told is None else {name: Extent(**each) for name, each in told.items()}
-
-
-def _range(value: Sequence[int]) -> Range:
-    start, end = value
-    return int(start), int(end)
 
 
 def _shown(files: Sequence[FileRecord]) -> tuple[str, ...]:

@@ -1,20 +1,9 @@
 """A lost ledger made again from the names and footers of the data files (RULES L6).
 
-What files cannot tell is settled so that nothing is lost and no row doubled:
-
-- Records that left no row were filtered or never there: they all count as holes; those in quarantine as bad.
-- A type may have lagged when the ledger was lost. It is taken to be where its last slice with rows ends; from
-  there on the log is read again for it alone, which finds what it had left and can double nothing, since none of its
-  files is beyond. What the log no longer holds of that is named as a warning. A type that began `now` and left no file
-  in a partition began there at an offset that nobody knows: it counts as up to date, with a warning.
-- Records that were quarantined, at offsets that are read again, are quarantined a second time.
-- Rows that a replay took out of quarantine prove that their type was beyond them, and nothing of a slice.
-- A partition without files begins as any new one; unless the job begins at the beginning, that is an ambiguity.
-- Tokens begin anew and watermarks are unknown: no process of the job may run meanwhile, and days are complete again
-  once their partitions have been read on.
-
-Entry numbers go on above those that compacted files and the quarantine name: both would take a number that comes twice
-for done.
+What files cannot tell is settled so that nothing is lost and no row doubled (docs/protocol.md, "A lost ledger"). Beyond
+that: a type that began `now` and left no file in a partition counts as up to date there, with a warning; a partition
+without files is an ambiguity unless the job begins at the beginning. Entry numbers go on above those that compacted
+files and the quarantine name: both would take a number that comes twice for done.
 """
 
 from __future__ import annotations
@@ -49,8 +38,7 @@ from penstock.tables.export.ledger.entry import (
 )
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
-from penstock.tables.export.ledger.schemas import schema_text
-from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.ledger.state import LedgerState, schema_text
 from penstock.tables.export.rebuild.inputs import Ambiguity, FileRecord, PartitionProof, file_record, prove
 from penstock.tables.export.rebuild.replayed_inputs import (
     ReplayedFile,

@@ -1,14 +1,13 @@
 """What replayed files and the quarantine tell when the ledger is lost (RULES L6, Q2).
 
-A replayed file belongs to no slice and proves no slice. It proves that its type was beyond its rows: a replay writes
-nothing that the log has still to give to the type. Which run is the last is in the footers; if the quarantine knows
-only an earlier one, the rows of that run are in it as well, and the new ledger orders their removal.
+A replayed file proves no slice, only that its type was beyond its rows. If the quarantine does not know the last run
+that the footers name, the rows of that run are in it as well, and the new ledger orders their removal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
@@ -17,40 +16,22 @@ from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.tables.export.files.data_files import Facts
 from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
-from penstock.tables.export.rebuild.inputs import VERSION, Ambiguity, PartitionProof, TypeProof
+from penstock.tables.export.rebuild.inputs import VERSION, Ambiguity, PartitionProof, TypeProof, WrittenFile, read_facts
 from penstock.tables.quarantine.replayed import run_number
 from penstock.tables.quarantine.rows import own_files, own_rows, where
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedFile:
-    """A file that a replay run wrote, by its footer; its rows may lie in a compacted file by now."""
+class ReplayedFile(WrittenFile, frozen=True, kw_only=True, rename={"number": "partition"}):
+    """A file that a replay run wrote."""
 
-    path: str
-    partition: Partition
-    type: str
-    day: str
     run: int
     offsets: Ranges
-    rows: int
-    size_bytes: int
 
 
 def replayed_file(facts: Facts, path: str, rows: int, size_bytes: int) -> ReplayedFile | Ambiguity:
-    """What one footer tells."""
-    try:
-        found = ReplayedFile(
-            path=path,
-            partition=Partition(facts["topic"], facts["topic_id"], facts["partition"]),
-            type=facts["type"],
-            day=facts["day"],
-            run=int(facts["run"]),
-            offsets=tuple((int(start), int(end)) for start, end in facts["offsets"]),
-            rows=rows,
-            size_bytes=size_bytes,
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        return Ambiguity(f"its footer cannot be read: {error!r}", files=(path,))
+    found = read_facts(ReplayedFile, facts, path=path, rows=rows, size_bytes=size_bytes)
+    if isinstance(found, Ambiguity):
+        return found
     stated = (facts.get("v"), count_of(found.offsets), f"{found.type}/day={found.day}")
     if stated != (VERSION, rows, path.rpartition("/")[0]):
         return Ambiguity("its footer and the file disagree", str(found.partition), files=(path,))

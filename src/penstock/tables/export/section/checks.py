@@ -55,6 +55,8 @@ def _contradiction_findings(file: ExportFile, document: Document) -> Iterator[Fi
     if document.has("sql"):
         hint = "remove it; computed columns work"
         yield Finding(("sql",), "contradicts table.export, which writes every type in one pass", hint, on_key=True)
+    if document.has("drop"):
+        yield Finding(("drop",), "contradicts table.export: each type keeps its fields", "remove it", on_key=True)
     if file.decode is not None and file.decode.format == "protobuf" and document.has("decode", "message"):
         yield Finding(("decode", "message"), "each type has its own", "move it to types", on_key=True)
     if file.delivery is Delivery.AT_MOST_ONCE:

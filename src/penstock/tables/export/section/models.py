@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from datetime import date
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, PlainValidator
 
 from penstock.job import expressions
-from penstock.job.faults import kind_of, nearest, shown
+from penstock.job.faults import RefusedError, kind_of, nearest, shown
 from penstock.job.sections.models import JobFile, TableSection
-from penstock.job.sections.scalars import Duration, Message, Positive, Size, Text, ValueRefusedError, one_of, text
+from penstock.job.sections.scalars import Date, Duration, Message, Positive, Size, Text, one_of, text
 from penstock.job.sections.section import Section
 from penstock.job.spec import OutsidePolicy, RouteWay, Secret, UnknownTypePolicy
 from penstock.tables.export.spec import Compression, ExportFormat, TypeStart
@@ -22,7 +21,6 @@ INFER = "infer"
 
 _WAYS = "write field(path.to.field), header(name), key or envelope"
 _BY = re.compile(r"(field|header)\((.*)\)", re.DOTALL)
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +41,10 @@ def route_by(value: object) -> RouteBy:
     found = _BY.fullmatch(word)
     if found is None:
         hint = "" if isinstance(value, Secret) else nearest(word, ("key", "envelope"))
-        raise ValueRefusedError(f"{shown(text(value))} is no route", hint or _WAYS)
+        raise RefusedError(f"{shown(text(value))} is no route", hint or _WAYS)
     inside = found[2].strip()
     if not inside:
-        raise ValueRefusedError(f"{found[1]}() names nothing", _WAYS)
+        raise RefusedError(f"{found[1]}() names nothing", _WAYS)
     path = (inside,) if found[1] == "header" else _field_path(inside)
     if isinstance(value, Secret):
         path = tuple(Secret(name) for name in path)
@@ -59,9 +57,7 @@ def _field_path(inside: str) -> tuple[str, ...]:
     except expressions.ExpressionError:
         expression = None
     if not isinstance(expression, expressions.Field):
-        raise ValueRefusedError(
-            "field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)"
-        )
+        raise RefusedError("field() takes the path of a decoded field", "odd names stand in backticks: field(`a b`.c)")
     return expression.path
 
 
@@ -70,17 +66,8 @@ def route_value(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     if isinstance(value, bool | float):
-        raise ValueRefusedError(f"expected a text, found {kind_of(value)}", "put it in quotes")
+        raise RefusedError(f"expected a text, found {kind_of(value)}", "put it in quotes")
     return text(value)
-
-
-def day(value: object) -> date:
-    if not isinstance(value, str):
-        raise ValueRefusedError(f"expected a date, found {kind_of(value)}", "write 2000-01-01")
-    try:
-        return date.fromisoformat(value if _DATE.fullmatch(value) else "")
-    except ValueError:
-        raise ValueRefusedError(f"{shown(value)} is no date", "write 2000-01-01") from None
 
 
 def percent(value: object) -> float:
@@ -88,9 +75,9 @@ def percent(value: object) -> float:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,3}(?:\.[0-9]{1,9})?", value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueRefusedError(f"expected a percentage, found {kind_of(value)}", "write 5, without a sign")
+        raise RefusedError(f"expected a percentage, found {kind_of(value)}", "write 5, without a sign")
     if not math.isfinite(value) or not 0 < value <= 100:
-        raise ValueRefusedError("a percentage is more than 0 and at most 100")
+        raise RefusedError("a percentage is more than 0 and at most 100")
     return float(value)
 
 
@@ -118,7 +105,7 @@ class TypeSection(Section):
 
 
 class DaysSection(Section):
-    not_before: Annotated[date | None, PlainValidator(day)] = None
+    not_before: Date = None
     late: Duration = None
     early: Duration = None
     outside: Annotated[OutsidePolicy | None, one_of(OutsidePolicy)] = None

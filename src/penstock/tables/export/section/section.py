@@ -30,8 +30,6 @@ ExportReading = Reading[ExportFile, ExportTableSection]
 
 
 class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
-    """Mixed event types of one log, by type and day."""
-
     name = ExportSpec.kind
     phrase = "one for each event type"
     table = ExportTableSection
@@ -59,8 +57,22 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
                 route=_route(file),
                 types={name: _type(name, each, parts) for name, each in (file.types or {}).items()},
             ),
-            days=_days(file),
-            alerts=_alerts(file),
+            days=filled(
+                DaysSpec(),
+                file.days,
+                late="late_seconds_max",
+                early="early_seconds_max",
+                complete_after="complete_after_seconds",
+                idle="idle_seconds",
+            ),
+            alerts=filled(
+                AlertLimits(),
+                file.alerts,
+                failed_writes_percent="failed_writes_percent_max",
+                lag_records="lag_records_max",
+                discrepancy_records="discrepancy_records_max",
+                retention_percent="retention_percent_max",
+            ),
             **stated(
                 format=section.format,
                 cluster=section.cluster,
@@ -106,26 +118,4 @@ def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:
         message=section.message,
         rotation=filled(Rotation(), section.rotation, every="seconds", size="size_bytes") if section.rotation else None,
         start=section.start,
-    )
-
-
-def _days(file: ExportFile) -> DaysSpec:
-    return filled(
-        DaysSpec(),
-        file.days,
-        late="late_seconds_max",
-        early="early_seconds_max",
-        complete_after="complete_after_seconds",
-        idle="idle_seconds",
-    )
-
-
-def _alerts(file: ExportFile) -> AlertLimits:
-    return filled(
-        AlertLimits(),
-        file.alerts,
-        failed_writes_percent="failed_writes_percent_max",
-        lag_records="lag_records_max",
-        discrepancy_records="discrepancy_records_max",
-        retention_percent="retention_percent_max",
     )

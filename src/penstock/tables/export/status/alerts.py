@@ -1,9 +1,6 @@
-"""The monitoring rules: three of seed 000, and that no record waits for its type until the log lets go of it.
+"""The monitoring rules, as pure functions: three of seed 000, and that no record waits until the log lets go of it.
 
-They are pure functions of what the ledger and the log say.
-
-The latest committed offset of a type is its position, the latest committable one is the position of its partition:
-everything below that was read, and is either written or known to be left.
+The latest committed offset of a type is its position, the latest committable one that of its partition.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from penstock.environment import Environment
-from penstock.errors import UserError
+from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
@@ -168,8 +167,7 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) 
     known = sorted({*job.table.all_types, *state.types})
     for name in wanted:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else f"its types are {', '.join(known)}"
+            hint = did_you_mean(name, known) or f"its types are {', '.join(known)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
     after = job.table.days.complete_after_seconds
     unseen, now_ms = table.finishing.unseen(state), int(environment.now() * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from penstock.events import Event
 from penstock.status.metrics import Add, Change, Metric, Put, PutAll
@@ -16,24 +17,20 @@ from penstock.tables.export.events import (
     TypeWrittenAgain,
 )
 
-POSITION = Metric(
-    "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one.",
-    ("job", "partition"),
-)  # fmt: skip
-GLOBAL_POSITION = Metric(
-    "penstock_global_position", "gauge", "The offset below which every type is written.", ("job", "partition")
+_of_partition = partial(Metric, labels=("job", "partition"))
+_of_type = partial(Metric, labels=("job", "type"))
+
+POSITION = _of_partition(
+    "penstock_position", "gauge", "The offset up to which the partition is read: the latest committable one."
 )
-LAG_RECORDS = Metric(
-    "penstock_lag_records", "gauge", "Offsets between the position and the end of the log.", ("job", "partition")
+GLOBAL_POSITION = _of_partition("penstock_global_position", "gauge", "The offset below which every type is written.")
+LAG_RECORDS = _of_partition("penstock_lag_records", "gauge", "Offsets between the position and the end of the log.")
+DISCREPANCY_RECORDS = _of_partition(
+    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position."
 )
-DISCREPANCY_RECORDS = Metric(
-    "penstock_discrepancy_records", "gauge", "How far apart the types are; an up-to-date type is at the position.",
-    ("job", "partition"),
-)  # fmt: skip
-FAILED_WRITES_PERCENT = Metric(
-    "penstock_failed_writes_percent", "gauge", "The share of the last writes of a type to its final place that failed.",
-    ("job", "type"),
-)  # fmt: skip
+FAILED_WRITES_PERCENT = _of_type(
+    "penstock_failed_writes_percent", "gauge", "The share of the last writes of a type to its final place that failed."
+)
 FAILED_WRITES_ALL_PERCENT = Metric(
     "penstock_failed_writes_all_percent", "gauge", "The same share over all types together."
 )
@@ -41,26 +38,18 @@ ALERT = Metric(
     "penstock_alert", "gauge", "1 while a limit is exceeded; rule is failed_writes, lag, discrepancy or retention.",
     ("job", "rule"),
 )  # fmt: skip
-TYPE_LAG_RECORDS = Metric(
-    "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest.",
-    ("job", "type"),
-)  # fmt: skip
-TYPE_WATERMARK = Metric(
-    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; never decreases.",
-    ("job", "type"),
-)  # fmt: skip
-TYPE_FAILING = Metric(
-    "penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.",
-    ("job", "type"),
-)  # fmt: skip
-TYPE_FAILURES = Metric(
-    "penstock_type_failures_total", "counter", "Times a type could not be written for a new reason.",
-    ("job", "type"),
-)  # fmt: skip
-DAYS_COMPLETED = Metric("penstock_days_completed_total", "counter", "Days that became complete.", ("job", "type"))
-DAYS_REOPENED = Metric(
-    "penstock_days_reopened_total", "counter", "Complete days that received late rows.", ("job", "type")
+TYPE_LAG_RECORDS = _of_type(
+    "penstock_type_lag_records", "gauge", "The lag of a type, in offsets, in the partition where it is largest."
 )
+TYPE_WATERMARK = _of_type(
+    "penstock_type_watermark_timestamp_seconds", "gauge", "Event time up to which a type is complete; never decreases."
+)
+TYPE_FAILING = _of_type("penstock_type_failing", "gauge", "1 from a failed write of a type until it is written again.")
+TYPE_FAILURES = _of_type(
+    "penstock_type_failures_total", "counter", "Times a type could not be written for a new reason."
+)
+DAYS_COMPLETED = _of_type("penstock_days_completed_total", "counter", "Days that became complete.")
+DAYS_REOPENED = _of_type("penstock_days_reopened_total", "counter", "Complete days that received late rows.")
 DAY_MARKER_FAILURES = Metric(
     "penstock_day_marker_failures_total", "counter", "Times a day's marker file could not be written."
 )
@@ -73,8 +62,6 @@ METRICS = (
 
 
 class ExportMeter:
-    """Follows the events of one export."""
-
     def __init__(self) -> None:
         self._watermarks: dict[str, float] = {}
         self._days: dict[tuple[str, str], Metric] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -26,8 +26,6 @@ class TypeAlert(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """A type that lags in a partition."""
-
     partition: Partition
     position: int
     gap_records: int
@@ -52,42 +50,28 @@ class LaneStatus:
 class TypeStatus:
     """One type: what is written of it, where it lags, and how its days stand."""
 
-    name: str
+    type: str
     rows: int
     files: int
     size_bytes: int
     gap_records: int
     """Of the partition where it is furthest back."""
-    lanes: tuple[LaneStatus, ...]
+    lagging: tuple[LaneStatus, ...]
     pending_renames: int
     writes: int
     """How many of the last writes are remembered; `failed_writes_percent` is of these."""
     failed_writes_percent: float | None
-    watermark_ms: int | None
+    watermark: str | None
     last_complete_day: Day | None
     open_days: tuple[Day, ...]
     reopened_days: tuple[Day, ...]
 
     @property
     def failing(self) -> bool:
-        return bool(self.pending_renames) or any(each.cause is Cause.FAILING for each in self.lanes)
+        return bool(self.pending_renames) or any(each.cause is Cause.FAILING for each in self.lagging)
 
     def as_json(self) -> dict[str, Any]:
-        return {
-            "type": self.name,
-            "rows": self.rows,
-            "files": self.files,
-            "size_bytes": self.size_bytes,
-            "gap_records": self.gap_records,
-            "lagging": [each.as_json() for each in self.lanes],
-            "pending_renames": self.pending_renames,
-            "writes": self.writes,
-            "failed_writes_percent": self.failed_writes_percent,
-            "watermark": instant(self.watermark_ms),
-            "last_complete_day": self.last_complete_day,
-            "open_days": list(self.open_days),
-            "reopened_days": list(self.reopened_days),
-        }
+        return {**asdict(self), "lagging": [each.as_json() for each in self.lagging]}
 
 
 def type_status(
@@ -98,16 +82,16 @@ def type_status(
     current = dict(sorted(state.current()))
     lanes = [(each, here.lanes[name]) for each, here in current.items() if name in here.lanes]
     return TypeStatus(
-        name=name,
+        type=name,
         rows=known.rows,
         files=known.files,
         size_bytes=known.size_bytes,
         gap_records=max((gap_records(state, each, name) for each in current), default=0),
-        lanes=tuple(_lane(each, lane, current[each].position or 0) for each, lane in lanes),
+        lagging=tuple(_lane(each, lane, current[each].position or 0) for each, lane in lanes),
         pending_renames=sum(each.type == name for each in state.pending),
         writes=len(known.outcomes),
         failed_writes_percent=failed_percent(known.outcomes),
-        watermark_ms=watermark_of(state, name, now_ms),
+        watermark=instant(watermark_of(state, name, now_ms)),
         last_complete_day=last_complete_day(state, name, after_seconds, now_ms, unseen),
         open_days=tuple(sorted(day for each, day in state.open_days if each == name)),
         reopened_days=tuple(sorted(day for each, day in state.reopened if each == name)),
@@ -117,14 +101,14 @@ def type_status(
 def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
     """The types that a person has to help; one that only waits for its rotation is well."""
     for each in types:
-        failing = [lane for lane in each.lanes if lane.cause is Cause.FAILING]
+        failing = [lane for lane in each.lagging if lane.cause is Cause.FAILING]
         if failing:
             deferred = sum(lane.deferred for lane in failing)
             since = min(lane.since for lane in failing)
-            text = f"type {each.name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
+            text = f"type {each.type} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
             yield Alert(TypeAlert.TYPE_LAGGING, text)
         if each.pending_renames:
-            text = f"type {each.name}: {each.pending_renames} files cannot be moved to their place"
+            text = f"type {each.type}: {each.pending_renames} files cannot be moved to their place"
             yield Alert(TypeAlert.TYPE_LAGGING, text)
 
 
@@ -135,10 +119,10 @@ def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
 
 def types_section(types: Sequence[TypeStatus]) -> Section:
     lanes = [
-        f"lagging: {each.name} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
+        f"lagging: {each.type} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
         f" ({lane.cause.value}, since {lane.since:%Y-%m-%d %H:%M:%SZ})"
         for each in types
-        for lane in each.lanes
+        for lane in each.lagging
     ]
     rows = tuple(_cells(each) for each in types)
     return Section("types", [each.as_json() for each in types], HEADINGS, rows, tuple(lanes[:LANES_SHOWN]))
@@ -146,13 +130,13 @@ def types_section(types: Sequence[TypeStatus]) -> Section:
 
 def _cells(each: TypeStatus) -> tuple[str, ...]:
     return (
-        each.name,
+        each.type,
         str(each.rows),
         str(each.files),
         f"{each.size_bytes / 2**20:.1f}",
         str(each.gap_records),
         "-" if each.failed_writes_percent is None else f"{each.failed_writes_percent:.1f}%",
-        instant(each.watermark_ms) or "-",
+        each.watermark or "-",
         each.last_complete_day or "-",
         _days(each.open_days),
         _days(each.reopened_days),

@@ -1,4 +1,6 @@
-"""`penstock load`: rows of files into a keyed table, in commits that say which files they hold.
+"""`penstock load`: rows of files, or of a source of Spark's, into a keyed table.
+
+Commits say which files they hold.
 
 A load that was interrupted goes on with the files that no commit names; one that is repeated finds nothing to do. An
 overwrite is one commit: readers see the rows before it or those after it.
@@ -13,13 +15,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError, UserError
 from penstock.flow.columns.fitting import folded
 from penstock.flow.write.manifest import StagedFile
-from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.job.spec import JobSpec, NewColumnPolicy
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.provenance import Provenance, commits_of
@@ -27,11 +27,11 @@ from penstock.lake.delta.table import Change, Table
 from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.lake.proposal import RemovedFile
 from penstock.lake.staged import check_staged
-from penstock.spark.failures import spark_errors
 from penstock.tables.keyed.files import ActiveFiles, commits_key, read_active, rows_key
-from penstock.tables.keyed.layout import BUCKET, HIDDEN
-from penstock.tables.keyed.loading.sources import SourceFile, source_files, source_schema
-from penstock.tables.keyed.loading.task import LoadStage, LoadTaskReport, decode_load_report
+from penstock.tables.keyed.layout import BUCKET, HIDDEN, Layout
+from penstock.tables.keyed.loading.origin import Files, Origin, SparkSource
+from penstock.tables.keyed.loading.sources import FORMATS, SourceFile, source_files
+from penstock.tables.keyed.loading.task import LoadTarget, LoadTaskReport
 from penstock.tables.keyed.merger import Merged, Merger, Runs
 from penstock.tables.keyed.merging.plan import Meeting, Naming
 from penstock.tables.keyed.merging.runs import RunTarget
@@ -96,9 +96,12 @@ class Loader:
 
     def load(self, wish: LoadWish) -> LoadReport:
         """Bring the files into the table as the mode says."""
-        if wish.by_partition and not self.job.table.layout.partition_keys:
-            raise UserError(f"the table of {self.job.name} has no partition keys", hint="leave out --by-partition")
-        files = source_files(wish.paths, wish.format, self.job.table.storage_options)
+        if wish.by_partition:
+            _check_by_partition(self.job.name, self.job.table.layout)
+        by_spark = wish.format is not None and wish.format not in FORMATS
+        if wish.options and not by_spark:
+            raise UserError("options are for formats that Spark reads", hint=f"and not for {', '.join(FORMATS)}")
+        files = [] if by_spark else source_files(wish.paths, wish.format, self.job.table.storage_options)
         self.data.refresh()
         known = [each for each in files if self.data.transaction(mark_key(self.job.name, each)) is not None]
         rows = read_active(self.data, self.job.table.layout).rows
@@ -111,36 +114,38 @@ class Loader:
             )
         if wish.mode is SaveMode.OVERWRITE:
             meeting = Meeting.PARTITIONS if wish.by_partition else Meeting.NONE
-            return self._part(files, meeting)
+            return self._part(SparkSource(self.spark, wish) if by_spark else Files(tuple(files)), meeting)
+        if by_spark:
+            return self._part(SparkSource(self.spark, wish), Meeting.NOT_OLDER)
         fresh = [each for each in files if each not in known]
         size: Limit[SourceFile] = Limit(lambda each: each.size_bytes, BYTES_PER_COMMIT_MAX)
         report = LoadReport(files_known=len(known))
         for part in gather(fresh, size, Limit(lambda _: 1, FILES_PER_COMMIT_MAX)):
-            report += self._part(part, Meeting.NOT_OLDER)
+            report += self._part(Files(tuple(part)), Meeting.NOT_OLDER)
         return report
 
-    def _part(self, files: Sequence[SourceFile], meeting: Meeting) -> LoadReport:
+    def _part(self, origin: Origin, meeting: Meeting) -> LoadReport:
         """One commit."""
-        self._take_columns(files)
+        self._take_columns(origin)
         naming = Naming(version_max=self.data.version + VERSIONS_TO_LAND_MAX)
-        reports = self._read(files, naming)
+        reports = self._read(origin, naming)
         self.environment.reach("runs_staged")
         runs = Runs(naming, tuple(run for each in reports for run in each.runs))
         tombstones = Tombstones(self.job, self.environment)
         merger = Merger(self.job, self.data, tombstones, self.spark, meeting)
-        merged = self._commit(files, merger, runs, meeting, tombstones)
+        merged = self._commit(origin.files, merger, runs, meeting, tombstones)
         lost = sum(runs.superseded().values()) + sum(merged.skipped().values())
         unread = sum(each.report.unread for each in merged.buckets.values())
-        return LoadReport(len(files), 0, sum(each.rows for each in reports), lost, unread, commits=1)
+        return LoadReport(len(origin.files), 0, sum(each.rows for each in reports), lost, unread, commits=1)
 
-    def _take_columns(self, files: Sequence[SourceFile]) -> None:
-        """Give the table the columns that files bring, or say what becomes of them."""
+    def _take_columns(self, origin: Origin) -> None:
+        """Give the table the columns that rows bring, or say what becomes of them."""
         self.data.refresh()
         columns = _columns(self.data)
         known = {folded(name) for name in columns.names}
         fresh: dict[str, pa.Field] = {}
-        for file in files:
-            for each in source_schema(file, columns):
+        for schema in origin.schemas(columns):
+            for each in schema:
                 if folded(each.name) not in known | {folded(name) for name in HIDDEN}:
                     fresh.setdefault(folded(each.name), each)
         policy = self.job.on.new_column
@@ -152,16 +157,14 @@ class Loader:
         self.data.add_columns(pa.schema([each.with_nullable(True).remove_metadata() for each in fresh.values()]))
         self.data.refresh()
 
-    def _read(self, files: Sequence[SourceFile], naming: Naming) -> list[LoadTaskReport]:
+    def _read(self, origin: Origin, naming: Naming) -> list[LoadTaskReport]:
         spec = self.job.table
-        target = RunTarget(spec.layout, spec.path, dict(spec.storage_options))
-        stage = LoadStage(tuple(files), _columns(self.data), target, naming)
-        with spark_errors(self.spark):
-            numbers = self.spark.range(0, len(files), 1, len(files))
-            rows = numbers.mapInArrow(stage, from_arrow_schema(REPORT_SCHEMA)).collect()
-        if len(rows) < len(files):
-            raise TransientError(f"Spark handed over the reports of {len(rows)} of {len(files)} files")
-        reports = [decode_load_report(bytes(row["report"])) for row in rows]
+        runs = RunTarget(spec.layout, spec.path, dict(spec.storage_options))
+        reports = origin.read(self.spark, LoadTarget(_columns(self.data), runs, naming))
+        unreadable = [each.unreadable for each in reports if each.unreadable]
+        if unreadable:
+            hint = "columns are read in the types that the table has"
+            raise UserError("rows do not fit the table", detail=unreadable[0], hint=hint)
         bad = sum(each.bad for each in reports)
         if bad:
             raise UserError(
@@ -246,3 +249,14 @@ def _told(job: str, batch: str, files: Sequence[StagedFile], removed: int) -> di
         files_removed=removed,
         files_added=len(files),
     ).metadata
+
+
+def _check_by_partition(job: str, layout: Layout) -> None:
+    """Rows of one partition key have to be in one bucket: only buckets that the load touches are looked at."""
+    if not layout.partition_keys:
+        raise UserError(f"the table of {job} has no partition keys", hint="leave out --by-partition")
+    if not layout.is_bucket_of_partition_key:
+        raise UserError(
+            f"the only partition key of {job} is the partition of the log: its rows are in many buckets",
+            hint="leave out --by-partition, or give the table a further partition key when it is created",
+        )

@@ -126,6 +126,13 @@ def _batches(file: SourceFile, opened: Any, columns: pa.Schema) -> Iterator[pa.R
 
 def source_schema(file: SourceFile, columns: pa.Schema, storage: Storage | None = None) -> pa.Schema:
     """The columns of a file."""
+    try:
+        return _schema(file, columns, storage)
+    except pa.ArrowException as error:
+        raise UserError(f"{file.name} cannot be read as {file.format}", detail=str(error)) from error
+
+
+def _schema(file: SourceFile, columns: pa.Schema, storage: Storage | None) -> pa.Schema:
     if file.format in ("parquet", "delta"):
         opened = (storage or open_storage(file.folder, file.options)).open_reader(file.path)
         with opened:

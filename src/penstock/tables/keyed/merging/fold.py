@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from penstock.tables.keyed.layout import Layout
+from penstock.tables.keyed.merging.packing import Places, last_of_key
 
-Places = npt.NDArray[np.int64]
+PUTS = {"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "anew": pl.Boolean}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,25 @@ class Folded:
 
 def fold(layout: Layout, frame: pl.DataFrame) -> Folded:
     """Fold records that are in the order of key and sequence, none of them older than what is there."""
-    if not len(frame):
-        empty = pl.DataFrame(schema={"key": pl.Int64, "first": pl.Int64, "last": pl.Int64, "anew": pl.Boolean})
-        return Folded(empty, pl.Series([], dtype=pl.Boolean), layout.merge)
-    index = pl.col("index")
-    told = frame.with_columns(pl.int_range(pl.len()).cast(pl.Int64).alias("index")).with_columns(
-        pl.when(pl.col("gone")).then(index).max().over("key").alias("dead"),
-        (index == index.max().over("key")).alias("end"),
+    key, gone, place = (frame[name].to_numpy() for name in ("key", "gone", "place"))
+    ends = last_of_key(key)
+    index = np.arange(len(key))
+    starts = index[np.concatenate([[True], ends[:-1]])[: len(key)]]
+    # Of each key the last record that deletes it, if there is one.
+    dead = np.maximum.accumulate(np.where(gone, index, -1))[ends]
+    anew = dead >= starts
+    alive = ~gone[ends]
+    first = np.where(anew, dead + 1, starts) if layout.merge else index[ends]
+    counts = (
+        index >= np.repeat(np.where(anew, dead, starts), np.diff(starts, append=len(key))) if layout.merge else ends
     )
-    if layout.merge:
-        counts = told.select((pl.col("index") >= pl.col("dead").fill_null(-1)).alias("it"))["it"]
-    else:
-        counts = told["end"]
-    alive = told.filter(counts & ~pl.col("gone"))
-    puts = (
-        alive.group_by("key", maintain_order=True)
-        .agg(pl.col("place").first().alias("first"), pl.col("place").last().alias("last"), pl.col("dead").first())
-        .with_columns(pl.col("dead").is_not_null().alias("anew"))
-        .drop("dead")
-    )
-    return Folded(puts, counts, layout.merge)
+    puts = {
+        "key": key[ends][alive],
+        "first": place[first[alive]],
+        "last": place[ends][alive],
+        "anew": anew[alive],
+    }
+    return Folded(pl.DataFrame(puts, schema=PUTS), pl.Series(counts, dtype=pl.Boolean), layout.merge)
 
 
 def _last_values(column: pa.ChunkedArray, puts: pl.DataFrame) -> pa.ChunkedArray:

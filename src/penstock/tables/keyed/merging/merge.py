@@ -2,41 +2,39 @@
 
 The runs are put in order first. Files that may hold one of their keys are asked for keys and sequences only; a file is
 written anew if a row of it is replaced or deleted, each for itself, so that rows stay with those that came with them.
-New keys make chunks of their own. Everything is worked out on row numbers; the rows themselves are only taken.
+New keys make chunks of their own. Everything is worked out on row numbers; the rows themselves are only taken, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.tables.keyed.layout import Layout, key_frame, newer, order_columns, order_frame
-from penstock.tables.keyed.merging.chunks import cut
 from penstock.tables.keyed.merging.digest import digest_of
 from penstock.tables.keyed.merging.fold import Folded, fold
-from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, OldFile, report_batch
-from penstock.tables.keyed.merging.runs import DELETE, last_of_key, read_parts
+from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
+from penstock.tables.keyed.merging.plan import BucketPlan, BucketReport, Meeting, MergeFlow, OldFile
+from penstock.tables.keyed.merging.runs import DELETE, read_parts
 from penstock.tables.keyed.merging.tombstones import known_tombstones, write_tombstones
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """The rows of the runs, by key and order: as they are, and what tells them apart."""
+    """The rows of the runs: as they are, and what tells them apart."""
 
     rows: pa.Table
     """In the columns of the table's files."""
     frame: pl.DataFrame
-    """Parts of the key, order, `key` (a number for each key), `gone`, `source`, and `place`, the number of the row."""
+    """By key and order: parts of the key, order, `key` (a number for each key, ascending), `gone`, `source`, and
+    `place`, the number of the row."""
     sources: tuple[PartitionKey, ...]
 
     def filter(self, kept: pl.Series | pl.Expr) -> Incoming:
@@ -45,24 +43,11 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class _Rewrite:
-    """A file of which rows are replaced: the keys that meet it, with the numbers of its rows."""
+    """A file of which rows are replaced: the keys that meet it, and beside each the number of its row there."""
 
     file: OldFile
-    met: pl.DataFrame
-    """`key` and `old`, the number of the row in the file."""
-
-
-@dataclass(frozen=True, slots=True)
-class MergeStage:
-    """What the tasks of a merge run: each gets the number of a plan."""
-
-    flow: MergeFlow
-    plans: tuple[BucketPlan, ...]
-
-    def __call__(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield report_batch(merge_bucket(self.flow, self.plans[number]))
+    keys: Places
+    old: Places
 
 
 def merge_bucket(flow: MergeFlow, plan: BucketPlan) -> BucketReport:
@@ -88,21 +73,21 @@ def read_incoming(flow: MergeFlow, plan: BucketPlan) -> Incoming:
     layout, schema = flow.store.layout, flow.store.schema
     sources = tuple(dict.fromkeys(part.source for part in plan.runs))
     batches = read_parts(flow.store.storage, plan.runs)
-    origin = [
-        pa.repeat(sources.index(part.source), batch.num_rows) for part, batch in zip(plan.runs, batches, strict=True)
-    ]
+    numbers = [sources.index(part.source) for part in plan.runs]
     rows = pa.Table.from_batches([_fitted(batch, schema) for batch in batches]).combine_chunks()
-    gone = pa.chunked_array([batch.column(DELETE) for batch in batches])
     frame = key_frame(layout, rows).hstack(order_frame(layout, rows))
-    frame = frame.with_columns(
-        pl.Series("gone", pl.from_arrow(gone)),
-        pl.Series("source", pl.from_arrow(pa.chunked_array(origin))).cast(pl.Int64),
+    keys = packed([frame[name] for name in layout.key_names])
+    source = pl.Series("source", np.repeat(numbers, [batch.num_rows for batch in batches]))
+    places = in_order(keys, [*(frame[name] for name in order_columns(layout)), source])
+    if layout.merge:
+        # Values of several records make a row: those of one key have to be neighbours.
+        rows = rows.take(pa.array(places))
+    gone = pl.Series("gone", pl.from_arrow(pa.chunked_array([batch.column(DELETE) for batch in batches])))
+    ends = last_of_key(keys[places])
+    frame = frame.with_columns(gone, source)[places].with_columns(
+        pl.Series("key", np.cumsum(ends) - ends, pl.Int64),
+        pl.Series("place", np.arange(len(places)) if layout.merge else places),
     )
-    frame = frame.with_row_index("place").sort([*layout.key_names, *order_columns(layout), "source", "place"])
-    rows = rows.take(frame["place"].to_arrow())
-    ends = last_of_key(layout, frame).to_numpy()
-    numbers = np.cumsum(np.concatenate([[False], ends[:-1]])).astype(np.int64)
-    frame = frame.with_columns(pl.Series("key", numbers), pl.int_range(pl.len()).cast(pl.Int64).alias("place"))
     return Incoming(rows, frame, sources)
 
 
@@ -124,11 +109,10 @@ def _without_known(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tup
     if not looked_up or not digests or frame["gone"].any() or (len(frame) and frame["key"][-1] != len(frame) - 1):
         return incoming, 0
     known = np.zeros(len(frame), np.bool_)
-    first = 0
-    for chunk in cut(incoming.rows, flow.store.chunk_rows):
-        if chunk.num_rows in sizes and (chunk.num_rows, digest_of(chunk)) in digests:
-            known[first : first + chunk.num_rows] = True
-        first += chunk.num_rows
+    for first in range(0, len(frame), flow.store.chunk_rows):
+        places = frame["place"][first : first + flow.store.chunk_rows]
+        if len(places) in sizes and (len(places), digest_of(incoming.rows.take(places.to_arrow()))) in digests:
+            known[first : first + len(places)] = True
     return incoming.filter(pl.Series(~known)), int(known.sum())
 
 
@@ -159,22 +143,26 @@ def newer_than_mine(layout: Layout, other: str) -> pl.Expr:
 
 def _met(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tuple[Incoming, list[_Rewrite]]:
     """The rows that are newer than those that are there, and the files of which rows are replaced."""
-    layout = flow.store.layout
-    keys = incoming.frame.unique("key", keep="first", maintain_order=True).select("key", *layout.key_names)
-    lost = np.zeros(len(incoming.frame), np.bool_)
+    layout, frame = flow.store.layout, incoming.frame
+    key = frame["key"].to_numpy()
+    keys = frame.filter(last_of_key(key)).select("key", *layout.key_names)
+    lost = np.zeros(len(frame), np.bool_)
     rewrites: list[_Rewrite] = []
     for file in plan.files:
-        old = _old_keys(flow, file, keys)
-        if old is None:
+        found = _old_rows(flow, file, keys)
+        if found is None:
             continue
-        mine = incoming.frame.select("key", *order_columns(layout))
-        beside = mine.join(old, on="key", how="left", suffix="_old", maintain_order="left")
+        # Of each key its row in the file, which has it at most once.
+        row_of = np.full(int(key[-1]) + 1, -1)
+        row_of[found.keys] = found.old
+        rivals = np.flatnonzero(row_of[key] >= 0)
         stays = ~newer(layout, "_old") if flow.meeting is Meeting.NEWER else newer_than_mine(layout, "_old")
-        older = beside.select((pl.col("old").is_not_null() & stays).alias("it"))["it"].to_numpy()
-        wins = beside.filter(pl.col("old").is_not_null() & pl.Series(~older))["key"].unique()
-        lost |= older
+        there = found.order[row_of[key[rivals]]]
+        older = frame[rivals].hstack(there).select(stays.alias("it"))["it"].to_numpy()
+        lost[rivals[older]] = True
+        wins = np.unique(key[rivals[~older]])
         if len(wins):
-            rewrites.append(_Rewrite(file, old.filter(pl.col("key").is_in(wins.implode())).select("key", "old")))
+            rewrites.append(_Rewrite(file, wins, row_of[wins]))
     return incoming.filter(pl.Series(~lost)), rewrites
 
 
@@ -187,21 +175,36 @@ def _met_partitions(flow: MergeFlow, plan: BucketPlan, incoming: Incoming) -> tu
         there = key_frame(layout, flow.store.read(file.path, layout.columns)).with_row_index("old")
         gone = there.join(incoming.frame, on=names, how="semi") if names else there
         if len(gone):
-            old = gone.select(pl.lit(-1, pl.Int64).alias("key"), pl.col("old").cast(pl.Int64))
-            rewrites.append(_Rewrite(file, old))
+            rewrites.append(_Rewrite(file, np.array([], np.int64), gone["old"].to_numpy()))
     return incoming, rewrites
 
 
-def _old_keys(flow: MergeFlow, file: OldFile, keys: pl.DataFrame) -> pl.DataFrame | None:
-    """Which keys of the batch a file holds: `key`, `old` and the order of the rows; None if it holds none."""
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Keys that a file holds: `old` are the numbers of their rows, `order` is that of all rows of the file."""
+
+    keys: Places
+    old: Places
+    order: pl.DataFrame
+
+
+def _old_rows(flow: MergeFlow, file: OldFile, keys: pl.DataFrame) -> _Found | None:
+    """Which keys of the batch a file holds; None if it holds none."""
     layout = flow.store.layout
-    candidates = keys.filter(_within(layout, file))
-    if not len(candidates):
+    wanted = keys.filter(_within(layout, file))
+    if not len(wanted):
         return None
     rows = flow.store.read(file.path, layout.columns)
-    there = key_frame(layout, rows).hstack(order_frame(layout, rows)).with_row_index("old")
-    found = there.join(candidates, on=layout.key_names, how="inner")
-    return found.select("key", pl.col("old").cast(pl.Int64), *order_columns(layout)) if len(found) else None
+    there = key_frame(layout, rows)
+    numbers = packed([wanted[name].append(there[name]) for name in layout.key_names])
+    mine, theirs = numbers[: len(wanted)], numbers[len(wanted) :]
+    at = np.minimum(np.searchsorted(mine, theirs), len(mine) - 1)
+    old = np.flatnonzero(mine[at] == theirs)
+    if not len(old):
+        return None
+    order = order_frame(layout, rows)
+    named = order.rename({name: f"{name}_old" for name in order.columns})
+    return _Found(wanted["key"].to_numpy()[at[old]], old, named)
 
 
 def _within(layout: Layout, file: OldFile) -> pl.Expr:
@@ -220,18 +223,15 @@ def _written(
     """Write what changes: files whose rows are replaced, small ones that are put together, and new keys."""
     files: list[StagedFile] = []
     removed: list[str] = []
-    placed: list[pl.Series] = []
     by_path = {each.file.path: each for each in rewrites}
     joined: list[pa.Table] = []
     gone = 0
     for path in [*by_path, *sorted(plan.joined - by_path.keys())]:
-        rewrite = by_path.get(path)
         rows = flow.store.read(path)
         removed.append(path)
         gone += rows.num_rows
-        if rewrite is not None:
-            placed.append(rewrite.met["key"])
-            rows = flow.store.sorted(_replaced(incoming, folded, rewrite, rows))
+        if path in by_path:
+            rows = _replaced(incoming, folded, by_path[path], rows)
         if path in plan.joined:
             joined.append(rows)
         else:
@@ -239,18 +239,23 @@ def _written(
     if joined:
         together = flow.store.sorted(pa.concat_tables(joined).combine_chunks())
         files += flow.store.write(together, plan.bucket, flow.naming.fresh)
-    fresh = folded.puts if not placed else folded.puts.filter(~pl.col("key").is_in(pl.concat(placed).implode()))
+    placed = np.concatenate([np.array([], np.int64), *(each.keys for each in rewrites)])
+    fresh = folded.puts.filter(pl.Series(~np.isin(folded.puts["key"].to_numpy(), placed)))
     files += flow.store.write(folded.rows(incoming.rows, fresh), plan.bucket, flow.naming.fresh)
     return tuple(files), tuple(removed), sum(file.rows for file in files) - gone
 
 
 def _replaced(incoming: Incoming, folded: Folded, rewrite: _Rewrite, rows: pa.Table) -> pa.Table:
-    """The rows of a file with those that the batch replaces; deleted ones are gone."""
+    """The rows of a file, with others in the places of those that the batch replaces; deleted ones are gone."""
     kept = np.ones(rows.num_rows, np.bool_)
-    kept[rewrite.met["old"].to_numpy()] = False
-    puts = folded.puts.join(rewrite.met, on="key", how="inner", maintain_order="left")
-    fresh = folded.rows(incoming.rows, puts, rows)
-    return pa.concat_tables([rows.filter(pa.array(kept)), fresh]).combine_chunks()
+    kept[rewrite.old] = False
+    met = pl.DataFrame({"key": rewrite.keys, "old": rewrite.old[: len(rewrite.keys)]})
+    puts = folded.puts.join(met, on="key", how="inner", maintain_order="left")
+    kept[puts["old"].to_numpy()] = True
+    places = np.arange(rows.num_rows)
+    places[puts["old"].to_numpy()] = rows.num_rows + np.arange(len(puts))
+    both = pa.concat_tables([rows, folded.rows(incoming.rows, puts, rows)]).combine_chunks()
+    return both.take(pa.array(places[kept]))
 
 
 def _tombstones(flow: MergeFlow, plan: BucketPlan, deletes: pl.DataFrame) -> tuple[StagedFile, ...]:

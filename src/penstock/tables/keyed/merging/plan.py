@@ -6,20 +6,16 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
-import pyarrow as pa
 
-from penstock.errors import UserError
 from penstock.flow.stage import NamedSlice, TaskFlow
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.names import compacted_name, replayed_name, staged_name
-from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.tables.keyed.merging.chunks import ChunkStore
 from penstock.tables.keyed.merging.runs import RunPart
 
-REPORT_VERSION = 1
 Bounds = Mapping[str, tuple[Any, Any] | None]
 """By column, the least and the greatest value; None where nobody knows."""
 
@@ -112,23 +108,3 @@ class BucketReport(msgspec.Struct, frozen=True):
     tombstones: tuple[StagedFile, ...] = ()
     unread: int = 0
     """Rows that were found to be there already by the names of files alone."""
-
-
-_DECODER = msgspec.msgpack.Decoder(tuple[Literal[1], BucketReport])
-
-
-def report_batch(report: BucketReport) -> pa.RecordBatch:
-    """The one row that a task gives to the driver."""
-    data = msgspec.msgpack.encode((REPORT_VERSION, report))
-    return pa.RecordBatch.from_arrays([pa.array([data])], schema=REPORT_SCHEMA)
-
-
-def decode_report(data: bytes) -> BucketReport:
-    try:
-        return _DECODER.decode(data)[1]
-    except msgspec.DecodeError as error:
-        raise UserError(
-            "a Spark task reported in a form that this process does not know",
-            detail=str(error),
-            hint="install the same version of Penstock on every executor",
-        ) from error

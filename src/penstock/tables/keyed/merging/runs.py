@@ -28,10 +28,10 @@ from penstock.tables.keyed.layout import (
     deletions,
     key_faults,
     key_frame,
-    order_columns,
     order_frame,
     sequences,
 )
+from penstock.tables.keyed.merging.packing import Places, in_order, last_of_key, packed
 
 DELETE = "_delete"
 """Of a row in a run: whether it deletes the row of its key."""
@@ -108,41 +108,30 @@ class RunWriter:
         layout = self._target.layout
         # A replay counts every record that it takes out of quarantine, also one that another replaces at once.
         kept = sorted_rows(layout, rows, last_only=not layout.merge)
-        directory = _directory(layout, kept.frame, rows.num_rows - len(kept.frame))
         storage = open_storage(self._target.table_url, self._target.storage_options)
         path = self._name()
-        size_bytes = _write(storage, path, rows.take(kept.places), directory)
-        told = encode_directory(directory)
-        self._files.append(StagedFile(*self._key, path, len(kept.frame), size_bytes, stats=told))
+        size_bytes = _write(storage, path, rows.take(pa.array(kept.places)), kept.directory)
+        told = encode_directory(kept.directory)
+        self._files.append(StagedFile(*self._key, path, len(kept.places), size_bytes, stats=told))
 
 
 @dataclass(frozen=True, slots=True)
 class Sorted:
-    """Rows in the order of bucket, key and sequence: which they were, and what tells them apart."""
+    """Rows in the order of bucket, key and sequence: which they were, and what of them is in which bucket."""
 
-    frame: pl.DataFrame
-    """Bucket, parts of the key, order."""
-    places: pa.Array
+    places: Places
+    directory: pl.DataFrame
 
 
 def sorted_rows(layout: Layout, rows: pa.Table, *, last_only: bool) -> Sorted:
     """Sort rows; with `last_only` of each key only the newest stays."""
     keys = key_frame(layout, rows)
-    frame = keys.hstack([buckets_of(layout, keys), *order_frame(layout, rows)]).with_row_index("place")
-    frame = frame.sort([BUCKET, *layout.key_names, *order_columns(layout)], maintain_order=True)
-    if last_only and len(frame):
-        frame = frame.filter(last_of_key(layout, frame))
-    return Sorted(frame.drop("place"), frame["place"].to_arrow())
-
-
-def last_of_key(layout: Layout, frame: pl.DataFrame) -> pl.Series:
-    """Whether a row of a sorted frame is the last of its key."""
-    differs = np.zeros(len(frame), np.bool_)
-    differs[-1:] = True
-    for name in layout.key_names:
-        column = frame[name]
-        differs[:-1] |= (column[1:] != column[:-1]).to_numpy()
-    return pl.Series(differs)
+    buckets = buckets_of(layout, keys)
+    numbers = packed([buckets, *keys])
+    places = in_order(numbers, order_frame(layout, rows).get_columns())
+    if last_only:
+        places = places[last_of_key(numbers[places])]
+    return Sorted(places, _directory(layout, keys.with_columns(buckets), places))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,17 +164,17 @@ def read_parts(storage: Storage, parts: tuple[RunPart, ...]) -> list[pa.RecordBa
     return found
 
 
-def _directory(layout: Layout, frame: pl.DataFrame, lost: int) -> pl.DataFrame:
-    """A row for each bucket of a sorted run."""
+def _directory(layout: Layout, frame: pl.DataFrame, places: Places) -> pl.DataFrame:
+    """A row for each bucket of a run: those that are left out share their keys with others that are not."""
     parts = zip(layout.key_names, layout.parts, strict=True)
     of_column = {part.column: name for name, part in parts if part.function == "column"}
     low = [pl.col(of_column[name]).min().alias(f"low.{name}") for name in layout.bounded]
     high = [pl.col(of_column[name]).max().alias(f"high.{name}") for name in layout.bounded]
-    return (
-        frame.group_by(BUCKET, maintain_order=True)
-        .agg(pl.len().cast(pl.Int64).alias("rows"), *low, *high)
-        .with_columns(pl.lit(lost, pl.Int64).alias("superseded"))
-    )
+    _, rows = np.unique(frame[BUCKET].gather(places).to_numpy(), return_counts=True)
+    bounds = frame.group_by(BUCKET).agg(*low, *high).sort(BUCKET)
+    counts = pl.Series("rows", rows, pl.Int64)
+    lost = pl.lit(len(frame) - len(places), pl.Int64).alias("superseded")
+    return bounds.with_columns(counts, lost)
 
 
 def encode_directory(directory: pl.DataFrame) -> str:

@@ -10,12 +10,10 @@ from penstock.job.spec import JobSpec
 from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, conclude
-from penstock.proof.footers import examine
+from penstock.proof.footers import QuarantineFiles, examine, named_now
 from penstock.proof.invariants import LogFacts, check_log, check_slices, check_totals, partition_facts
-from penstock.proof.log_facts import read_log, with_epochs
 from penstock.proof.offsets.table import data_files
-from penstock.proof.quarantine import QuarantineFiles, named_now
-from penstock.proof.sources import Depth
+from penstock.proof.sources import Depth, read_log, with_epochs
 from penstock.tables.keyed.files import read_active
 from penstock.tables.keyed.proving.refold import check_records
 from penstock.tables.keyed.proving.stored import bucket_faults, stored_store
@@ -60,9 +58,9 @@ def _check_rows(job: JobSpec[KeyedSpec], facts: TableFacts, quarantine: Quaranti
     if not seen.faults:
         active, store = read_active(table, job.table.layout), stored_store(job.table, table.schema)
         rows = active.rows
-        for bucket in range(job.table.layout.buckets):
+        strange = [each for each in active.by_bucket if not job.table.layout.has_bucket(each)]
+        for bucket in sorted({*active.by_bucket, *active.commits}.difference(strange)):
             faults += bucket_faults(store, bucket, active.of(bucket), table.transactions())
-        strange = [each for each in active.by_bucket if each not in range(job.table.layout.buckets)]
         faults += [f"{len(active.of(each))} files are in bucket {each}, which there is not" for each in strange]
     bad = sum(each.totals.quarantined - each.totals.replayed for each in facts.states.values())
     held = quarantine.taken.rows + quarantine.pending.rows

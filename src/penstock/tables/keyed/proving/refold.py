@@ -15,18 +15,18 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from penstock.flow.table_flow import flow_of
+from penstock.flow.compile import flow_of
 from penstock.flow.task import fused_stage
 from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import JobSpec, TombstonePolicy
+from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.proof import unproven
 from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, violation_at
+from penstock.proof.footers import QuarantineFiles
 from penstock.proof.invariants import LogFacts
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.table import origin_frames
-from penstock.proof.quarantine import QuarantineFiles
 from penstock.proof.values.digests import column_digests
 from penstock.tables.keyed.files import ActiveFiles, read_active
 from penstock.tables.keyed.generations import generations_of
@@ -40,7 +40,7 @@ from penstock.tables.keyed.merging.plan import BucketPlan, MergeFlow, Naming
 from penstock.tables.keyed.merging.runs import KeyedFlow
 from penstock.tables.keyed.proving.stored import stored_store
 from penstock.tables.keyed.spec import KeyedSpec
-from penstock.tables.keyed.writer import told_by_key
+from penstock.tables.keyed.writer import told_by_key, tombstone_policy
 from penstock.tables.single.facts import TableFacts
 
 
@@ -158,7 +158,7 @@ def _flow(
     target = pa.schema([each for each in facts.table.schema if each.name not in HIDDEN])
     plain = flow_of(job, Batch("verify", slices), target, ())
     known = {each.name: getattr(plain, each.name) for each in fields(plain)} | {
-        "on": replace(plain.on, tombstone=TombstonePolicy.ROW),
+        "on": replace(plain.on, tombstone=tombstone_policy(job, job.table)),
         "table": replace(plain.table, table_url=str(folder / "runs"), storage_options={}),
         "quarantine": replace(plain.quarantine, table_url=str(folder / "bad"), storage_options={}),
         "poison": _quarantined(job, quarantine, slices),

@@ -6,9 +6,10 @@ Only files that no close takes as late any more: so the result may have the grea
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 
 import msgspec
 import polars as pl
@@ -26,11 +27,12 @@ from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
 from penstock.lake.storage import open_storage
+from penstock.staging.dealing import run_each
 from penstock.tables.rollup.closing.clean import unchanged
 from penstock.tables.rollup.closing.decide import Merge
-from penstock.tables.rollup.closing.portion.closing_job import Stage, cores_of, run_stage, shares_of
+from penstock.tables.rollup.closing.portion.closing_job import cores_of, shares_of
 from penstock.tables.rollup.closing.portion.scan import Wanted, scan
-from penstock.tables.rollup.closing.portion.task import Merging, report_batch
+from penstock.tables.rollup.closing.portion.task import Merging
 from penstock.tables.rollup.closing.standing import LEAST_MS
 from penstock.tables.rollup.partials.schema import EPOCH, ROW_GROUP_ROWS_MAX, SORTED_BY, written_schema
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
@@ -62,7 +64,7 @@ class MergeReport(msgspec.Struct, frozen=True, omit_defaults=True):
 def merge(partials: Table, spark: SparkSession, spec: RollupSpec, chore: Merge) -> int | None:
     """Swap the files for their merged rows; how many files there are then, or None if others changed them meanwhile."""
     flow = _flow(partials, spark, spec, chore)
-    reports = run_stage(spark, merge_stage(flow), len(flow.shares), MergeReport)
+    reports = run_each(spark, partial(_merged, flow), flow.shares, MergeReport)
     read, written = sum(each.read for each in reports), sum(each.written for each in reports)
     if read != written:
         raise InvariantError(f"a merge in {partials.spec.path} read {read} points and wrote {written}")
@@ -84,17 +86,6 @@ def merge(partials: Table, spark: SparkSession, spec: RollupSpec, chore: Merge) 
         )
 
     return len(outputs) if partials.swap(decide) else None
-
-
-def merge_stage(flow: MergeFlow) -> Stage:
-    """Turns the numbers of shares into reports of what was done for them."""
-
-    def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield report_batch(_merged(flow, flow.shares[number]))
-
-    return run
 
 
 def _flow(partials: Table, spark: SparkSession, spec: RollupSpec, chore: Merge) -> MergeFlow:

@@ -20,14 +20,14 @@ from penstock.tables.rollup.closing.files import SPANNED, span_ms
 from penstock.tables.rollup.closing.portion.closed_rows import quantile_column, windows_schema
 from penstock.tables.rollup.closing.portion.numbering import series_text
 from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, scan
-from penstock.tables.rollup.closing.standing import Standing
+from penstock.tables.rollup.closing.standing import Standing, updated_key
 from penstock.tables.rollup.partials.aggregate import merge_partials
 from penstock.tables.rollup.partials.schema import written_schema
+from penstock.tables.rollup.proof.finer_windows import compare_lengths
+from penstock.tables.rollup.proof.sums import added_at_most, same_sum
 from penstock.tables.rollup.spec import Aggregates, RollupSpec, Window
 
 ROWS_PER_PASS_MAX = 8_000_000
-SUM_TOLERANCE = 1e-9
-"""Of a sum or a mean, relative: additions in another order differ in the last digits."""
 _KEY = ["series", "window_start"]
 _UNUSED = ("metric", "tags", "interval", "revision", "close", "day")
 """Columns of closed windows that are not compared."""
@@ -43,6 +43,8 @@ class ClosedRows:
     """Rows whose partials hold points that came later: only bounds of their values could be compared."""
     without_partials: int = 0
     """Rows whose partials were removed: only their number of points could be compared, in sum."""
+    agreeing: int = 0
+    """Those of them that have the same values as the shortest windows of the same time, as far as points allow."""
     points: Counter[str] = field(default_factory=Counter)
     """By interval."""
     faults: list[str] = field(default_factory=list)
@@ -54,7 +56,8 @@ class ClosedRows:
             what = f"the exact values of {self.with_late} windows: late points were merged with theirs"
             found.append(Unproven(what, "their counts, least and greatest values fit"))
         if self.without_partials:
-            what = f"the values of {self.without_partials} windows: their partials were removed"
+            agree = f"; {self.agreeing} of them agree with the shortest windows" if self.agreeing else ""
+            what = f"the values of {self.without_partials} windows: their partials were removed{agree}"
             found.append(Unproven(what, "verify before that, or keep partials longer (update_grace)"))
         return found
 
@@ -65,7 +68,8 @@ def compare_closed(
     """Look at every closed window, an interval and a day at a time."""
     found = ClosedRows()
     by_name = {each.name: each for each in spec.windows}
-    for (interval, day), group in sorted(_groups(windows).items()):
+    groups = _groups(windows)
+    for (interval, day), group in sorted(groups.items()):
         window = by_name.get(interval)
         if window is None:
             # The job had this interval once; its rows stay as they are.
@@ -75,6 +79,11 @@ def compare_closed(
             comparing.look_at(group)
         except (NotFoundError, InvariantError) as error:
             found.faults.append(f"windows of {interval} on {day}: {error.primary}")
+    if found.without_partials and not found.faults and not windows.transaction(updated_key(windows.job)):
+        # An update reaches the windows whose partials are there: of two lengths perhaps only one.
+        agreement = compare_lengths(spec, windows, groups, standing.cleaned_ms)
+        found.agreeing = agreement.compared
+        found.faults += agreement.faults
     return found
 
 
@@ -150,7 +159,7 @@ class _Comparing:
         for name in (*(("first", "last") if self.aggregates.ends else ()), *_quantile_columns(self.aggregates)):
             odd |= ~pl.col(name).is_between("min", "max").fill_null(True)
         if self.aggregates.mean:
-            odd |= ~_close(pl.col("mean"), pl.col("sum") / pl.col("count")).fill_null(True)
+            odd |= ~same_sum(pl.col("mean"), pl.col("sum") / pl.col("count"), pl.col("mean").abs()).fill_null(True)
         return odd
 
     def _compare(self, closed: pl.DataFrame, merged: pl.DataFrame) -> None:
@@ -182,18 +191,13 @@ class _Comparing:
 
 
 def _differs(aggregates: Aggregates) -> pl.Expr:
-    differs = ~_close(pl.col("sum"), pl.col("sum_partials"))
+    differs = ~same_sum(pl.col("sum"), pl.col("sum_partials"), added_at_most())
     for name in ("min", "max"):
         differs |= pl.col(name) != pl.col(f"{name}_partials")
     for name in ("first", "last") if aggregates.ends else ():
         # Where one of both does not tell, the job did not ask for it at the time.
         differs |= (pl.col(name) != pl.col(f"{name}_partials")).fill_null(False)
     return differs
-
-
-def _close(one: pl.Expr, other: pl.Expr) -> pl.Expr:
-    """Equal but for the last digits, or neither of them a number."""
-    return ((one - other).abs() <= SUM_TOLERANCE * one.abs() + SUM_TOLERANCE) | (~one.is_finite() & ~other.is_finite())
 
 
 def _quantile_columns(aggregates: Aggregates) -> list[str]:

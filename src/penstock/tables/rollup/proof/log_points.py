@@ -19,12 +19,11 @@ from penstock.proof.sources import Depth
 from penstock.tables.quarantine.rows import own_files, read_file
 from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.portion.scan import as_frame, empty_frame, scan
-from penstock.tables.rollup.closing.standing import Standing
-from penstock.tables.rollup.partials.schema import INSTANT
+from penstock.tables.rollup.partials.schema import INSTANT, removed_key
+from penstock.tables.rollup.proof.sums import added_at_most, same_sum
 from penstock.tables.rollup.spec import RollupSpec
 from penstock.tables.single.facts import TableFacts
 
-SUM_TOLERANCE = 1e-9
 _ROWS = pa.schema(
     [
         ("bucket", pa.int16()),
@@ -69,13 +68,12 @@ def check_log_points(
     job: JobSpec[RollupSpec],
     facts: TableFacts,
     files: Sequence[PartialsFile],
-    standing: Standing,
     log: Log,
     bounds: Mapping[Partition, Bounds],
     depth: Depth,
 ) -> Check:
     """Compare all points that the log still has; windows that may have lost partials or records are left out."""
-    unproven = [*_unproven(facts, bounds, standing, job)]
+    unproven = [*_unproven(facts, bounds, job)]
     if unproven:
         return conclude("values", "not compared", False, unproven=unproven, partitions=bounds)
     recount = _Recount(job, log, _quarantined(facts))
@@ -89,7 +87,7 @@ def check_log_points(
     detail = f"{int(counted['count'].sum())} points of the log are what partials hold"
     if wrong.height:
         at = wrong["window_start"].min()
-        detail = f"{wrong.height} sums over series of a minute differ from the log, the first at {at!s}"
+        detail = f"{wrong.height} sums over a bucket of series and a window differ from the log, the first at {at!s}"
     return conclude("values", detail, bool(wrong.height), partitions=bounds)
 
 
@@ -103,12 +101,11 @@ def _recounted(
             depth.progress("values", number, len(bounds))
 
 
-def _unproven(
-    facts: TableFacts, bounds: Mapping[Partition, Bounds], standing: Standing, job: JobSpec[RollupSpec]
-) -> Iterator[Unproven]:
-    if facts.table.transaction(f"{job.name}#points_removed"):
+def _unproven(facts: TableFacts, bounds: Mapping[Partition, Bounds], job: JobSpec[RollupSpec]) -> Iterator[Unproven]:
+    if facts.table.transaction(removed_key(job.name)):
         yield Unproven(
-            "the points of windows whose partials were removed", "compare values before the coarsest window closes"
+            "the points of windows whose partials were removed",
+            "compare values before the longest window closes, or raise update_grace",
         )
     if facts.pending or facts.replay_unfinished:
         yield Unproven("the points of records that go into quarantine or out of it", "start the job: it finishes that")
@@ -157,6 +154,6 @@ def _sums(value: str) -> list[pl.Expr]:
 
 
 def _differs() -> pl.Expr:
-    apart = (pl.col("sum") - pl.col("sum_there")).abs() > SUM_TOLERANCE * pl.col("sum").abs() + SUM_TOLERANCE
+    apart = ~same_sum(pl.col("sum"), pl.col("sum_there"), added_at_most())
     exact = [pl.col(name).ne_missing(pl.col(f"{name}_there")) for name in ("count", "min", "max")]
     return pl.any_horizontal(apart.fill_null(True), *exact)

@@ -18,10 +18,9 @@ from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import NotFoundError
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven, conclude
+from penstock.proof.footers import QuarantineFiles
 from penstock.proof.invariants import check_log, check_slices, check_totals, partition_facts
-from penstock.proof.log_facts import read_log, with_epochs
-from penstock.proof.quarantine import QuarantineFiles
-from penstock.proof.sources import Depth
+from penstock.proof.sources import Depth, read_log, with_epochs
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.rollup.closing.decide import PartialsFile
 from penstock.tables.rollup.closing.files import partials_files
@@ -68,7 +67,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
             check_log(facts.states, facts.incarnations.fingerprints, log_facts),
         ]
         if depth.values is not None:
-            checks.append(check_log_points(job, facts, tables.files, standing, log, log_facts.bounds, depth))
+            checks.append(check_log_points(job, facts, tables.files, log, log_facts.bounds, depth))
     return Proof(facts.table.version, tuple(checks), partition_facts(facts.states, log_facts))
 
 

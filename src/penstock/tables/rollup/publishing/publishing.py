@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import pyarrow as pa
-
 from penstock.environment import Environment
 from penstock.errors import FencedError, PenstockError, TransientError, UserError
 from penstock.job.spec import JobSpec
@@ -24,7 +22,7 @@ from penstock.publish.spec import PublishSpec
 from penstock.tables.kind import View
 from penstock.tables.rollup.closing.standing import closed_key, closed_portions_key, updated_key
 from penstock.tables.rollup.events import PublisherFenced, WindowsPublished
-from penstock.tables.rollup.publishing.rows import rows_of
+from penstock.tables.rollup.publishing.rows import CloseRows, rows_of
 from penstock.tables.rollup.spec import RollupSpec
 
 ROWS_PER_TURN_MAX = 100_000
@@ -56,7 +54,7 @@ class _Lane:
     """None: not open."""
     fenced_at: float | None = None
     """When another producer took it."""
-    rows: pa.Table | None = None
+    rows: CloseRows | None = None
     """Of the close of the position."""
     in_topic: int = 0
     """The close of the position as the topic has it: closes without rows of the bucket move only the other."""
@@ -160,8 +158,8 @@ class Publishing:
             position = self._opened(lane)
             while position.close <= self._closed() and turn.rows < ROWS_PER_TURN_MAX:
                 rows = self._rows(lane, position.close)
-                part = rows.slice(position.row, RECORDS_PER_TRANSACTION)
-                position = self._after(position, part.num_rows, rows.num_rows)
+                part = rows.part(position.row, RECORDS_PER_TRANSACTION)
+                position = self._after(position, part.num_rows, rows.count)
                 if part.num_rows:
                     lane.output.publish(ENCODERS[self._spec.format](part), position)
                     turn.rows += part.num_rows
@@ -211,7 +209,7 @@ class Publishing:
             "without it the rows would be published twice",
         )
 
-    def _rows(self, lane: _Lane, close: int) -> pa.Table:
+    def _rows(self, lane: _Lane, close: int) -> CloseRows:
         if lane.rows is None:
             lane.rows = rows_of(self._windows, close, lane.bucket.number, lane.bucket.count)
         return lane.rows

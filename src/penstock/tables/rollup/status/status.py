@@ -17,8 +17,7 @@ from penstock.tables.rollup.closing.standing import LEAST_MS, Standing, late_key
 from penstock.tables.rollup.closing.watermark import PartitionTime, Watermark, watermark
 from penstock.tables.rollup.publishing.publishing import published_key
 from penstock.tables.rollup.spec import PARTITION_SUMS, RollupSpec, Window, partials_job
-from penstock.tables.single.facts import TableFacts, read_table
-from penstock.tables.single.status import facts_status
+from penstock.tables.single.facts import TableFacts, facts_status, read_table
 
 LEFT_OUT = {"blacklisted": "blacklisted", "non_numeric": "not numeric", "non_finite": "not finite"}
 """Values of fields that gave no point."""

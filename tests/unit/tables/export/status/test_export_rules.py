@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.lake.delta.keys import topic_fingerprint
-from penstock.logs.kafka.retention import Retention
+from penstock.logs.kafka.log import Retention
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 from penstock.tables.export.spec import AlertLimits

@@ -15,6 +15,9 @@ from penstock.tables.rollup.partials.sketches import quantiles
 from penstock.tables.rollup.spec import Aggregates, Window
 
 _ROWS_PER_BATCH = 131_072
+_MILLI = 1000
+"""Microseconds."""
+_DAY_MS = 86_400_000
 
 
 def quantile_column(rank: float) -> str:
@@ -70,9 +73,17 @@ def closed_rows(
         columns.append(pl.lit(0, pl.Int32).alias("revision"))
     if aggregates.mean:
         columns.append((pl.col("sum") / pl.col("count")).alias("mean"))
-    rows = merged.with_columns(columns).sort("day", "place", "window_start")
+    rows = merged.with_columns(columns).sort(_place_in_table(window, len(series)))
     for first in range(0, rows.height, _ROWS_PER_BATCH):
         yield _batch(rows.slice(first, _ROWS_PER_BATCH), series, aggregates, schema)
+
+
+def _place_in_table(window: Window, series_count: int) -> pl.Expr:
+    """Day, place of the series and start as one number: by three columns a sort takes five times as long."""
+    start = pl.col("window_start").to_physical() // _MILLI
+    day = start // _DAY_MS
+    number = (day - day.min()) * series_count + pl.col("place").cast(pl.Int64)
+    return number * (_DAY_MS // window.millis + 1) + start % _DAY_MS // window.millis
 
 
 def _batch(rows: pl.DataFrame, series: OrderedSeries, aggregates: Aggregates, schema: pa.Schema) -> pa.RecordBatch:

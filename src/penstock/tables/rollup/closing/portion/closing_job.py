@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import TypeVar
 
-import msgspec
-import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.errors import InvariantError, TransientError
+from penstock.errors import InvariantError
 from penstock.flow.write.files import WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import owner_tag
-from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.table import Table
 from penstock.spark.failures import spark_errors
+from penstock.staging.dealing import run_each
 from penstock.tables.rollup.closing.decide import ClosePortion, PartialsFile
 from penstock.tables.rollup.closing.files import SPANNED, span_ms
 from penstock.tables.rollup.closing.portion.late import OldFile
-from penstock.tables.rollup.closing.portion.rewriting import Rewrite, RewriteFlow, RewriteReport, rewrite_stage
-from penstock.tables.rollup.closing.portion.task import CloseFlow, CloseReport, close_stage, decode_report
+from penstock.tables.rollup.closing.portion.rewriting import Rewrite, RewriteFlow, RewriteReport, rewrite
+from penstock.tables.rollup.closing.portion.task import CloseFlow, CloseReport, close_share
 from penstock.tables.rollup.closing.windows_table import StagedPortion
 from penstock.tables.rollup.spec import LatePolicy, RollupSpec
 
@@ -35,9 +32,6 @@ SLICE_ROWS_MAX = 500_000
 """Of partials that a task takes together, if their buckets are about equal."""
 ROW_GROUP_ROWS_MAX = 131_072
 """Of closed windows: a reader of one metric reads little."""
-
-Stage = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-ReportT = TypeVar("ReportT", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +48,7 @@ class ClosingJob:
         options = self._options()
         active = {each.path: each for each in active_files(self.windows.handle, SPANNED)}
         flow = self._flow(portion, options, active)
-        reports = run_stage(self.spark, close_stage(flow), len(flow.shares), CloseReport)
+        reports = run_each(self.spark, partial(close_share, flow), flow.shares, CloseReport)
         updates = tuple(file for each in reports for file in each.updates)
         replaced = sum((Counter(each.replaced) for each in reports), Counter[str]())
         kept = self._rewritten(flow, {active[path]: rows for path, rows in replaced.items()}, updates)
@@ -105,8 +99,8 @@ class ClosingJob:
         for each in updates:
             by_values.setdefault(tuple(each.partition_values[name] for name in columns), []).append(each.path)
         rewrites = tuple(Rewrite(each.path, each.scalars, tuple(by_values[each.values])) for each in replaced)
-        again = RewriteFlow(flow.windows, flow.close, flow.owner, rewrites)
-        reports = run_stage(self.spark, rewrite_stage(again), len(rewrites), RewriteReport)
+        again = RewriteFlow(flow.windows, flow.close, flow.owner)
+        reports = run_each(self.spark, partial(rewrite, again), rewrites, RewriteReport)
         left_out = sum(each.left_out for each in reports)
         if left_out != sum(replaced.values()):
             raise InvariantError(
@@ -114,16 +108,6 @@ class ClosingJob:
                 f"and left out {left_out}"
             )
         return tuple(file for each in reports for file in each.files)
-
-
-def run_stage(spark: SparkSession, stage: Stage, tasks: int, kind: type[ReportT]) -> list[ReportT]:
-    """Run a stage over the numbers of so many tasks; each reports once."""
-    with spark_errors(spark):
-        frame = spark.range(0, tasks, 1, tasks).mapInArrow(stage, from_arrow_schema(REPORT_SCHEMA))
-        rows = frame.collect()
-    if len(rows) < tasks:
-        raise TransientError(f"Spark handed over the reports of {len(rows)} of {tasks} tasks")
-    return [decode_report(bytes(row["report"]), kind) for row in rows]
 
 
 def cores_of(spark: SparkSession) -> int:

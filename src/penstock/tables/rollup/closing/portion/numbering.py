@@ -62,6 +62,9 @@ class OrderedSeries:
             ["series", "metric", "tags", "bucket"],
         )
 
+    def __len__(self) -> int:
+        return len(self._places)
+
     def places(self, numbers: pl.Series) -> pl.Series:
         """Where the series with these numbers stand in the order."""
         return self._places.gather(numbers)

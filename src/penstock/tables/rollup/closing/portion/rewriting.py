@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.tables.rollup.closing.portion.scan import as_frame, read_batches, scan, with_partition_columns
-from penstock.tables.rollup.closing.portion.task import close_names, report_batch, windows_storage
+from penstock.tables.rollup.closing.portion.task import close_names, windows_storage
 
 _KEY = ("series", "window_start")
 
@@ -33,7 +33,6 @@ class RewriteFlow:
     windows: WriteOptions
     close: int
     owner: str
-    rewrites: tuple[Rewrite, ...]
 
 
 class RewriteReport(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -44,28 +43,18 @@ class RewriteReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Rows that are replaced."""
 
 
-def rewrite_stage(flow: RewriteFlow) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Turns the numbers of rewrites into reports of what was done for them."""
-
-    def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield report_batch(_rewritten(flow, flow.rewrites[number]))
-
-    return run
-
-
-def _rewritten(flow: RewriteFlow, rewrite: Rewrite) -> RewriteReport:
+def rewrite(flow: RewriteFlow, wanted: Rewrite) -> RewriteReport:
+    """Write the rows of a file again that stay."""
     storage, schema = windows_storage(flow.windows), flow.windows.schema
-    keys = _keys(flow, rewrite.updates)
+    keys = _keys(flow, wanted.updates)
     inside = pa.schema([each for each in schema if each.name not in flow.windows.partition_by])
     writer = StagedWriter(flow.windows, close_names(flow.owner, flow.close), "", 0)
     left_out = 0
     try:
-        for batch in read_batches(storage, rewrite.path, inside):
+        for batch in read_batches(storage, wanted.path, inside):
             kept = batch.filter(_kept(batch, keys))
             left_out += batch.num_rows - kept.num_rows
-            writer.write(with_partition_columns(kept, flow.windows.partition_by, rewrite.values, schema))
+            writer.write(with_partition_columns(kept, flow.windows.partition_by, wanted.values, schema))
         return RewriteReport(writer.finish(), left_out)
     except BaseException:
         writer.abandon()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import IO
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +16,8 @@ from penstock.flow.columns.fitting import fit_columns
 from penstock.lake.storage import Storage
 
 BATCH_ROWS_MAX = 131_072
+WHOLE_BYTES_MAX = 4 * 1024 * 1024
+"""Of files that are read at once."""
 _MILLI = 1000
 """Microseconds."""
 
@@ -26,9 +30,12 @@ class Wanted:
     start_ms: int
     end_ms: int
 
-    def rows(self) -> pl.Expr:
-        bucket = pl.col("bucket").is_between(self.buckets.start, self.buckets.stop - 1)
-        return bucket & starts_in(self.start_ms, self.end_ms)
+    def of(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Those rows among others; where all are wanted, the same frame."""
+        first, last = self.buckets.start, self.buckets.stop - 1
+        if not _all_between(rows["bucket"], first, last):
+            rows = rows.filter(pl.col("bucket").is_between(first, last))
+        return starting_in(rows, self.start_ms, self.end_ms)
 
     def can_be_in(self, group: pq.RowGroupMetaData, numbers: dict[str, int]) -> bool:
         """Whether the statistics of a row group leave it possible."""
@@ -45,11 +52,23 @@ def starts_in(start_ms: int, end_ms: int) -> pl.Expr:
     return pl.col("window_start").to_physical().is_between(start_ms * _MILLI, end_ms * _MILLI - 1)
 
 
+def starting_in(rows: pl.DataFrame, start_ms: int, end_ms: int) -> pl.DataFrame:
+    """The rows whose windows start in `[start, end)`; where all do, the same frame: to copy it takes much longer."""
+    if _all_between(rows["window_start"].to_physical(), start_ms * _MILLI, end_ms * _MILLI - 1):
+        return rows
+    return rows.filter(starts_in(start_ms, end_ms))
+
+
+def _all_between(numbers: pl.Series, first: int, last: int) -> bool:
+    least, most = numbers.min(), numbers.max()
+    return isinstance(least, int) and isinstance(most, int) and first <= least and most <= last
+
+
 def scan(storage: Storage, path: str, schema: pa.Schema, wanted: Wanted | None = None) -> Iterator[pl.DataFrame]:
     """The rows of a file in these columns; those that the file lacks are null. Raises `NotFoundError` if it is gone."""
     for batch in read_batches(storage, path, schema, wanted):
         frame = as_frame(pa.Table.from_batches([batch]))
-        yield frame if wanted is None else frame.filter(wanted.rows())
+        yield frame if wanted is None else wanted.of(frame)
 
 
 def in_larger_parts(several: Iterable[pl.DataFrame], rows_min: int) -> Iterator[pl.DataFrame]:
@@ -68,7 +87,7 @@ def read_batches(
     storage: Storage, path: str, schema: pa.Schema, wanted: Wanted | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The same as Arrow has them: all rows of the row groups that can have wanted ones."""
-    with storage.open_reader(path) as file:
+    with _opened(storage, path) as file:
         try:
             # Without a pre-buffer only the column chunks of one row group are in memory.
             parquet = pq.ParquetFile(file, pre_buffer=False)
@@ -78,6 +97,13 @@ def read_batches(
                 yield fit_columns(batch, schema)
         except pa.ArrowException as error:
             raise InvariantError(f"cannot read {path} of {storage.url}", detail=str(error)) from error
+
+
+def _opened(storage: Storage, path: str) -> IO[bytes]:
+    """A small file as a whole: each read of a column chunk is a request of its own."""
+    if storage.size_bytes(path) <= WHOLE_BYTES_MAX:
+        return io.BytesIO(storage.read(path))
+    return storage.open_reader(path)
 
 
 def with_partition_columns(

@@ -10,29 +10,25 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 import polars as pl
 import pyarrow as pa
 
-from penstock.errors import UserError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import closed_name
-from penstock.flow.write.report import REPORT_SCHEMA
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.rollup.closing.decide import PartialsFile, Span
 from penstock.tables.rollup.closing.portion.closed_rows import closed_rows
 from penstock.tables.rollup.closing.portion.late import Late, OldFile, Touched
 from penstock.tables.rollup.closing.portion.numbering import Numbering
-from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, in_larger_parts, scan, starts_in
+from penstock.tables.rollup.closing.portion.scan import Wanted, empty_frame, in_larger_parts, scan, starting_in
 from penstock.tables.rollup.closing.standing import LEAST_MS
 from penstock.tables.rollup.partials.aggregate import SERIES, merge_partials
 from penstock.tables.rollup.partials.schema import written_schema
 from penstock.tables.rollup.spec import Aggregates, Window
 
-REPORT_VERSION = 1
 MERGE_ROWS_MIN = 500_000
 """Rows that wait before they are merged."""
 
@@ -140,9 +136,9 @@ class CloseTask:
         for read in in_larger_parts(self._rows(self._flow.files, wanted), MERGE_ROWS_MIN):
             rows = numbering.numbered(read)
             for span, merged in merging.items():
-                merged.add(rows.filter(starts_in(span.emitted_from_ms, span.end_ms)))
+                merged.add(starting_in(rows, span.emitted_from_ms, span.end_ms))
                 if span.emitted_from_ms > span.start_ms:
-                    lost = rows.filter(starts_in(span.start_ms, min(span.emitted_from_ms, span.end_ms)))
+                    lost = starting_in(rows, span.start_ms, min(span.emitted_from_ms, span.end_ms))
                     self._late[span.window.name] += int(lost["count"].sum())
         return [(span.window, merged.merged()) for span, merged in merging.items() if merged]
 
@@ -180,18 +176,12 @@ class CloseTask:
             raise
 
 
-def close_stage(flow: CloseFlow) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Turns the numbers of shares into reports of what was done for them."""
-
-    def run(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                task = CloseTask(flow)
-                for buckets in flow.shares[number]:
-                    task.take(buckets)
-                yield report_batch(task.report())
-
-    return run
+def close_share(flow: CloseFlow, share: tuple[range, ...]) -> CloseReport:
+    """Close the windows of a task's buckets."""
+    task = CloseTask(flow)
+    for buckets in share:
+        task.take(buckets)
+    return task.report()
 
 
 def close_names(owner: str, close: int) -> Callable[[], str]:
@@ -201,28 +191,3 @@ def close_names(owner: str, close: int) -> Callable[[], str]:
 
 def windows_storage(options: WriteOptions) -> Storage:
     return open_storage(options.table_url, options.storage_options)
-
-
-def report_batch(report: msgspec.Struct) -> pa.RecordBatch:
-    """The one row by which a task tells the driver; it is kept nowhere."""
-    return pa.RecordBatch.from_arrays(
-        [pa.array([msgspec.msgpack.encode((REPORT_VERSION, report))])], REPORT_SCHEMA.names
-    )
-
-
-ReportT = TypeVar("ReportT", bound=msgspec.Struct)
-
-
-def decode_report(data: bytes, kind: type[ReportT]) -> ReportT:
-    """Raises `UserError` if the task runs another version of Penstock."""
-    try:
-        version, report = msgspec.msgpack.decode(data, type=tuple[int, msgspec.Raw])
-        if version != REPORT_VERSION:
-            raise msgspec.DecodeError(f"version {version}, not {REPORT_VERSION}")
-        return msgspec.msgpack.decode(report, type=kind)
-    except msgspec.DecodeError as error:
-        raise UserError(
-            "a Spark task reported in a form that this process does not know",
-            detail=str(error),
-            hint="install the same version of Penstock on every executor",
-        ) from error

@@ -1,0 +1,1 @@
+"""`bench claims`: many members share many partitions, against the consumer groups of Kafka."""

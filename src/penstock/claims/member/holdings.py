@@ -1,0 +1,262 @@
+"""What one member holds, claims and releases, as the target of its group says. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.outbox import Outbox
+from penstock.claims.protocol.fold_ranges import listed, unshared
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import (
+    Beat,
+    ClaimingPartition,
+    Record,
+    Recovered,
+    ReleasingPartition,
+    Seeking,
+    Who,
+    Wish,
+    partitions_of,
+)
+from penstock.claims.protocol.state import Claim
+from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
+from penstock.logs.log import Partition
+
+ABOVE_SHARE = "above the fair share"
+NOT_WANTED = "the partition is no longer part of the job"
+PAUSED = "the group is paused"
+CLAIMED_AT_ONCE_MAX = 500
+"""Partitions in one record."""
+RECOVERED_LOSSES_MAX = 20
+"""Of one partition, in a record with so many of them."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """What this member knows of one of its claims in addition to the log."""
+
+    token: int
+    position: int | None = None
+    lag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaving:
+    """A claim to release as soon as nobody works on it, or when the grace period is over."""
+
+    since: float
+    reason: str
+    refused: bool = False
+
+
+class Holdings:
+    """The claims of one member. A member claims only what the target gives it, and releases what it takes away."""
+
+    def __init__(
+        self,
+        options: MemberOptions,
+        who: Who,
+        view: GroupView,
+        outbox: Outbox,
+        recovered: Mapping[Partition, Claim],
+        events: list[Event],
+    ) -> None:
+        self.in_use: frozenset[Partition] = frozenset()
+        self._options = options
+        self._who = who
+        self._view = view
+        self._outbox = outbox
+        self._recovered = recovered
+        self._events = events
+        self._wanted: frozenset[Partition] = frozenset()
+        self._floors: Mapping[Partition, int] = {}
+        self._held: dict[Partition, _Held] = {}
+        self._leaving: dict[Partition, _Leaving] = {}
+        self._given_back: set[Partition] = set()
+
+    # what is
+
+    @property
+    def lag(self) -> int:
+        return sum(held.lag for held in self._held.values())
+
+    @property
+    def changing(self) -> bool:
+        return bool(self._leaving)
+
+    def token(self, partition: Partition) -> int | None:
+        held = self._held.get(partition)
+        return None if held is None else held.token
+
+    def kept(self) -> dict[Partition, int]:
+        """The partitions that are not being released, with their tokens."""
+        return {key: held.token for key, held in self._held.items() if key not in self._leaving}
+
+    def want(self, partitions: frozenset[Partition], floors: Mapping[Partition, int]) -> None:
+        self._wanted, self._floors = partitions, dict(floors)
+
+    def progress(self, partition: Partition, position: int, lag: int) -> None:
+        held = self._held.get(partition)
+        if held is not None:
+            held.position, held.lag = position, lag
+
+    def shed(self, partition: Partition, reason: str, now: float) -> int:
+        """Release a partition for another member to take; returns how many units this member had."""
+        whole = self._options.unit == "topic"
+        together = [each for each in self._held if whole and each.topic_id == partition.topic_id] or [partition]
+        self.release_later(together, reason, now, refused=True)
+        return len({self._unit(each) for each in self._held})
+
+    def release_later(self, partitions: Iterable[Partition], reason: str, now: float, refused: bool = False) -> None:
+        """Release what is held of these, as soon as nobody works on it."""
+        for each in partitions:
+            if each in self._held:
+                self._leaving.setdefault(each, _Leaving(now, reason, refused))
+
+    # following the log
+
+    def follow(self, record: Record, refusal: str | None) -> None:
+        """Take up what a record of ours won, and drop what is no longer ours."""
+        if not self._view.state.present(self._who):
+            self._drop(tuple(self._held), record)
+            return
+        if isinstance(record, ClaimingPartition):
+            if record.who == self._who and refusal is None:
+                self._win(record)
+            return
+        gone = [each for each in partitions_of(record) if each in self._held and not self._is_ours(each)]
+        if gone:
+            self._drop(gone, record)
+        if isinstance(record, Seeking) and record.partition in self._held and refusal is None:
+            self._held[record.partition].position = record.position
+
+    def _win(self, record: ClaimingPartition) -> None:
+        for wish in record.wishes:
+            claim = self._view.claim(wish.partition)
+            if claim.held_by(self._who) and wish.partition not in self._held:
+                self._held[wish.partition] = _Held(claim.token, claim.position)
+                self._events.append(ClaimWon(str(wish.partition), claim.token))
+
+    def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
+        for each in partitions:
+            held, leaving = self._held.pop(each), self._leaving.pop(each, None)
+            self._given_back.discard(each)
+            if isinstance(record, ReleasingPartition) and record.who == self._who:
+                self._events.append(ClaimReleased(str(each), leaving.reason if leaving else record.reason))
+            else:
+                self._events.append(ClaimLost(str(each), held.token))
+
+    def _is_ours(self, partition: Partition) -> bool:
+        claim = self._view.claim(partition)
+        return claim.held_by(self._who) and claim.token == self._held[partition].token
+
+    # what to do
+
+    def claims(self, now: float) -> list[Record]:
+        """Mark what the target takes away for release, and claim what it gives and is free."""
+        state = self._view.state
+        if state.pauses:
+            self.release_later(self._held, PAUSED, now)
+            return []
+        given = state.target.get(self._who.client_id, ())
+        self.release_later((each for each in self._held if each not in self._wanted), NOT_WANTED, now)
+        if state.balanced is not None:
+            kept = frozenset(given)
+            self.release_later((each for each in self._held if each not in kept), ABOVE_SHARE, now)
+            for each in [key for key, leaving in self._leaving.items() if key in kept and self._may_stay(key, leaving)]:
+                del self._leaving[each]
+        claiming = {each for record in self._outbox.waiting(ClaimingPartition) for each in partitions_of(record)}
+        free = [each for each in given if each not in self._held and each not in claiming and self._may_claim(each)]
+        free = self._within_limit(free, claiming)
+        free += [each for each in self.owed() if each not in free and each not in claiming and self._is_free(each)]
+        if self._options.unit == "topic":
+            split = {each.topic_id for each in given if self._view.claim(each).held and each not in self._held}
+            free = [each for each in free if each.topic_id not in split]
+        return [
+            self._outbox.record_of(
+                ClaimingPartition, wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX])
+            )
+            for start in range(0, len(free), CLAIMED_AT_ONCE_MAX)
+        ]
+
+    def _within_limit(self, free: list[Partition], claiming: set[Partition]) -> list[Partition]:
+        """What may be claimed now: `claims_max` counts what is still being released, too."""
+        limit = self._options.claims_max
+        if limit is None:
+            return free
+        units = {self._unit(each) for each in (*self._held, *claiming)}
+        chosen = []
+        for each in free:
+            if self._unit(each) in units or len(units) < limit:
+                units.add(self._unit(each))
+                chosen.append(each)
+        return chosen
+
+    def _unit(self, partition: Partition) -> object:
+        """What is counted as one."""
+        return partition.topic_id if self._options.unit == "topic" else partition
+
+    def _may_stay(self, partition: Partition, leaving: _Leaving) -> bool:
+        """Whether a release is called off: not once it was sent, for then it may be read at any time."""
+        return leaving.reason == ABOVE_SHARE and partition not in self._given_back
+
+    def owed(self) -> list[Partition]:
+        """What a lost log knew and the new one does not know yet: it must, before a snapshot."""
+        return [each for each, lost in self._recovered.items() if self._view.claim(each).token <= lost.token]
+
+    def _is_free(self, partition: Partition) -> bool:
+        return not self._view.claim(partition).held
+
+    def _may_claim(self, partition: Partition) -> bool:
+        if partition not in self._wanted or not self._is_free(partition):
+            return False
+        # What we refused is given to another member first.
+        refused = self._view.claim(partition).refused_by == self._who.client_id
+        return not refused or not self._view.state.unbalanced
+
+    def _wish(self, partition: Partition) -> Wish:
+        floor, lost = self._floors.get(partition, 0), self._recovered.get(partition)
+        return Wish(partition, self._view.claim(partition).token, floor, None if lost is None else _recovered(lost))
+
+    def releases(self, now: float) -> list[Record]:
+        """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
+        if not self._leaving:
+            return []
+        sent = {each for record in self._outbox.waiting(ReleasingPartition) for each in partitions_of(record)}
+        due: dict[tuple[str, bool], list[Beat]] = {}
+        for partition, leaving in self._leaving.items():
+            over = partition not in self.in_use or now - leaving.since > self._options.heartbeat_seconds
+            if over and partition not in sent:
+                due.setdefault((leaving.reason, leaving.refused), []).append(self._beat(partition))
+                self._given_back.add(partition)
+        return [
+            self._outbox.record_of(ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
+            for (reason, refused), beats in due.items()
+        ]
+
+    def news(self) -> tuple[Beat, ...]:
+        """The claims whose position or lag is not yet in the log."""
+        return tuple(
+            self._beat(each) for each, held in self._held.items() if self._is_news(self._view.claim(each), held)
+        )
+
+    def all_beats(self) -> tuple[Beat, ...]:
+        return tuple(self._beat(each) for each in self._held)
+
+    @staticmethod
+    def _is_news(claim: Claim, held: _Held) -> bool:
+        further = held.position is not None and (claim.position is None or held.position > claim.position)
+        return further or held.lag != claim.lag
+
+    def _beat(self, partition: Partition) -> Beat:
+        held = self._held[partition]
+        return Beat(partition, held.token, held.position, held.lag, self._view.claim(partition).seeks)
+
+
+def _recovered(lost: Claim) -> Recovered:
+    """What a record can carry over of a claim: older losses are only counted."""
+    lost = unshared(lost)
+    given_up, dropped = listed(lost.given_up, RECOVERED_LOSSES_MAX)
+    return Recovered(lost.token, lost.position, lost.claimed, given_up, lost.given_up_before + dropped)

@@ -1,0 +1,76 @@
+"""How a process becomes a member: it takes its client id, unless a living process has it (RULES M3). Pure."""
+
+from __future__ import annotations
+
+from penstock.claims.member.membership import DifferentTermsError, DuplicateClientError, MemberOptions
+from penstock.claims.member.outbox import Outbox
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import ForgettingMember, Heartbeat, JoiningGroup, Presence, Record, Wanted, Who
+from penstock.claims.protocol.state import MemberState
+
+
+class Joining:
+    """Watches the client id and the terms of the group, and joins when nobody is in the way."""
+
+    def __init__(
+        self, options: MemberOptions, who: Who, view: GroupView, outbox: Outbox, former_nonces: frozenset[str]
+    ) -> None:
+        self._options = options
+        self._who = who
+        self._view = view
+        self._outbox = outbox
+        self._former_nonces = former_nonces
+        self._begun_at = 0
+        self._knocked = False
+
+    def begin(self) -> None:
+        """From here on a record of another process shows that it lives."""
+        self._begun_at = self._view.state.next_offset
+        self._knocked = False
+
+    def records(self, now: float, presence: Presence, wants: tuple[Wanted, ...]) -> list[Record]:
+        """What to send now to become a member; raises if a living process is in the way."""
+        if self._outbox.waiting(JoiningGroup):
+            return []
+        before = self._view.state.members.get(self._who.client_id)
+        rivals = [] if before is None or self._is_own(before) else [before]
+        others = [each for each in self._view.state.members.values() if each.who.client_id != self._who.client_id]
+        strangers = others if self._view.state.terms != self._options.terms else []
+        in_the_way = [each for each in (*rivals, *strangers) if each.present]
+        self._raise_if_alive(rivals, strangers)
+        if any(not self._silent(each, now) for each in in_the_way):
+            return self._knock()
+        forgotten = [each for each in strangers if each.present]
+        if forgotten:
+            return [
+                self._outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last)
+                for each in forgotten
+                if each.who.client_id not in {waiting.client_id for waiting in self._outbox.waiting(ForgettingMember)}
+            ]
+        last = None if before is None else before.last
+        return [
+            self._outbox.record_of(
+                JoiningGroup, if_last=last, terms=self._options.terms, presence=presence, wants=wants
+            )
+        ]
+
+    def _is_own(self, member: MemberState) -> bool:
+        """Whether it is this process, in this or a former membership."""
+        return member.who == self._who or member.who.nonce in self._former_nonces
+
+    def _raise_if_alive(self, rivals: list[MemberState], strangers: list[MemberState]) -> None:
+        if any(each.present and each.last >= self._begun_at for each in rivals):
+            raise DuplicateClientError(self._who.client_id, self._options.group)
+        if any(each.present and each.last >= self._begun_at for each in strangers):
+            raise DifferentTermsError(self._options.group, self._options.terms, self._view.state.terms)
+
+    def _silent(self, member: MemberState, now: float) -> bool:
+        """Whether a process was silent for two of its intervals: its work gate is closed, by its own clock too."""
+        terms = self._view.state.terms
+        interval = max(self._options.heartbeat_seconds, 0.0 if terms is None else terms.heartbeat_seconds)
+        return self._view.silence_seconds(member.who.client_id, now) > 2 * interval
+
+    def _knock(self) -> list[Record]:
+        """A record that changes nothing, whose append time tells how old the others are."""
+        knocked, self._knocked = self._knocked, True
+        return [] if knocked else [self._outbox.record_of(Heartbeat)]

@@ -1,0 +1,111 @@
+"""Signs of life of a job's work, for the claims of its process.
+
+The work hangs if for `claims.work_timeout` no round begins, no named step is reached and no Spark task of the job ends.
+A Spark job may run for hours: the thread that waits for it is silent, but its tasks end one after another. Other calls
+of a round are bounded: to Kafka and to the storage by deadlines, between rounds by the pauses of the loop.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from dataclasses import replace
+
+from pyspark.sql import SparkSession
+
+from penstock.claims import Claims
+from penstock.environment import Environment
+from penstock.spark.failures import SPARK_ERRORS
+
+LOOK_SECONDS = 5.0
+"""How often the Spark jobs are looked at."""
+GONE = (*SPARK_ERRORS, AttributeError)
+"""What a Spark raises that another thread has stopped, or whose JVM dies: whoever works with it finds out too."""
+
+Progress = Callable[[], Hashable]
+"""Tells how far something is: another answer than the last one is a sign of life."""
+
+
+def with_signs(environment: Environment, claims: Claims) -> Environment:
+    """The environment whose every step is a sign of life."""
+
+    def reach(step: str) -> None:
+        claims.working()
+        environment.reach(step)
+
+    return replace(environment, reach=reach)
+
+
+class Pulse:
+    """A thread that looks at the progress of a job's work while the job's own thread waits; a context manager."""
+
+    def __init__(self, progress: Progress, working: Callable[[], None], look_seconds: float = LOOK_SECONDS) -> None:
+        self._progress = progress
+        self._working = working
+        self._look_seconds = look_seconds
+        self._seen: Hashable = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(name="pulse", target=self._live, daemon=True)
+
+    def look(self) -> None:
+        """Compare with what was seen before."""
+        seen = self._progress()
+        if seen != self._seen:
+            self._seen = seen
+            self._working()
+
+    def _live(self) -> None:
+        while not self._over.wait(self._look_seconds):
+            self.look()
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Not joined: a Spark that does not answer holds the thread, and must not hold the process.
+        self._over.set()
+
+
+class SparkProgress:
+    """The progress of the Spark jobs of one thread's present turn; other jobs of the process run beside them.
+
+    Each turn has a name of its own, because Spark remembers a thousand jobs under one.
+    """
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._turns = 0
+        self._spark: SparkSession | None = None
+
+    def follow(self, spark: SparkSession) -> SparkSession:
+        """Look at this session from now on; called by the thread that uses it."""
+        self._spark = spark
+        self.begin_turn()
+        return spark
+
+    def begin_turn(self) -> None:
+        """Name the Spark jobs that this thread starts from now on."""
+        if self._spark is None:
+            return
+        self._turns += 1
+        with suppress(*GONE):
+            self._spark.sparkContext.setJobGroup(self._group, self._group)
+
+    def __call__(self) -> Hashable:
+        """The jobs of this turn, and how many of their tasks have ended; None while Spark is away."""
+        if self._spark is None:
+            return None
+        try:
+            tracker = self._spark.sparkContext.statusTracker()
+            infos = [tracker.getJobInfo(each) for each in tracker.getJobIdsForGroup(self._group)]
+            stages = [tracker.getStageInfo(each) for info in infos if info is not None for each in info.stageIds]
+        except GONE:
+            return None
+        ended = [(each.stageId, each.numCompletedTasks, each.numFailedTasks) for each in stages if each is not None]
+        return self._turns, len(infos), frozenset(ended)
+
+    @property
+    def _group(self) -> str:
+        return f"penstock {self._job} {self._turns}"

@@ -1,0 +1,168 @@
+"""Records as they lie in the client's memory: columns of addresses and numbers, no object for each.
+
+The client's public interface does not offer two things. How long a header's key is, if a NUL is in it: see
+`_key_length_is_before`. And times and headers other than by a call for each record, which takes half as long as all the
+rest: where the version is one of `_KNOWN_VERSIONS` they are read where that version keeps them, and the calls are made
+for the first and the last record of each chunk, which must agree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from ctypes import c_size_t, c_void_p
+from typing import TypeAlias
+
+import confluent_kafka
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from confluent_kafka import KafkaError
+
+from penstock.errors import InvariantError
+from penstock.logs.kafka.native.library import QUICK, C
+
+Addresses: TypeAlias = npt.NDArray[np.uint64]
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Times: TypeAlias = tuple[npt.NDArray[np.int32], Numbers]
+"""Kinds of timestamps, 0 where there is none, and milliseconds."""
+RawHeaders: TypeAlias = list[tuple[bytes, bytes | None]]
+
+# Of `rd_kafka_message_t`, in words of eight bytes.
+_WORDS = 9
+_ERROR, _VALUE, _VALUE_LENGTH, _KEY, _KEY_LENGTH, _OFFSET = 0, 3, 4, 5, 6, 7
+# Of what the client keeps after it.
+_KNOWN_VERSIONS = frozenset([0x021000FF])
+"""Of these a test has seen that it is so."""
+_KNOWN_WORDS = 16
+_TIME_KIND, _TIME, _HEADER_BYTES = 11, 12, 15
+_EMPTY_HEADER_BYTES = 1
+READS_AT_ONCE = confluent_kafka.libversion()[1] in _KNOWN_VERSIONS
+
+
+class Messages:
+    """What a call to `consume` returned: records in the client's memory until `free`, in the order of their offsets."""
+
+    def __init__(self, pointers: Addresses, *, reads_at_once: bool = READS_AT_ONCE) -> None:
+        self._pointers = pointers
+        self._reads_at_once = reads_at_once
+        first = int(pointers.min())
+        size = int(pointers.max()) - first + 8 * (_KNOWN_WORDS if reads_at_once else _WORDS)
+        # One array over all memory between them, of which only their own places are touched.
+        self._words = np.frombuffer(pa.foreign_buffer(first, size), np.int64)
+        self._places = ((pointers - np.uint64(first)) >> np.uint64(3)).astype(np.int64)
+        self.errors = self._field(_ERROR).astype(np.int32)
+        self.offsets = self._field(_OFFSET)
+        self.values = self._field(_VALUE).view(np.uint64)
+        self.value_lengths = self._field(_VALUE_LENGTH)
+        self.keys = self._field(_KEY).view(np.uint64)
+        self.key_lengths = self._field(_KEY_LENGTH)
+
+    def error(self, number: int) -> KafkaError:
+        """Of an event that is no record; the client has put its words where a record has its value."""
+        code, text = int(self.errors[number]), b""
+        if self.values[number]:
+            text = ctypes.string_at(int(self.values[number]), int(self.value_lengths[number]))
+        return KafkaError(code, (text or C["err2str"](code)).decode(errors="replace"))
+
+    def timestamps(self, numbers: Numbers) -> Times:
+        """Of these records, one at least."""
+        if not self._reads_at_once:
+            return self._told_timestamps(numbers)
+        kinds = (self._field(_TIME_KIND) >> 32).astype(np.int32)[numbers]
+        millis = self._field(_TIME)[numbers]
+        kinds_told, millis_told = self._told_timestamps(numbers[[0, -1]])
+        _check(np.array_equal(kinds[[0, -1]], kinds_told) and np.array_equal(millis[[0, -1]], millis_told))
+        return kinds, millis
+
+    def headers(self, numbers: Numbers) -> list[RawHeaders | None]:
+        """Of these records, one at least; None where there are none."""
+        if not self._reads_at_once:
+            return self._told_headers(numbers)
+        having = self._field(_HEADER_BYTES).astype(np.int32)[numbers] > _EMPTY_HEADER_BYTES
+        told = self._told_headers(numbers[[0, -1]])
+        # Bytes that the client does not take for headers, such as more than 100,000 of them, are none.
+        _check(all(has or each is None for has, each in zip(having[[0, -1]].tolist(), told, strict=True)))
+        found: list[RawHeaders | None] = [None] * len(numbers)
+        if having.any():
+            rows = np.flatnonzero(having)
+            for row, headers in zip(rows.tolist(), self._told_headers(numbers[rows]), strict=True):
+                found[row] = headers
+        return found
+
+    def leader_epoch(self, number: int) -> int:
+        epoch: int = QUICK["message_leader_epoch"](int(self._pointers[number]))
+        return epoch
+
+    def broker(self, number: int) -> int:
+        """The broker that served the record; -1 if the client does not know."""
+        found: int = QUICK["message_broker_id"](int(self._pointers[number]))
+        return found
+
+    def free(self) -> None:
+        deque(map(QUICK["message_destroy"], self._pointers.tolist()), maxlen=0)
+
+    def _field(self, word: int) -> Numbers:
+        found: Numbers = self._words[self._places + word]
+        return found
+
+    def _told_timestamps(self, numbers: Numbers) -> Times:
+        kinds = np.zeros(len(numbers), np.int32)
+        places = range(kinds.ctypes.data, kinds.ctypes.data + kinds.nbytes, kinds.itemsize)
+        times = map(QUICK["message_timestamp"], self._pointers[numbers].tolist(), places)
+        return kinds, np.fromiter(times, np.int64, len(numbers))
+
+    def _told_headers(self, numbers: Numbers) -> list[RawHeaders | None]:
+        lists = np.zeros(len(numbers), np.uint64)
+        places = range(lists.ctypes.data, lists.ctypes.data + lists.nbytes, lists.itemsize)
+        deque(map(QUICK["message_headers"], self._pointers[numbers].tolist(), places), maxlen=0)
+        return [_headers(each) if each else None for each in lists.tolist()]
+
+
+def _check(agree: bool) -> None:
+    if not agree:
+        raise InvariantError("this librdkafka keeps times or headers of records elsewhere than its version says")
+
+
+def _headers(listed: int) -> RawHeaders:
+    headers: RawHeaders = []
+    key, value, length = c_void_p(), c_void_p(), c_size_t()
+    places = ctypes.addressof(key), ctypes.addressof(value), ctypes.addressof(length)
+    while QUICK["header_get_all"](listed, len(headers), *places) == 0:
+        content = None if value.value is None else ctypes.string_at(value.value, length.value)
+        headers.append((_key(key.value or 0), content))
+    return headers
+
+
+def _key(address: int) -> bytes:
+    if _KEY_LENGTH_IS_BEFORE:
+        return ctypes.string_at(address, _length_before(address))
+    return ctypes.string_at(address)
+
+
+def _length_before(key: int) -> int:
+    return c_size_t.from_address(key - 2 * ctypes.sizeof(c_size_t)).value
+
+
+def _key_length_is_before() -> bool:
+    """Whether the client keeps the length of a header's key just before it, as all its versions since 0.11.4 do.
+
+    Its interface gives keys as C strings, which end at a NUL; Kafka's may hold some. Seen from headers of our own.
+    """
+    key, value, length = c_void_p(), c_void_p(), c_size_t()
+    places = ctypes.addressof(key), ctypes.addressof(value), ctypes.addressof(length)
+    sample: RawHeaders = [(b"a\0b", b"value"), (b"long\0" * 50, None), (b"", b""), (b"\0", b"v" * 300)]
+    listed = QUICK["headers_new"](len(sample))
+    try:
+        for name, content in sample:
+            QUICK["header_add"](listed, name, len(name), content, 0 if content is None else len(content))
+        for number, (name, _) in enumerate(sample):
+            QUICK["header_get_all"](listed, number, *places)
+            if _length_before(key.value or 0) != len(name):
+                return False
+        return True
+    finally:
+        QUICK["headers_destroy"](listed)
+
+
+_KEY_LENGTH_IS_BEFORE = _key_length_is_before()

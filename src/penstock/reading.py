@@ -1,0 +1,45 @@
+"""`penstock.read`: what a job wrote, as a data frame of the caller's own Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.job.spec import JobSpec
+from penstock.spark.delta_spark import delta_frame, table_properties
+from penstock.tables.kind import ReadWish, Recognised
+from penstock.tables.registry import KINDS, kind_of, load_job
+
+JOB_FILES = (".yaml", ".yml")
+
+
+def read(
+    spark: SparkSession,
+    dataset: JobSpec | Path | str,
+    *,
+    keys: Mapping[str, object] | None = None,
+    type: str | None = None,
+) -> DataFrame:
+    """The rows of a dataset: a job file, by its path, or a Delta table, by its path or URL.
+
+    `keys` gives key columns of a table that has keys the value that they shall have, or a list of values; with all
+    columns of the partition key, files of other buckets are not looked at. `type` is the event type of a dataset that
+    has several.
+
+    The session has to know Delta, and reads with its own credentials. Raises `UserError` where something is amiss.
+    """
+    wish = ReadWish(dict(keys or {}), type)
+    if isinstance(dataset, JobSpec):
+        return kind_of(dataset).read(dataset, spark, wish)
+    if str(dataset).endswith(JOB_FILES):
+        job = load_job(Path(dataset))
+        return kind_of(job).read(job, spark, wish)
+    path = str(dataset)
+    properties = table_properties(spark, path)
+    for kind in KINDS.values():
+        if isinstance(kind, Recognised) and kind.mark in properties:
+            return kind.read_table(path, properties[kind.mark], spark, wish)
+    wish.refuse_all(path)
+    return delta_frame(spark, path)

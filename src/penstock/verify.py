@@ -1,0 +1,45 @@
+"""`verify`: proves that a table and its log agree, offset by offset as far as the table keeps them (I2, I3)."""
+
+from __future__ import annotations
+
+from penstock.job.spec import JobSpec
+from penstock.logs.registry import OpenLog
+from penstock.logs.registry import open_log as open_log_of
+from penstock.proof.findings import Check, PartitionFacts, Unproven, Verdict, VerifyReport, Violation, ViolationKind
+from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
+from penstock.proof.offsets.table import GoneError
+from penstock.proof.sources import Depth, Progress, Sample
+from penstock.status.model import shown_path
+from penstock.tables.registry import kind_of
+
+__all__ = [
+    "Check", "PartitionFacts", "Sample", "Unproven", "Verdict", "VerifyReport", "Violation", "ViolationKind", "verify",
+]  # fmt: skip
+
+ATTEMPTS_MAX = 5
+"""How often a verification begins anew because files were compacted and vacuumed meanwhile."""
+
+
+def verify(
+    job: JobSpec,
+    deep: bool = True,
+    progress: Progress | None = None,
+    offsets_per_pass_max: int = OFFSETS_PER_PASS_MAX,
+    values: Sample | None = None,
+    open_log: OpenLog = open_log_of,
+    every_entry: bool = False,
+) -> VerifyReport:
+    """Check a job's table against itself and its log.
+
+    `deep` also reads the log's records for their offsets; with `values` records are decoded again and compared. Entries
+    of a ledger that were proved before are read again only with `every_entry`.
+    """
+    depth = Depth(deep, progress, offsets_per_pass_max, values, every_entry)
+    for attempt in range(1, ATTEMPTS_MAX + 1):
+        try:
+            proof = kind_of(job).prove(job, depth, open_log)
+            return VerifyReport(job.name, shown_path(job), proof.version, depth.deep, proof.checks, proof.partitions)
+        except GoneError:
+            if attempt == ATTEMPTS_MAX:
+                raise
+    raise AssertionError("the last attempt returns or raises")

@@ -1,0 +1,167 @@
+"""A keyed table on the real Kafka and Spark: with `sql:`, with two processes, and read by other engines."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+from pyarrow import orc
+from pyspark.sql import SparkSession
+
+from penstock.environment import Environment
+from penstock.errors import UserError
+from penstock.tables.kind import CompactWish, Loading, LoadWish, SaveMode, VacuumWish
+from penstock.tables.registry import kind_of, load_job
+from penstock.verify import verify
+from penstock.watch.status import status
+from tests.change_data import ChangeData, documented_job
+from tests.kafka import Produce, Topics
+from tests.keyed_tables import Keyed, row
+from tests.pipes import run_here
+from tests.processes import penstock
+
+JOB = """\
+job: keyed
+log:
+  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
+decode: json
+schema: {{device: string, at: timestamp, celsius: double, gone: boolean, seq: long}}
+sql:
+  select:
+    - nullif(device, 'nobody') as device
+    - at
+    - celsius * 1.8 + 32 as fahrenheit
+    - coalesce(gone, false) as gone
+    - seq
+  where: device <> 'test'
+table:
+  keyed:
+    path: "{path}"
+    partition_keys: [device]
+    row_keys: [at]
+    sequence: seq
+    delete: gone
+    buckets: 2
+"""
+
+
+def record(device: str | None, second: int, celsius: float, seq: int, **more: object) -> str:
+    return json.dumps(
+        {"device": device, "at": f"2026-03-01T00:00:{second:02}Z", "celsius": celsius, "seq": seq, **more}
+    )
+
+
+def loaded(job: Path, folder: Path) -> dict[str, Any]:
+    """What `penstock load` prints, in a process of its own: it ends its Spark."""
+    with penstock("load", str(job), str(folder), "--json") as process:
+        told = process.rest()
+        assert process.exit_code() == 0, process.last_words
+    return told[-1]
+
+
+def test_rows_of_a_projection_are_merged_and_read_by_every_engine(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    name, table = topic(partitions=2), tmp_path / "table"
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB.format(bootstrap=bootstrap, topic=name, path=table))
+    produce(name, [record("a", second, second, 1) for second in range(10)])
+    produce(name, [record("test", 1, 1.0, 1), record(None, 2, 2.0, 1), "{", None, record("nobody", 3, 3.0, 1)])
+    run_here(job, spark)
+    produce(name, [record("a", 3, 100.0, 2), record("a", 4, 0.0, 2, gone=True), record("a", 5, 50.0, 0)])
+    run_here(job, spark)
+    wanted = {second: second * 1.8 + 32 for second in range(10) if second != 4} | {3: 212.0}
+    query = "select date_part('second', \"at\"), fahrenheit from {} where device = 'a'"
+    by_polars = pl.read_delta(str(table)).select(pl.col("at").dt.second(), "fahrenheit").rows()
+    shown = spark.read.format("delta").load(str(table))
+    shown.createOrReplaceTempView("keyed_rows")
+    by_spark = [(int(row[0]), row[1]) for row in spark.sql(query.format("keyed_rows").replace('"', "`")).collect()]
+    other = duckdb.connect().register("keyed_rows", pl.read_delta(str(table)).to_arrow())
+    by_duckdb = [(int(at), value) for at, value in other.execute(query.format("keyed_rows")).fetchall()]
+    for found in (by_polars, by_spark, by_duckdb):
+        assert len(found) == len(wanted)
+        assert {second: round(value, 6) for second, value in found} == {at: round(it, 6) for at, it in wanted.items()}
+    # A row without a device does not pass `where`; a bad one, a tombstone and one whose key `sql:` took are kept.
+    spec = load_job(job)
+    told = status(spec).as_json()
+    totals = {
+        each: sum(part[each] for part in told["partitions"]) for each in ("read", "written", "filtered", "skipped")
+    }
+    assert totals == {"read": 18, "written": 12, "filtered": 2, "skipped": 1}
+    assert (told["quarantine_rows"], told["keyed"]["rows"]) == (3, 9)
+    kind_of(spec).compact(spec, CompactWish(), Environment(), None)
+    kind_of(spec).vacuum(spec, VacuumWish(), Environment())
+    assert len(pl.read_delta(str(table))) == 9
+
+
+def test_change_data_of_debezium_is_a_copy_of_its_table(
+    tmp_path: Path, bootstrap: str, topic: Topics, produce: Produce, spark: SparkSession
+) -> None:
+    """The job file of the documentation, on a real topic with two partitions."""
+    name, path = topic(partitions=2), tmp_path / "customers"
+    job = tmp_path / "customers.yaml"
+    job.write_text(documented_job(bootstrap, name, str(path), wrapped=False))
+    database = ChangeData(random.Random(11))
+    for _ in range(2):
+        for key, value in database.changes(60):
+            produce(name, [value], key=key, partition=int(json.loads(key)["id"]) % 2)
+        run_here(job, spark)
+    found = {each["id"]: each for each in pl.read_delta(str(path)).select("id", "name", "email").to_dicts()}
+    assert found == database.rows and database.late_reads and database.tombstones
+    assert verify(load_job(job)).ok
+
+
+def test_files_are_loaded_once_by_the_command(
+    tmp_path: Path, bootstrap: str, topic: Topics, spark: SparkSession
+) -> None:
+    job = tmp_path / "job.yaml"
+    text = JOB.format(bootstrap=bootstrap, topic=topic(), path=tmp_path / "table")
+    head, _, tail = text.partition("sql:\n")
+    job.write_text(head + tail[tail.index("table:") :])
+    rows = pl.DataFrame({"device": ["a", "a", "b"], "celsius": [1.0, 2.0, 3.0], "seq": [1, 2, 1]})
+    times = pl.Series("at", ["2026-03-01", "2026-03-01", "2026-03-02"]).str.to_datetime(time_zone="UTC")
+    (tmp_path / "in").mkdir()
+    rows.with_columns(times).write_parquet(tmp_path / "in" / "rows.parquet")
+    found = loaded(job, tmp_path / "in")
+    assert (found["files"], found["rows"], found["skipped"]) == (1, 3, 1)
+    spec = load_job(job)
+    kind = kind_of(spec)
+    assert isinstance(kind, Loading)
+    again = kind.load(spec, LoadWish((str(tmp_path / "in"),)), spark, Environment()).as_json()
+    assert (again["files"], again["files_known"]) == (0, 1)
+    assert sorted(pl.read_delta(str(tmp_path / "table"))["celsius"].to_list()) == [2.0, 3.0]
+
+
+def test_a_source_that_only_spark_reads_is_loaded(tmp_path: Path, spark: SparkSession) -> None:
+    """ORC, read by Spark with its options; the same rows again are known by their chunks."""
+    table = Keyed(tmp_path, "partition_keys: [device], row_keys: [number], buckets: 3")
+    rows = [row(number, number * 2, f"d{number % 5}") for number in range(200)]
+    for part in range(2):
+        orc.write_table(pa.Table.from_pylist(rows[part::2]), str(tmp_path / f"{part}.orc"))
+    kind = kind_of(table.job)
+    assert isinstance(kind, Loading)
+    paths = (str(tmp_path / "0.orc"), str(tmp_path / "1.orc"))
+    wish = LoadWish(paths, format="orc", options={"mergeSchema": "true"})
+    first = kind.load(table.job, wish, spark, Environment()).as_json()
+    assert (first["rows"], first["skipped"], first["commits"]) == (200, 0, 1)
+    assert table.values() == {(each["device"], each["number"]): each["value"] for each in rows}
+    with pytest.raises(UserError, match="200 rows"):
+        kind.load(table.job, wish, spark, Environment())
+    again = kind.load(table.job, replace(wish, mode=SaveMode.APPEND), spark, Environment()).as_json()
+    assert (again["rows"], again["skipped"]) == (200, 200) and len(table.values()) == 200
+    orc.write_table(pa.Table.from_pylist([row(1, 100, "d1")]), str(tmp_path / "2.orc"))
+    one = replace(wish, paths=(str(tmp_path / "2.orc"),), mode=SaveMode.OVERWRITE, by_partition=True)
+    kind.load(table.job, one, spark, Environment())
+    assert [value for (device, _), value in table.values().items() if device == "d1"] == [100]
+    assert len(table.values()) == 161
+    with pytest.raises(UserError, match="Spark cannot read"):
+        kind.load(table.job, replace(wish, format="nothing", mode=SaveMode.APPEND), spark, Environment())
+    with pytest.raises(UserError, match="options"):
+        kind.load(table.job, replace(wish, format="parquet"), spark, Environment())

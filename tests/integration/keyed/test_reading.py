@@ -1,0 +1,112 @@
+"""`penstock.read` on the real Spark: rows without columns that only Penstock needs, and lookups that read few files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock
+from penstock.errors import UserError
+from tests.keyed_tables import ONE, ZERO, Keyed, row
+
+DEVICES = [f"d{number}" for number in range(24)]
+BATCHES, ROWS = 4, 50
+"""Each batch brings the next rows of every device, as a topic of measurements does."""
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Keyed:
+    """Eight buckets, each with a file for each batch."""
+    table = Keyed(tmp_path_factory.mktemp("keyed"), "partition_keys: [device], row_keys: [number], buckets: 8")
+    for batch in range(BATCHES):
+        for device in DEVICES:
+            table.put(*(row(number, number * 2, device) for number in range(batch * ROWS, (batch + 1) * ROWS)))
+        table.run()
+    return table
+
+
+def values(frame: DataFrame) -> dict[tuple[Any, Any], Any]:
+    return {(each["device"], each["number"]): each["value"] for each in frame.collect()}
+
+
+def test_a_job_file_a_job_and_a_path_are_the_same_dataset(spark: SparkSession, filled: Keyed) -> None:
+    wanted = filled.values()
+    assert len(wanted) == len(DEVICES) * BATCHES * ROWS
+    for dataset in (filled.job, filled.folder / "keyed.yaml", filled.path):
+        frame = penstock.read(spark, dataset)
+        assert not {"_bucket", "_sequence"} & set(frame.columns)
+        assert values(frame) == wanted
+
+
+Wish = Callable[[SparkSession, str], DataFrame]
+
+
+@pytest.mark.parametrize(
+    ("wish", "rows", "files_max"),
+    [
+        pytest.param(lambda spark, path: penstock.read(spark, path, keys={"device": "d7"}), 200, 4, id="a device"),
+        pytest.param(
+            lambda spark, path: penstock.read(spark, path, keys={"device": "d7", "number": 123}), 1, 1, id="a row"
+        ),
+        pytest.param(
+            lambda spark, path: penstock.read(spark, path, keys={"device": "d7"}).where("number between 90 and 105"),
+            16,
+            2,
+            id="a range of a device",
+        ),
+        pytest.param(
+            lambda spark, path: penstock.read(spark, path, keys={"device": ["d7", "d8"], "number": [0, 3, 170]}),
+            6,
+            4,
+            id="several of both",
+        ),
+        pytest.param(
+            lambda spark, path: penstock.read(spark, path).where("number = 123"), 24, 8, id="a row of every device"
+        ),
+        pytest.param(
+            lambda spark, path: penstock.read(spark, path, keys={"device": "nobody"}), 0, 4, id="a device that is not"
+        ),
+    ],
+)
+def test_lookups_by_key_read_few_files(
+    spark: SparkSession, filled: Keyed, wish: Wish, rows: int, files_max: int
+) -> None:
+    assert len(filled.files()) == 32
+    frame = wish(spark, filled.path)
+    assert len(frame.inputFiles()) <= files_max
+    found = values(frame)
+    assert len(found) == rows and found.items() <= filled.values().items()
+
+
+def test_keys_of_every_type_are_found_by_their_values(spark: SparkSession, tmp_path: Path) -> None:
+    """A partition of the log with buckets of its own, a slice of time, a default: the bucket is computed as it was."""
+    keys = 'partition_keys: [kafka_partition, "coalesce(device, \'none\')", "timeslice(at, 1h)"], row_keys: [number]'
+    table = Keyed(tmp_path, f"{keys}, buckets: 4", schema="device: string, at: timestamp, number: long, value: long")
+    times = [datetime(2026, 3, 1, hour, 30, tzinfo=UTC) for hour in range(6)]
+    for part in (ZERO, ONE):
+        for place, at in enumerate(times):
+            table.put({"device": "a", "at": at.isoformat(), "number": place, "value": place}, to=part)
+            table.put({"at": at.isoformat(), "number": place, "value": -place}, to=part)
+    table.run()
+    frame = penstock.read(spark, table.path, keys={"device": "a", "at": times[3]})
+    assert [each["value"] for each in frame.collect()] == [3, 3]
+    whole = penstock.read(spark, table.path, keys={"device": [None], "at": times[3], "kafka_partition": 1})
+    assert [each["value"] for each in whole.collect()] == [-3]
+    assert len(whole.inputFiles()) == 1
+
+
+def test_what_cannot_be_read_is_told(spark: SparkSession, filled: Keyed, tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        (str(tmp_path / "nowhere"), {}, "no Delta table"),
+        (filled.path, {"keys": {"value": 1}}, "no column of the key"),
+        (filled.path, {"type": "order"}, "no types"),
+        (f"{filled.path}_quarantine_not_there", {"keys": {"device": "a"}}, "no Delta table"),
+    ]
+    for path, asked, words in cases:
+        with pytest.raises(UserError, match=words):
+            penstock.read(spark, path, **asked)

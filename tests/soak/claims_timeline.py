@@ -1,0 +1,72 @@
+"""Who owned what, and when, by the coordination log: read after the fact, with the broker's own append times."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from penstock.claims.member.journal import JournalEntry
+from penstock.claims.protocol.fold import apply
+from penstock.claims.protocol.records import ForgettingMember, Record
+from penstock.claims.protocol.state import Group
+from penstock.logs.log import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From this time on a partition was this client id's, or nobody's; `by` is the kind of record that said so."""
+
+    at: float
+    client_id: str | None
+    by: type[Record]
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The changes of owners of each partition, and who was taken for dead and when."""
+
+    changes: dict[Partition, list[Change]] = field(default_factory=lambda: defaultdict(list))
+    forgotten: list[tuple[float, str]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, entries: Iterable[JournalEntry]) -> Timeline:
+        """Fold a log from its first record on."""
+        timeline, group = cls(), Group()
+        for entry in entries:
+            before = dict(group.claims)
+            if entry.record is not None and apply(group, entry.offset, entry.record, entry.appended_at) is None:
+                timeline._note(entry.appended_at, entry.record, before, group)
+        return timeline
+
+    def _note(self, at: float, record: Record, before: Mapping[Partition, object], group: Group) -> None:
+        for partition, claim in group.claims.items():
+            if before.get(partition) is claim:
+                continue
+            owner = claim.owner.client_id if claim.held and claim.owner is not None else None
+            known = self.changes[partition]
+            if (known[-1].client_id if known else None) != owner:
+                known.append(Change(at, owner, type(record)))
+        if isinstance(record, ForgettingMember) and record.client_id in group.members:
+            self.forgotten.append((at, record.client_id))
+
+    def owner(self, partition: Partition, at: float) -> str | None:
+        """Whose a partition was at that time."""
+        return next((each.client_id for each in reversed(self.changes[partition]) if each.at <= at), None)
+
+    def unowned_seconds(self, client_id: str, killed_at: float) -> list[float]:
+        """How long each partition of a process that was killed had nobody: up to the next owner, whoever it is."""
+        return [
+            next((each.at for each in changes if each.at > killed_at and each.client_id is not None), float("inf"))
+            - killed_at
+            for partition, changes in self.changes.items()
+            if self.owner(partition, killed_at) == client_id
+        ]
+
+    def handovers(self) -> Iterator[tuple[float, float]]:
+        """When a living owner gave a partition away, and for how long it was nobody's then."""
+        for changes in self.changes.values():
+            for one, other in pairwise(changes):
+                if one.client_id is None and one.by is not ForgettingMember:
+                    yield one.at, other.at - one.at

@@ -1,0 +1,12 @@
+"""How often tests with random input try: as often as they say in `make test`, ten times as often in `make soak`."""
+
+from __future__ import annotations
+
+import os
+
+TIMES = int(os.environ.get("PENSTOCK_TRIES", "1"))
+
+
+def tries(count: int) -> int:
+    """Seeds or examples of this run, of a test that has so many in `make test`."""
+    return count * TIMES

@@ -1,0 +1,218 @@
+"""Where a claimed partition is read from, in virtual time: nothing is lost, and nothing is believed at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.claims.consumer.doubts import ANSWERS_MIN, LASTING_INTERVALS
+from penstock.claims.consumer.start_offsets import PositionOutOfRangeError, StartOffsets, StartTerms
+from penstock.claims.member.membership import Verdict
+from penstock.claims.protocol.records import Record, Seeking
+from penstock.errors import OutcomeUnknownError
+from penstock.events import Event, MessagesGivenUp, ReadingInterrupted
+from penstock.job.spec import StartAt
+from penstock.logs.log import Bounds, Partition
+from penstock.logs.memory import MemoryLog
+from tests.group_in_memory import INTERVAL, MemoryAgent, MemoryGroup
+
+ZERO, ONE = Partition("web", "id-of-web", 0), Partition("web", "id-of-web", 1)
+LATEST = StartTerms(StartAt.LATEST)
+RESTARTED = Bounds(0, 3)
+"""What a broker tells of a log with ten records that has just come back."""
+
+
+@dataclass(slots=True)
+class Broker:
+    """A log whose first answers after a restart are wrong; it counts the clients that asked."""
+
+    log: MemoryLog
+    wrong: dict[Partition, Bounds] = field(default_factory=dict)
+    clients: int = 0
+
+    def client(self) -> Broker:
+        self.clients += 1
+        return self
+
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.log.partitions()
+
+    def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]:
+        wanted = tuple(partitions)
+        return {**self.log.bounds(wanted), **{each: self.wrong[each] for each in wanted if each in self.wrong}}
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+class Group:
+    """Members over one log; each finds its starts when the test says so."""
+
+    def __init__(self, *partitions: Partition, records: int = 0) -> None:
+        self.log = MemoryLog({each: {} for each in partitions})
+        for each in partitions:
+            self.log.append(each, *[b""] * records)
+        self.broker = Broker(self.log)
+        self.coordination = MemoryGroup()
+        self.heard: list[Event] = []
+
+    def join(
+        self, client_id: str, terms: StartTerms, claims_max: int | None = None
+    ) -> tuple[MemoryAgent, StartOffsets]:
+        agent = self.coordination.join(client_id, self.log.partitions(), claims_max=claims_max)
+        starts = StartOffsets(agent, self.broker.client(), self.broker.client, terms, self.heard.append)
+        starts.know(frozenset(self.log.partitions()))
+        starts.see_begun()
+        return agent, starts
+
+    def alone(self, terms: StartTerms, position: int) -> tuple[MemoryAgent, StartOffsets]:
+        """A member that holds partition 0, where the group has a position."""
+        agent, starts = self.join("anna", terms)
+        self.coordination.pass_seconds(INTERVAL)
+        [token] = agent.held().values()
+        assert agent.say(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
+        return agent, starts
+
+    def wait_for_start(self, agent: MemoryAgent, starts: StartOffsets, intervals: float = 10) -> dict[Partition, int]:
+        """Ask again and again, as the supervisor of a member does."""
+        end = self.coordination.now + intervals * INTERVAL
+        while self.coordination.now < end:
+            found: dict[Partition, int] = {}
+            with suppress(OutcomeUnknownError):
+                found = starts.find(agent.held())
+            if found:
+                return found
+            self.coordination.pass_seconds(1)
+        return {}
+
+
+# where a group begins
+
+
+def test_p1_a_partition_that_came_with_a_member_is_read_from_its_beginning_where_the_group_has_a_position() -> None:
+    group = Group(ZERO, records=5)
+    anna, annas = group.join("anna", LATEST)
+    group.coordination.pass_seconds(INTERVAL)
+    assert annas.find(anna.held()) == {ZERO: 5}
+    group.log.append(ONE, b"new", b"new")
+    bert, berts = group.join("bert", LATEST)
+    group.coordination.pass_seconds(3 * INTERVAL)
+    assert set(bert.held()) == {ONE}
+    assert berts.find(bert.held()) == {ONE: 0}
+
+
+def test_p1_latest_is_fixed_for_every_partition_of_the_topic_when_its_group_begins() -> None:
+    """Also for those that nobody holds yet: what arrives there from then on is delivered."""
+    group = Group(ZERO, ONE, records=5)
+    anna, annas = group.join("anna", LATEST, claims_max=1)
+    group.coordination.pass_seconds(INTERVAL)
+    [mine] = anna.held()
+    [other] = {ZERO, ONE} - {mine}
+    assert annas.find(anna.held()) == {mine: 5}
+    group.log.append(other, b"new")
+    bert, berts = group.join("bert", LATEST)
+    group.coordination.pass_seconds(3 * INTERVAL)
+    assert set(bert.held()) == {other}
+    assert berts.find(bert.held()) == {other: 5}
+
+
+def test_p1_members_that_begin_together_begin_where_start_says_each_with_its_share() -> None:
+    group = Group(ZERO, ONE, records=5)
+    anna, annas = group.join("anna", LATEST, claims_max=1)
+    bert, berts = group.join("bert", LATEST, claims_max=1)
+    group.coordination.pass_seconds(3 * INTERVAL)
+    assert len(anna.held()) == len(bert.held()) == 1
+    assert {**annas.find(anna.held()), **berts.find(bert.held())} == {ZERO: 5, ONE: 5}
+
+
+# positions that the log does not have
+
+
+@pytest.mark.parametrize("out_of_range", ["fail", "earliest"])
+@pytest.mark.parametrize("at_most_once", [False, True])
+def test_p12_one_wrong_answer_of_a_broker_is_not_believed(out_of_range: str, at_most_once: bool) -> None:
+    group = Group(ZERO, records=10)
+    terms = StartTerms(out_of_range=out_of_range, at_most_once=at_most_once)  # type: ignore[arg-type]
+    anna, starts = group.alone(terms, position=10)
+    group.broker.wrong[ZERO] = RESTARTED
+    assert starts.find(anna.held()) == {}
+    assert starts.find(anna.held()) == {}, "it is not asked in a hurry"
+    group.coordination.pass_seconds(INTERVAL)
+    assert starts.find(anna.held()) == {}, "twice the same is not enough either"
+    group.broker.wrong.clear()
+    group.coordination.pass_seconds(INTERVAL)
+    assert starts.find(anna.held()) == {ZERO: 10}
+    assert group.coordination.claim(ZERO).given_up == ()
+    assert group.broker.clients > 1, "another client asked"
+    assert [type(each) for each in group.heard] == [ReadingInterrupted]
+
+
+def test_p12_what_the_log_says_for_long_is_believed_and_stops_the_member() -> None:
+    group = Group(ZERO, records=10)
+    anna, starts = group.alone(StartTerms(), position=99)
+    began_at = group.coordination.now
+    with pytest.raises(PositionOutOfRangeError) as outside:
+        group.wait_for_start(anna, starts)
+    assert (outside.value.position, outside.value.bounds) == (99, Bounds(0, 10))
+    assert group.coordination.now - began_at >= LASTING_INTERVALS * INTERVAL
+    assert group.broker.clients >= ANSWERS_MIN, "each answer but the first was given to a client of its own"
+
+
+def test_p12_another_wrong_answer_later_begins_another_doubt() -> None:
+    group = Group(ZERO, records=10)
+    anna, starts = group.alone(StartTerms(), position=10)
+    for _ in range(3):
+        group.broker.wrong[ZERO] = RESTARTED
+        with suppress(PositionOutOfRangeError):
+            group.wait_for_start(anna, starts, LASTING_INTERVALS - 0.5)
+        group.broker.wrong.clear()
+        group.coordination.pass_seconds(INTERVAL)
+        assert starts.find(anna.held()) == {ZERO: 10}
+
+
+def test_p12_at_least_once_a_truncated_log_is_read_from_its_beginning_and_no_heartbeat_undoes_that() -> None:
+    group = Group(ZERO, records=10)
+    anna, starts = group.alone(StartTerms(out_of_range="earliest"), position=99)
+    anna.progress(ZERO, 99)
+    group.coordination.pass_seconds(INTERVAL)
+    assert group.wait_for_start(anna, starts) == {ZERO: 0}
+    group.coordination.pass_seconds(INTERVAL)
+    assert group.coordination.claim(ZERO).position == 0
+
+
+def test_p12_at_most_once_a_truncated_log_is_read_from_its_end() -> None:
+    """Everything before was claimed already, so that it may have been processed."""
+    group = Group(ZERO, records=10)
+    anna, starts = group.alone(StartTerms(out_of_range="earliest", at_most_once=True), position=99)
+    assert group.wait_for_start(anna, starts) == {ZERO: 10}
+    group.coordination.pass_seconds(INTERVAL)
+    assert group.coordination.claim(ZERO).position == 10
+    assert group.coordination.claim(ZERO).given_up == ((0, 10),), "which of them are new is unknown"
+
+
+def test_p12_at_most_once_what_retention_took_is_in_the_loss_ledger() -> None:
+    group = Group(ZERO, records=10)
+    anna, starts = group.alone(StartTerms(out_of_range="earliest", at_most_once=True), position=2)
+    group.log.expire(ZERO, 6)
+    assert group.wait_for_start(anna, starts) == {ZERO: 6}
+    claim = group.coordination.claim(ZERO)
+    assert (claim.position, claim.given_up) == (6, ((2, 6),))
+    assert [each for each in group.heard if isinstance(each, MessagesGivenUp)] == [MessagesGivenUp("web/0", 2, 6)]
+
+
+def test_p12_at_most_once_a_loss_whose_claim_was_not_confirmed_in_time_is_listed_all_the_same() -> None:
+    group = Group(ZERO, records=10)
+    anna, starts = group.alone(StartTerms(out_of_range="earliest", at_most_once=True), position=2)
+    group.log.expire(ZERO, 6)
+    say_each = anna.say_each
+
+    def unheard(kind: type[Record], about: Sequence[tuple[Partition, Mapping[str, object]]]) -> list[Verdict]:
+        say_each(kind, about)
+        raise OutcomeUnknownError("not read back in time")
+
+    anna.say_each = unheard  # type: ignore[method-assign]
+    assert group.wait_for_start(anna, starts) == {ZERO: 6}
+    assert group.coordination.claim(ZERO).given_up == ((2, 6),)

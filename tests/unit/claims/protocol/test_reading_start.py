@@ -1,0 +1,69 @@
+"""Where a reader starts, and what it takes for a loss (RULES M7)."""
+
+from __future__ import annotations
+
+from penstock.claims.protocol.reading_start import ReadingStart, reading_start
+from penstock.claims.protocol.snapshots import Snapshot
+from penstock.claims.protocol.state import Group, MemberState
+from tests.coordination import ANNA
+
+PRESENT = {"anna": MemberState(ANNA, 0)}
+ABSENT = {"anna": MemberState(ANNA, 0, present=False)}
+
+
+def at(offset: int, topic_id: str = "t", members: dict[str, MemberState] = PRESENT) -> Snapshot:
+    return Snapshot(topic_id, "shop", 1.0, Group(offset, members=dict(members)))
+
+
+def start(snapshots: list[Snapshot], first: int, end: int, misfits: tuple[int, ...] = ()) -> ReadingStart:
+    return reading_start(snapshots, "t", (first, end), lambda each: each.state.next_offset not in misfits)
+
+
+def chosen(found: ReadingStart) -> int | None:
+    return None if found.snapshot is None else found.snapshot.state.next_offset
+
+
+def test_the_highest_event_position_counts_however_late_another_was_written() -> None:
+    found = start([at(10), at(900), at(500)], 0, 1000)
+    assert (chosen(found), found.offset, found.fault) == (900, 900, "")
+
+
+def test_a_group_without_a_snapshot_is_new_however_old_the_log_is() -> None:
+    found = start([], 5000, 9000)
+    assert (found.snapshot, found.offset, found.fault) == (None, 5000, "")
+
+
+def test_what_was_deleted_behind_a_snapshot_is_lost_if_members_were_there_and_not_if_all_had_left() -> None:
+    assert start([at(100)], 150, 200).fault
+    found = start([at(100, members=ABSENT)], 150, 200)
+    assert (chosen(found), found.offset, found.fault) == (100, 150, "")
+
+
+def test_a_log_shorter_than_its_snapshot_is_lost_and_an_older_snapshot_is_where_a_restart_begins() -> None:
+    found = start([at(300), at(900)], 0, 500)
+    assert "cut below 900" in found.fault
+    assert chosen(found) == 300
+    assert found.lost is not None
+    assert found.lost.next_offset == 900
+
+
+def test_a_log_that_was_cut_and_grew_again_is_told_by_the_record_before_the_snapshot() -> None:
+    assert start([at(900)], 0, 2000, misfits=(900,)).fault
+
+
+def test_a_snapshot_written_after_a_restart_puts_the_lost_one_behind_it() -> None:
+    found = start([at(300), at(900), at(600)], 0, 700)
+    assert (chosen(found), found.fault) == (600, "")
+
+
+def test_a_snapshot_that_two_members_wrote_is_no_loss() -> None:
+    found = start([at(300), at(600), at(600)], 0, 700)
+    assert (chosen(found), found.fault) == (600, "")
+
+
+def test_snapshots_of_a_former_topic_are_a_loss_and_are_remembered() -> None:
+    found = start([at(900, "former")], 0, 0)
+    assert found.recreated
+    assert (found.snapshot, found.offset) == (None, 0)
+    assert found.lost is not None
+    assert start([at(900, "former"), at(5)], 0, 9).fault == ""

@@ -1,0 +1,149 @@
+"""The target: balanced, sticky, per topic over those who want it, and never unowned for want of a soft bound."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.claims.protocol.records import Presence, Terms, UnitKind, Who, wants_of
+from penstock.claims.protocol.state import Claim, Group, MemberState
+from penstock.claims.protocol.target import balance
+from penstock.logs.log import Partition
+
+ANYTHING = Presence()
+
+
+def parts(count: int, topic: str = "t") -> list[Partition]:
+    return [Partition(topic, f"id-{topic}", number) for number in range(count)]
+
+
+def member(name: str, wants: Sequence[Partition], presence: Presence = ANYTHING) -> MemberState:
+    return MemberState(Who(name, "1"), 0, True, presence, wants_of(wants))
+
+
+def group(*members: MemberState, unit: UnitKind = "partition") -> Group:
+    return Group(members={each.who.client_id: each for each in members}, terms=Terms(10.0, unit))
+
+
+def counts(target: dict[str, tuple[Partition, ...]]) -> dict[str, int]:
+    return {key: len(each) for key, each in target.items()}
+
+
+def moved(before: dict[str, tuple[Partition, ...]], after: dict[str, tuple[Partition, ...]]) -> int:
+    owner = {each: key for key, partitions in before.items() for each in partitions}
+    return sum(owner.get(each) not in (None, key) for key, partitions in after.items() for each in partitions)
+
+
+def test_everything_is_given_out_equally_up_to_one() -> None:
+    state = group(*(member(f"m{number}", parts(11)) for number in range(4)))
+    target = balance(state)
+    assert sorted(counts(target).values()) == [2, 3, 3, 3]
+    assert sorted(each for partitions in target.values() for each in partitions) == parts(11)
+
+
+def test_a_newcomer_takes_its_share_and_nothing_else_moves() -> None:
+    state = group(*(member(f"m{number}", parts(100)) for number in range(4)))
+    state.target = balance(state)
+    state.members["zoe"] = member("zoe", parts(100))
+    after = balance(state)
+    assert set(counts(after).values()) == {20}
+    assert moved(state.target, after) == 20
+
+
+def test_the_share_of_one_who_is_gone_is_spread_and_nothing_else_moves() -> None:
+    state = group(*(member(f"m{number}", parts(100)) for number in range(5)))
+    state.target = balance(state)
+    gone = state.target["m2"]
+    del state.members["m2"]
+    after = balance(state)
+    assert set(counts(after).values()) == {25}
+    assert moved({key: each for key, each in state.target.items() if key != "m2"}, after) == 0
+    assert {each for partitions in after.values() for each in partitions} >= set(gone)
+
+
+def test_an_owner_keeps_what_it_holds_where_there_was_no_target() -> None:
+    state = group(member("anna", parts(4)), member("bert", parts(4)))
+    state.claims = {each: Claim(1, Who("bert", "1"), True) for each in parts(4)[:2]}
+    assert set(balance(state)["bert"]) == set(parts(4)[:2])
+
+
+def test_topics_are_shared_among_those_who_want_them() -> None:
+    """Members with different lists: nothing is unowned, and nobody has what it does not want."""
+    both = parts(10, "a") + parts(10, "b")
+    state = group(member("anna", parts(10, "a")), member("bert", both), member("cleo", both))
+    target = balance(state)
+    assert sorted(each for partitions in target.values() for each in partitions) == both
+    assert {each.topic for each in target["anna"]} == {"a"}
+    assert counts(target) == {"anna": 6, "bert": 7, "cleo": 7} or max(counts(target).values()) <= 7
+
+
+def test_a_topic_that_only_one_wants_goes_to_it_and_the_others_take_more_of_the_rest() -> None:
+    state = group(member("anna", parts(6, "a") + parts(4, "b")), member("bert", parts(6, "a")))
+    target = balance(state)
+    assert counts(target) == {"anna": 5, "bert": 5}
+    assert {each for each in target["anna"] if each.topic == "b"} == set(parts(4, "b"))
+
+
+def test_a_limit_is_never_exceeded() -> None:
+    state = group(member("anna", parts(6), Presence(1)), member("bert", parts(6), Presence(2)))
+    assert counts(balance(state)) == {"anna": 1, "bert": 2}
+
+
+def test_a_wish_is_exceeded_rather_than_leaving_something_unowned() -> None:
+    state = group(member("anna", parts(6), Presence(None, 1)), member("bert", parts(6), Presence(None, 2)))
+    assert counts(balance(state)) == {"anna": 3, "bert": 3}
+    state.members["cleo"] = member("cleo", parts(6))
+    assert counts(balance(state)) == {"anna": 1, "bert": 2, "cleo": 3}
+
+
+def test_what_a_member_refused_goes_to_another_and_back_only_if_there_is_none() -> None:
+    state = group(member("anna", parts(4)), member("bert", parts(4)))
+    state.target = balance(state)
+    slow = state.target["anna"][0]
+    state.claims[slow] = Claim(1, refused_by="anna")
+    assert slow in balance(state)["bert"]
+    del state.members["bert"]
+    assert slow in balance(state)["anna"]
+
+
+def test_whole_topics_go_to_one_member_each() -> None:
+    topics = [parts(size, name) for size, name in ((3, "a"), (2, "b"), (4, "c"), (1, "d"))]
+    wants = [each for topic in topics for each in topic]
+    target = balance(group(member("anna", wants), member("bert", wants), unit="topic"))
+    held = {key: {each.topic for each in partitions} for key, partitions in target.items()}
+    assert sorted(map(len, held.values())) == [2, 2]
+    assert not held["anna"] & held["bert"]
+    assert sum(counts(target).values()) == 10
+
+
+def test_a_limit_counts_topics_where_topics_are_shared() -> None:
+    wants = parts(3, "a") + parts(3, "b") + parts(3, "c")
+    target = balance(group(member("anna", wants, Presence(1)), member("bert", wants), unit="topic"))
+    assert counts(target) == {"anna": 3, "bert": 6}
+
+
+@given(
+    st.lists(st.sets(st.sampled_from("abc")), min_size=1, max_size=6),
+    st.lists(st.tuples(st.none() | st.integers(0, 5), st.none() | st.integers(0, 5)), min_size=6, max_size=6),
+    st.integers(1, 9),
+)
+def test_whatever_is_wanted_within_limits_is_owned_and_a_second_look_moves_nothing(
+    lists: list[set[str]], bounds: list[tuple[int | None, int | None]], size: int
+) -> None:
+    wanted = [[each for topic in sorted(names) for each in parts(size, topic)] for names in lists]
+    presences = [Presence(*each) for each in bounds]
+    state = group(*(member(f"m{number}", each, presences[number]) for number, each in enumerate(wanted)))
+    target = balance(state)
+    given_out = Counter(each for partitions in target.values() for each in partitions)
+    assert max(given_out.values(), default=0) <= 1
+    for number, each in enumerate(wanted):
+        mine = target.get(f"m{number}", ())
+        assert set(mine) <= set(each)
+        assert presences[number].claims_max is None or len(mine) <= (presences[number].claims_max or 0)
+        if presences[number].claims_max is None:
+            assert set(each) <= set(given_out), "somebody without a limit wants it"
+    state.target = target
+    assert balance(state) == target

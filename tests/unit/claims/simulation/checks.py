@@ -1,0 +1,190 @@
+"""What must hold of a simulated group at every record and at every moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import (
+    BalancingGroup,
+    ClaimingPartition,
+    ClaimingRange,
+    ForgettingMember,
+    FreeingPartition,
+    JoiningGroup,
+    Record,
+    ReleaseGroup,
+    ResumingGroup,
+    Seeking,
+    Terms,
+    UnitKind,
+    Who,
+)
+from penstock.claims.protocol.state import Claim, Group
+from penstock.logs.log import Partition
+from tests.coordination import INTERVAL
+from tests.unit.claims.simulation.coordination_log import Entry
+from tests.unit.claims.simulation.model_table import ViolationError
+from tests.unit.claims.simulation.processes import Process
+
+ADMIN = Who("admin", "admin")
+
+
+class Checks:
+    """Follows the log and the processes; raises `ViolationError` with the seed."""
+
+    def __init__(self, seed: int, unit: UnitKind) -> None:
+        self.seed = seed
+        self.takeovers = 0
+        self.quiet: frozenset[Who] | None = None
+        """Processes that nothing befalls: none of them may be taken for dead. None while everything is allowed."""
+        self._fair = True
+        """Whether the target shares equally: not where a member could not keep up, or a partition was freed."""
+        self._unit = unit
+        self._forced_at: dict[Partition, float] = {}
+        self._lost_at = float("-inf")
+        self._known: Mapping[Partition, Claim] = {}
+        self._terms: dict[Who, Terms] = {}
+        self._pauses: dict[str, tuple[float, float]] = {}
+
+    def fail(self, what: str) -> None:
+        raise ViolationError(f"seed {self.seed}: {what}")
+
+    def lost(self, known: Mapping[Partition, Claim], now: float) -> None:
+        """The log begins anew: what a snapshot tells of the old one must not be forgotten."""
+        self._known, self._lost_at = dict(known), now
+        self._pauses = {}
+
+    def owed(self, partition: Partition, token: int) -> bool:
+        """Whether the new log does not know yet what the lost one knew of a partition: nobody can speak about it."""
+        return partition in self._known and token <= self._known[partition].token
+
+    # at every record
+
+    def step(self, entry: Entry, old: Group, refusal: str | None, now: float, stepped_at: float) -> None:
+        record, new = entry.record, entry.behind
+        for partition, claim in new.claims.items():
+            if old.claim(partition) is not claim:
+                self._claim(partition, old.claim(partition), claim, record, new)
+        if refusal is not None:
+            return
+        match record:
+            case ClaimingPartition() | ClaimingRange() if old.pauses:
+                self.fail(f"{record} was accepted in a pause")
+            case ClaimingPartition():
+                self._limit(record.who, new)
+            case BalancingGroup():
+                slow = any(each.presence.enough is not None for each in old.members.values())
+                self._fair = not slow and all(each.refused_by is None for each in old.claims.values())
+            case JoiningGroup():
+                self._joined(record, new)
+            case ForgettingMember():
+                self._forgotten(record, old, now)
+            case FreeingPartition():
+                self._forced_at[record.partition] = now
+            case ReleaseGroup():
+                self._pauses[record.pause_id] = now, record.for_seconds or float("inf")
+            case ResumingGroup():
+                self._resumed(record, now, stepped_at)
+
+    def _claim(self, partition: Partition, one: Claim, other: Claim, record: Record, new: Group) -> None:
+        if other.token < one.token or (other.owner != one.owner and other.token == one.token):
+            self.fail(f"{partition}: token {one.token} of {one.owner}, then {other.token} of {other.owner}")
+        sought = isinstance(record, Seeking | FreeingPartition) or self.owed(partition, one.token)
+        if one.position is not None and not sought and (other.position is None or other.position < one.position):
+            self.fail(f"{partition}: position {one.position} fell to {other.position}")
+        if other.held and (other.owner is None or not new.present(other.owner)):
+            self.fail(f"{partition} is held by {other.owner}, which is no member")
+        if isinstance(record, Seeking) and one.held and one.owner != record.who:
+            self.fail(f"{partition} was moved by {record.who} under its owner {one.owner}")
+        self.takeovers += one.held and not other.held and isinstance(record, ForgettingMember)
+        known = self._known.get(partition)
+        if known is not None and other.held and not one.held:
+            if other.token <= known.token:
+                self.fail(f"{partition} has token {other.token} again, which a lost log had given: {known.token}")
+            if one.last is None and (other.position or 0) < max(known.position or 0, known.claimed or 0):
+                self.fail(f"{partition} begins at {other.position}, a lost log was at {known.position}")
+
+    def _limit(self, who: Who, new: Group) -> None:
+        limit = new.members[who.client_id].presence.claims_max
+        held = [each for each, claim in new.claims.items() if claim.held_by(who)]
+        units = {each.topic_id for each in held} if self._unit == "topic" else held
+        if limit is not None and len(units) > limit and not self._known:
+            self.fail(f"{who} holds {sorted(map(str, units))}, at most {limit} are allowed")
+
+    def _joined(self, record: JoiningGroup, new: Group) -> None:
+        self._terms[record.who] = record.terms
+        for each in new.members.values():
+            if each.present and self._terms[each.who] != record.terms:
+                self.fail(f"{record.who} joined with {record.terms} beside {each.who} with {self._terms[each.who]}")
+
+    def _forgotten(self, record: ForgettingMember, old: Group, now: float) -> None:
+        member = old.members[record.client_id]
+        if member.present and self.quiet is not None and member.who in self.quiet:
+            self.fail(f"{member.who} lives, and was taken for dead at {now} by {record.who}")
+
+    def _resumed(self, record: ResumingGroup, now: float, stepped_at: float) -> None:
+        """A timed pause does not end early, whoever leads the log; only a clock that is set is believed."""
+        began_at, seconds = self._pauses.pop(record.pause_id, (now, 0.0))
+        if record.who != ADMIN and now < began_at + seconds and stepped_at < began_at:
+            self.fail(f"a pause of {seconds:.0f} s was ended by {record.who} after {now - began_at:.0f} s")
+
+    # at every moment
+
+    def agreement(self, view: GroupView, entry: Entry) -> None:
+        if view.state != entry.behind:
+            self.fail(f"a reader disagrees behind {entry.behind.next_offset - 1}")
+
+    def gates(self, living: Sequence[Process], now: float) -> None:
+        """Two processes never both believe that they may begin: not even while one of them sleeps.
+
+        An administrator who frees a partition by force does not ask its owner; nor does who deletes the log.
+        """
+        open_to: dict[Partition, Process] = {}
+        for process in living:
+            for partition in process.held(now):
+                forced_at = max(self._lost_at, self._forced_at.get(partition, float("-inf")))
+                if open_to.setdefault(partition, process) is not process and now - forced_at >= 2 * INTERVAL:
+                    names = process.client_id, open_to[partition].client_id
+                    self.fail(f"{names} may both begin on {partition} at {now}")
+
+    # after the calm
+
+    def shares(self, living: Sequence[Process], now: float) -> None:
+        """Everything is held that anybody may hold, by one, and shares are equal where nothing speaks against it."""
+        held = {process: process.held(now) for process in living}
+        owners = Counter(partition for each in held.values() for partition in each)
+        for process in living:
+            limit = process.options.claims_max
+            room = limit is None or self._units(held[process]) < limit
+            unowned = [each for each in process.wanted if each not in owners]
+            if unowned and room:
+                names = {each.client_id: sorted(map(str, held[each])) for each in living}
+                self.fail(
+                    f"nobody holds {sorted(map(str, unowned))} at {now}, though {process.client_id} could: {names}"
+                )
+            foreign = [str(each) for each in held[process] if each not in process.wanted]
+            if foreign:
+                self.fail(f"{process.client_id} holds {foreign}, which it does not want")
+            alike = [
+                self._units(held[other])
+                for other in living
+                if set(other.wanted) == set(process.wanted) and other.options.claims_max is None
+            ]
+            if self._fair and limit is None and max(alike) - self._units(held[process]) > 1:
+                self.fail(f"unfair after the calm: {process.client_id} holds {len(held[process])}, others {alike}")
+        twice = [str(each) for each, count in owners.items() if count > 1]
+        if twice:
+            self.fail(f"{twice} are held twice at {now}")
+        if self._unit == "topic":
+            self._whole(held)
+
+    def _units(self, partitions: Mapping[Partition, int]) -> int:
+        return len({each.topic_id for each in partitions}) if self._unit == "topic" else len(partitions)
+
+    def _whole(self, held: Mapping[Process, Mapping[Partition, int]]) -> None:
+        for topic in {each.topic for partitions in held.values() for each in partitions}:
+            owners = {process.client_id for process, each in held.items() if topic in {p.topic for p in each}}
+            if len(owners) > 1:
+                self.fail(f"{topic} is split after the calm among {sorted(owners)}")

@@ -1,0 +1,138 @@
+"""The coordination partition of a simulated group: brokers with clocks, snapshots, retention and losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.claims.protocol.codec import decode, encode
+from penstock.claims.protocol.fold import apply
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import Record
+from penstock.claims.protocol.snapshots import Snapshot, decode_snapshot, encode_snapshot, snapshots_of
+from penstock.claims.protocol.state import Claim, Group
+from penstock.logs.log import Partition
+from tests.coordination import GROUP
+
+PLACES = 8
+BEGAN_AT = 1e6
+SNAPSHOTS_KEPT = 5
+"""Compaction is lazy: some older ones are read, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record in the log. `behind` is what everybody must see who has read up to here."""
+
+    record: Record
+    appended_at: float
+    epoch: int
+    visible_at: float
+    behind: Group
+
+
+@dataclass(slots=True)
+class CoordinationLog:
+    """What is in the log, and what its broker says."""
+
+    snapshot_bytes_max: int
+    entries: list[Entry] = field(default_factory=list)
+    first: int = 0
+    """What is below retention has taken."""
+    incarnation: int = 1
+    """A topic that was recreated has another id; one that was cut has other records at the same places."""
+    topic_number: int = 1
+    epoch: int = 1
+    skew: float = 0.0
+    stepped_at: float = float("-inf")
+    """When a broker's clock last stepped while it was the leader."""
+    outage_until: float = 0.0
+    kept: list[bytes] = field(default_factory=list)
+    too_large: int = 0
+
+    @property
+    def topic_id(self) -> str:
+        return f"id-{self.topic_number}"
+
+    @property
+    def state(self) -> Group:
+        """What somebody sees who has read everything."""
+        return self.entries[-1].behind if self.entries else Group()
+
+    def end(self, now: float) -> int:
+        """Where the log ends for readers: what is not yet with every replica is not visible."""
+        end = len(self.entries)
+        while end > self.first and self.entries[end - 1].visible_at > now:
+            end -= 1
+        return end
+
+    def append(self, record: Record, now: float, visible_at: float) -> tuple[Entry, str | None]:
+        """Append what a record looks like after its way through the codec; returns why the fold refused it, too."""
+        content = decode(encode(record, GROUP, PLACES), GROUP)[0]
+        after = self.state.copy()
+        appended_at = BEGAN_AT + now + self.skew
+        refusal = apply(after, len(self.entries), content, appended_at)
+        entry = Entry(content, appended_at, self.epoch, visible_at, after)
+        self.entries.append(entry)
+        return entry, refusal
+
+    # snapshots
+
+    def keep(self, snapshot: Snapshot) -> int | None:
+        """Write a snapshot; its size if it is too large."""
+        content = encode_snapshot(snapshot)
+        if len(content) >= self.snapshot_bytes_max:
+            self.too_large += 1
+            return len(content)
+        self.kept = [*self.kept[1 - SNAPSHOTS_KEPT :], content]
+        return None
+
+    def keep_all(self) -> bool:
+        """Write a snapshot of everything; whether there is anything, and it is not too large."""
+        if not self.entries:
+            return False
+        view = GroupView(GROUP, 1.0)
+        for offset, each in enumerate(self.entries):
+            view.read(offset, each.record, 0.0, each.appended_at, each.epoch)
+        return self.keep(view.snapshot(self.topic_id)) is None
+
+    def snapshots(self) -> list[Snapshot]:
+        return snapshots_of(GROUP, self.kept)
+
+    # what may befall it
+
+    def elect(self, skew: float) -> None:
+        """Another broker leads, and its clock is quite another."""
+        self.epoch += 1
+        self.skew = skew
+
+    def step_clock(self, seconds: float, now: float) -> None:
+        """The leader's clock is set, forward or back."""
+        self.skew += seconds
+        self.stepped_at = now
+
+    def retire(self) -> None:
+        """Retention takes what the newest snapshot holds."""
+        if self.kept:
+            newest = decode_snapshot(self.kept[-1], GROUP)
+            if newest.topic_id == self.topic_id and newest.state.next_offset <= len(self.entries):
+                self.first = max(self.first, newest.state.next_offset)
+
+    def recreate(self) -> dict[Partition, Claim] | None:
+        """The topic is deleted and created again; returns what the newest snapshot tells of the old one."""
+        if not self.kept:
+            return None
+        self.entries, self.first = [], 0
+        self.incarnation += 1
+        self.topic_number += 1
+        self.epoch = 1
+        return decode_snapshot(self.kept[-1], GROUP).state.claims
+
+    def cut(self) -> dict[Partition, Claim] | None:
+        """A disk is lost: the log ends before its newest snapshot. Returns what that tells, None if there is none."""
+        ours = [each for each in self.snapshots() if each.topic_id == self.topic_id]
+        if not ours or self.first > 0 or ours[-1].state.next_offset < 2:
+            return None
+        self.entries = self.entries[: ours[-1].state.next_offset // 2]
+        self.incarnation += 1
+        self.epoch += 1
+        return ours[-1].state.claims

@@ -1,0 +1,164 @@
+"""What a group at rest does when one thing happens to it: how soon everything is owned again, and who is disturbed."""
+
+from __future__ import annotations
+
+from penstock.claims.member.membership import DifferentTermsError, Phase
+from penstock.claims.protocol.records import ReleaseGroup
+from penstock.logs.log import Partition
+from tests.coordination import INTERVAL
+from tests.unit.claims.simulation.checks import ADMIN
+from tests.unit.claims.simulation.processes import Process
+from tests.unit.claims.simulation.world import WORK_TIMEOUT_SECONDS, World
+
+STEP = 0.25
+DRILLS = 2
+UNOWNED_INTERVALS_MAX = 3.0
+"""After a process was killed, or can no longer be heard."""
+HANDOVER_INTERVALS_MAX = 1.0
+"""After a process has left, or a partition has come."""
+
+
+class Drills:
+    """Some drills, by chance, one after another."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = world.rng
+
+    def run(self) -> None:
+        self._world.step_seconds = STEP
+        drills = [self._kill, self._mute, self._hang, self._leave, self._pause, self._clock, self._terms, self._want]
+        for drill in self._rng.sample(drills, DRILLS):
+            living = [each for each in self._world.living() if each.participant is not None]
+            if len(living) < 2:
+                return
+            victim = self._rng.choice(living)
+            self._quiet(victim)
+            drill(victim)
+            self._world.outcome.note(f"drill {drill.__name__.strip('_')}")
+
+    def _quiet(self, victim: Process | None) -> None:
+        self._world.checks.quiet = frozenset(
+            each.participant.who for each in self._world.living() if each.participant is not None and each is not victim
+        )
+
+    # drills
+
+    def _kill(self, victim: Process) -> None:
+        self._world.processes.remove(victim)
+        self._recovers("a kill", UNOWNED_INTERVALS_MAX, {victim}, at_once=False)
+
+    def _mute(self, victim: Process) -> None:
+        """Its records do not arrive; it reads on, and must stop before others begin."""
+        victim.mute_until = self._world.now + 5 * INTERVAL
+        self._recovers("a producer stalled", UNOWNED_INTERVALS_MAX, {victim})
+        self._world.run_for(5)
+
+    def _hang(self, victim: Process) -> None:
+        """Its agent lives and its work does not: it leaves, and joins again when the work goes on."""
+        seconds = WORK_TIMEOUT_SECONDS + 2 * INTERVAL
+        victim.hung_until = self._world.now + seconds
+        self._world.run_for(WORK_TIMEOUT_SECONDS / INTERVAL + 0.2)
+        if victim.participant is not None:
+            self._world.checks.fail(f"{victim.client_id} hangs, and is a member still")
+        self._recovers("work hung", HANDOVER_INTERVALS_MAX, {victim})
+        self._world.run_for(4)
+        if victim.participant is None or victim.participant.phase is not Phase.MEMBER:
+            self._world.checks.fail(f"{victim.client_id} works again, and is no member")
+        self._world.wait_for_shares()
+
+    def _leave(self, victim: Process) -> None:
+        self._world.trade.closing(victim)
+        victim.agent.leave()
+        self._world.processes.remove(victim)
+        self._recovers("a process left", HANDOVER_INTERVALS_MAX, {victim})
+
+    def _pause(self, victim: Process) -> None:
+        """Nobody works in a pause, also if another broker leads meanwhile; it ends in time, not before."""
+        intervals = self._rng.uniform(2, 5)
+        self._world.append(
+            ReleaseGroup(who=ADMIN, seq=0, pause_id="drill", for_seconds=intervals * INTERVAL), self._world.now
+        )
+        self._world.run_for(1)
+        if self._rng.random() < 0.5:
+            self._world.log.elect(self._rng.uniform(-3600, 3600))
+        if self._rng.random() < 0.5:
+            self._world.start(victim.client_id + "-late")
+        self._world.run_for(intervals - 1.2)
+        working = [each.client_id for each in self._world.living() if each.held(self._world.now)]
+        if working and self._world.log.state.pauses:
+            self._world.checks.fail(f"{working} work in a pause of {intervals:.1f} intervals")
+        self._recovers("a pause", 0.2 + 2 * HANDOVER_INTERVALS_MAX, set(self._world.living()))
+
+    def _clock(self, victim: Process) -> None:
+        """The leader's clock is set; then somebody comes, who has only that clock to tell how old things are."""
+        self._world.log.step_clock(self._rng.choice((-1, 1)) * self._rng.uniform(1, 400) * INTERVAL, self._world.now)
+        self._quiet(None)
+        self._world.start("late")
+        self._world.run_for(4)
+        self._recovers("a clock was set", HANDOVER_INTERVALS_MAX, set(self._world.living()))
+
+    def _terms(self, victim: Process) -> None:
+        """A process that was configured otherwise is refused, and nobody else notices it."""
+        self._quiet(None)
+        stranger = self._world.start("stranger", heartbeat_seconds=self._rng.choice((0.5, 2)) * INTERVAL)
+        self._recovers("another heartbeat", 2.5, set(), at_once=False)
+        if not isinstance(stranger.error, DifferentTermsError):
+            self._world.checks.fail(f"a process with other terms was not refused: {stranger.error}")
+
+    def _want(self, victim: Process) -> None:
+        """A topic comes that everybody wants."""
+        self._quiet(None)
+        new = [Partition("new", "i-new", number) for number in range(self._rng.randint(1, 3))]
+        self._world.partitions = sorted([*self._world.partitions, *new])
+        for client_id, wanted in list(self._world.lists.items()):
+            self._world.want([client_id], sorted([*wanted, *new]))
+        self._recovers("a new topic", HANDOVER_INTERVALS_MAX, set(self._world.living()))
+
+    # what must hold
+
+    def _recovers(self, what: str, intervals: float, disturbed: set[Process], *, at_once: bool = True) -> None:
+        """Within that time everything is owned, and who is not `disturbed` never stops working on what it has."""
+        world = self._world
+        kept = {each: each.held(world.now) for each in world.living() if each not in disturbed}
+        end, recovered = world.now + intervals * INTERVAL, False
+        while world.now < end and not (at_once and recovered):
+            world.step()
+            self._check_kept(what, kept)
+            recovered = recovered or not self._unowned()
+        if not recovered:
+            places = [str(each) for each in self._unowned()]
+            world.checks.fail(f"{intervals} intervals after {what}, at {world.now}, nobody works on {places}")
+
+    def _check_kept(self, what: str, kept: dict[Process, dict[Partition, int]]) -> None:
+        """A partition of an undisturbed process may move to another, if shares change; it is never just interrupted."""
+        state = self._world.log.state
+        for process, partitions in kept.items():
+            held = process.held(self._world.now)
+            for partition, token in partitions.items():
+                claim = state.claim(partition)
+                ours = claim.held and claim.token == token and partition in self._due(process)
+                if ours and held.get(partition) != token:
+                    self._world.checks.fail(f"{process.client_id} stopped working on {partition} after {what}")
+
+    def _due(self, process: Process) -> set[Partition]:
+        """What a process should hold, except what it gives away because it cannot keep up."""
+        participant = process.participant
+        if participant is None:
+            return set()
+        refused = {each for each, leaving in participant._holdings._leaving.items() if leaving.refused}
+        return set(participant.view.state.target.get(process.client_id, ())) - refused
+
+    def _unowned(self) -> list[Partition]:
+        """What nobody works on, though somebody could."""
+        world, found = self._world, []
+        held = {each: each.held(world.now) for each in world.living()}
+        owned = {partition for each in held.values() for partition in each}
+        for process, partitions in held.items():
+            limit = process.options.claims_max
+            if process.healthy(world.now) and (limit is None or self._units(partitions) < limit):
+                found += [each for each in process.wanted if each not in owned and each not in found]
+        return found
+
+    def _units(self, partitions: dict[Partition, int]) -> int:
+        return len({each.topic_id for each in partitions}) if self._world.unit == "topic" else len(partitions)

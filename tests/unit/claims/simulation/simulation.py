@@ -1,0 +1,94 @@
+"""A group under a hostile schedule: real agents, consumers, folds and snapshots; simulated time, network and tables.
+
+A failing assertion names its seed. To replay it:
+
+    from tests.unit.claims.simulation.simulation import simulate
+    simulate(SEED)
+
+The same seed is the same run, record for record: chance comes from the seed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from penstock.claims.member import session
+from penstock.claims.protocol.group_view import GroupView
+from penstock.claims.protocol.records import ResumingGroup
+from tests.coordination import GROUP, INTERVAL
+from tests.unit.claims.simulation.checks import ADMIN
+from tests.unit.claims.simulation.drills import Drills
+from tests.unit.claims.simulation.misfortunes import Misfortunes
+from tests.unit.claims.simulation.world import QUICK, STEP, Outcome, World
+
+HOSTILE_INTERVALS = 20
+CALM_INTERVALS = 12
+"""Watching a client id (2), also behind a process with a longer interval (2), leases that run out (2), take-overs (1),
+work that ends (1), shares (2), and two more."""
+
+
+def simulate(seed: int, *, trade: str | None = None, careless: bool = False, deaf: bool = False) -> Outcome:
+    """One run; raises `ViolationError` where a promise is broken.
+
+    The switches break something on purpose: a table that takes everything, a reader that misses records.
+    """
+    world = World(seed, trade, careless, deaf)
+    misfortunes = Misfortunes(world)
+    with _virtual_looks():
+        while world.now < HOSTILE_INTERVALS * INTERVAL:
+            world.step()
+            misfortunes.befall()
+        _calm_down(world)
+        Drills(world).run()
+        world.checks.quiet, world.step_seconds = None, STEP
+        _check_progress(world)
+    _check_late_reader(world)
+    world.outcome.befell["takeover"] = world.checks.takeovers
+    world.outcome.befell["too large"] = world.log.too_large
+    return world.outcome
+
+
+@contextmanager
+def _virtual_looks() -> Iterator[None]:
+    """A loss of history is looked at several times; between them no real time has to pass."""
+    seconds, session.LOSS_ASKED_SECONDS = session.LOSS_ASKED_SECONDS, 0.0
+    try:
+        yield
+    finally:
+        session.LOSS_ASKED_SECONDS = seconds
+
+
+def _calm_down(world: World) -> None:
+    """Nothing bad happens any more: within a few intervals everything is held, fairly, and moves on."""
+    world.hostile, world.log.outage_until = False, 0.0
+    world.newcomers = [(world.now, client_id) for _, client_id in world.newcomers]
+    world.processes = [each for each in world.processes if each.client_id in world.lists]
+    world.settle()
+    for process in world.processes:
+        process.asleep_until = process.hung_until = process.mute_until = 0.0
+        process.read_max = QUICK
+    for pause_id in list(world.log.state.pauses):
+        world.append(ResumingGroup(who=ADMIN, seq=0, pause_id=pause_id))
+    world.run_for(CALM_INTERVALS - 4)
+    world.checks.quiet = frozenset(each.participant.who for each in world.living() if each.participant is not None)
+    world.run_for(4)
+    _check_progress(world)
+
+
+def _check_progress(world: World) -> None:
+    """Everything is held and moves on; what was there before is done."""
+    world.trade.mark()
+    world.run_for(4)
+    world.wait_for_shares()
+    held = sorted({partition for process in world.living() for partition in process.held(world.now)})
+    world.trade.check_progress(held, world.log.state)
+    world.trade.go_on()
+
+
+def _check_late_reader(world: World) -> None:
+    """Who comes at the end and reads from the beginning agrees with all who were there."""
+    view = GroupView(GROUP, INTERVAL)
+    for offset, entry in enumerate(world.log.entries):
+        view.read(offset, entry.record, 5.0, entry.appended_at, entry.epoch)
+        world.checks.agreement(view, entry)

@@ -1,0 +1,262 @@
+"""The trades of the simulation: batches into tables, ranges of shared partitions, messages at most once."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from penstock.claims.member.participant import Participant
+from penstock.claims.protocol.records import (
+    ClaimingMessages,
+    ClaimingRange,
+    ClosingRanges,
+    FinishingRange,
+    FreeingPartition,
+    OpeningRanges,
+    Record,
+    ReturningRange,
+    Seeking,
+)
+from penstock.claims.protocol.state import Claim, Group, Lease
+from penstock.logs.log import Partition
+from tests.coordination import INTERVAL
+from tests.unit.claims.simulation.executions import ConsumerTrade
+from tests.unit.claims.simulation.model_table import Table, ViolationError
+from tests.unit.claims.simulation.processes import Job, PlainTrade, Process, Trade
+
+__all__ = ["TRADES", "ViolationError"]
+
+
+class TableTrade(PlainTrade):
+    """Batches: the position is read behind the fence, the commit comes when the rows are ready."""
+
+    def __init__(self, seed: int, rng: random.Random, careless: bool) -> None:
+        self.table = Table(seed, not careless)
+        self.rng = rng
+        self.seed = seed
+        self._reached: dict[Partition, int] = {}
+
+    def floor(self, partition: Partition) -> int:
+        return self.table.token(partition)
+
+    def work(self, process: Process, now: float, hostile: bool) -> list[Record]:
+        """Commit what is ready whatever happened meanwhile: the table must refuse it. Begin only behind the gate."""
+        self._land(process, now)
+        process.agent.using(process.jobs)
+        for partition, token in process.held(now).items():
+            if partition not in process.jobs and self.rng.random() < 0.7:
+                self._begin(process, partition, token, now, hostile)
+        return []
+
+    def _land(self, process: Process, now: float) -> None:
+        for partition, job in list(process.jobs.items()):
+            if job.ready_at > now or job.lease is not None:
+                continue
+            del process.jobs[partition]
+            if self.table.commit(partition, job.token, job.start, job.end):
+                process.positions[partition] = job.end
+                process.agent.progress(partition, job.end)
+            else:
+                process.fenced.pop(partition, None)
+
+    def _begin(self, process: Process, partition: Partition, token: int, now: float, hostile: bool) -> None:
+        position = self._fenced(process, partition, token)
+        if position is not None:
+            seconds = self.rng.choice((1.0, 3.0, 8.0, 25.0)) if hostile else 2.0
+            process.jobs[partition] = Job(token, position, position + self.rng.randint(1, 9), now + seconds)
+
+    def _fenced(self, process: Process, partition: Partition, token: int) -> int | None:
+        if process.fenced.get(partition) != token:
+            position = self.table.fence(partition, token)
+            if position is None:
+                return None
+            process.fenced[partition], process.positions[partition] = token, position
+        return process.positions[partition]
+
+    def some_position(self, partition: Partition) -> int:
+        return self.rng.randint(0, self.table.position(partition) + 3)
+
+    def mark(self) -> None:
+        self._reached = dict(self.table.written)
+
+    def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
+        idle = [each for each in partitions if self.table.written.get(each, 0) <= self._reached.get(each, 0)]
+        if idle:
+            raise ViolationError(f"seed {self.seed}: no work after the calm on {idle}")
+
+
+class RangesTrade(TableTrade):
+    """Shared partitions: their owner opens them, whoever is free works on a range, and all are committed in order."""
+
+    def work(self, process: Process, now: float, hostile: bool) -> list[Record]:
+        self._land(process, now)
+        process.agent.using(process.jobs)
+        participant = process.participant
+        if participant is None:
+            return []
+        outbox = participant.outbox
+        said: list[Record] = []
+        for partition, token in process.held(now).items():
+            claim = participant.view.claim(partition)
+            position = self._fenced(process, partition, token)
+            if position is None or partition in process.jobs:
+                continue
+            if claim.ranges is not None and not claim.ranges.leases and self.rng.random() < 0.05:
+                said.append(outbox.record_of(ClosingRanges, partition=partition, token=token))
+            elif (claim.position or 0) > self.table.position(partition) and not outbox.waiting(Seeking):
+                # The position shown is ahead of the table: its owner corrects it (RULES M2).
+                correction = {"if_token": token, "position": self.table.position(partition)}
+                said.append(participant.record_about(Seeking, partition, **correction))
+            elif claim.ranges is None and (claim.position or 0) <= self.table.position(partition):
+                opening = {"token": token, "start": self.table.position(partition)}
+                said.append(outbox.record_of(OpeningRanges, partition=partition, **opening))
+        for partition, claim in list(participant.view.claims()):
+            if claim.held and claim.ranges is not None and claim.token == self.table.token(partition):
+                said += self._of_ranges(participant, process, partition, claim, now, hostile)
+            elif partition in process.jobs and process.jobs[partition].lease is not None:
+                del process.jobs[partition]
+        return outbox.sending(said, process.monotonic(now))
+
+    def _of_ranges(
+        self, participant: Participant, process: Process, partition: Partition, claim: Claim, now: float, hostile: bool
+    ) -> list[Record]:
+        outbox, who = participant.outbox, participant.who
+        job = process.jobs.get(partition)
+        ours = next((each for each in claim.leases if each.owner == who and not each.done), None)
+        if ours is None:
+            process.jobs.pop(partition, None)
+            waiting = any(each.partition == partition for each in outbox.waiting(ClaimingRange))
+            return [] if waiting or self.rng.random() < 0.3 else [self._claim_range(participant, partition, claim)]
+        if job is None or job.lease != ours.lease:
+            seconds = self.rng.choice((1.0, 3.0, 12.0)) if hostile else 2.0
+            process.jobs[partition] = Job(claim.token, ours.start, ours.end, now + seconds, ours.lease)
+            return []
+        if job.ready_at > now:
+            return []
+        if self.table.position(partition) < job.start:
+            # Whoever waits for a range that nobody has gives its own back, and takes that one.
+            abandoned = any(each.owner is None and not each.done and each.start < job.start for each in claim.leases)
+            returning = {"token": claim.token, "start": ours.start, "lease": ours.lease}
+            return [outbox.record_of(ReturningRange, partition=partition, **returning)] if abandoned else []
+        if self.table.position(partition) < job.end:
+            self.table.commit(partition, job.token, job.start, job.end)
+        if self.table.position(partition) < job.end or any(
+            each.partition == partition for each in outbox.waiting(FinishingRange)
+        ):
+            return []
+        finishing = {"token": claim.token, "start": ours.start, "lease": ours.lease}
+        return [outbox.record_of(FinishingRange, partition=partition, **finishing)]
+
+    def _claim_range(self, participant: Participant, partition: Partition, claim: Claim) -> Record:
+        assert claim.ranges is not None
+        lost = next((each for each in claim.leases if each.owner is None and not each.done), None)
+        start = claim.ranges.next
+        found = lost or Lease(start, start + self.rng.randint(1, 9), 0, None)
+        content = {"token": claim.token, "start": found.start, "end": found.end}
+        if lost is not None:
+            content["if_lease"] = lost.lease
+        return participant.outbox.record_of(ClaimingRange, partition=partition, **content)
+
+
+class OnceTrade(PlainTrade):
+    """Messages at most once: claimed in the log first, then executed; what nobody executed is in the loss ledger."""
+
+    def __init__(self, seed: int, rng: random.Random, careless: bool) -> None:
+        self.seed = seed
+        self.rng = rng
+        self.careless = careless
+        self.executed: dict[Partition, set[int]] = defaultdict(set)
+        self.accepted = 0
+        self.refused = 0
+        self.seeks = 0
+        self._marked = 0
+        self._sought: dict[Partition, int] = {}
+        self._first: dict[tuple[Partition, int], int] = {}
+        """Where each owner began: nobody goes back behind that, to what another may be about to execute."""
+
+    def work(self, process: Process, now: float, hostile: bool) -> list[Record]:
+        participant = process.participant
+        process.agent.using(process.jobs)
+        if participant is None:
+            return []
+        said: list[Record] = []
+        held = process.held(now)
+        for partition, job in list(process.jobs.items()):
+            claim = participant.view.claim(partition)
+            sought = job.lease is not None and (claim.seeks != job.lease or job.ready_at <= now)
+            if claim.token != job.token or not claim.held_by(participant.who) or sought:
+                del process.jobs[partition]
+            elif job.ready_at <= now and (self.careless or (claim.claimed or 0) >= job.end):
+                del process.jobs[partition]
+                self._execute(partition, job)
+                if self.rng.random() < 0.9 or not hostile:
+                    participant.progress(partition, job.end)
+            elif job.lease is None and job.ready_at + 2 * INTERVAL <= now:
+                # The claim of the messages may be lost: it is said again, for the same messages.
+                job.ready_at = now
+                claiming = {"token": job.token, "end": job.end}
+                said.append(participant.record_about(ClaimingMessages, partition, **claiming))
+        for partition, token in held.items():
+            claim = participant.view.claim(partition)
+            if partition in process.jobs or self.rng.random() < 0.3:
+                continue
+            start = max(claim.position or 0, claim.claimed or 0)
+            first = self._first.setdefault((partition, token), start)
+            if hostile and start - 3 >= first and self.rng.random() < 0.02:
+                seeking = {"if_token": token, "position": start - 3}
+                said.append(participant.record_about(Seeking, partition, **seeking))
+                process.jobs[partition] = Job(token, start, start, now + 70, claim.seeks)
+                continue
+            end = start + self.rng.randint(1, 9)
+            process.jobs[partition] = Job(token, start, end, now + self.rng.choice((0.0, 1.0, 8.0)))
+            said.append(participant.record_about(ClaimingMessages, partition, token=token, end=end))
+        return participant.outbox.sending(said, process.monotonic(now))
+
+    def _execute(self, partition: Partition, job: Job) -> None:
+        if job.token < self._sought.get(partition, 0):
+            return
+        for offset in range(job.start, job.end):
+            if offset in self.executed[partition]:
+                raise ViolationError(f"seed {self.seed}: {partition} executed {offset} twice")
+            self.executed[partition].add(offset)
+            self.accepted += 1
+
+    def some_position(self, partition: Partition) -> int:
+        return self.rng.randint(0, max(self.executed[partition], default=0))
+
+    def appended(self, record: Record, refusal: str | None, after: Group) -> None:
+        """What is behind a seek may be executed again; what an older owner executes was before it."""
+        if isinstance(record, ClaimingMessages):
+            self.refused += refusal is not None
+        if isinstance(record, Seeking | FreeingPartition) and refusal is None and record.position is not None:
+            self.seeks += 1
+            here = self.executed[record.partition]
+            self.executed[record.partition] = {each for each in here if each < record.position}
+            self._sought[record.partition] = after.claim(record.partition).token
+
+    def mark(self) -> None:
+        self._marked = self.accepted
+
+    def check_progress(self, partitions: Sequence[Partition], state: Group) -> None:
+        if partitions and self.accepted <= self._marked:
+            raise ViolationError(f"seed {self.seed}: nothing is executed after the calm")
+        for partition in partitions:
+            claim = state.claim(partition)
+            listed = {each for start, end in claim.given_up for each in range(start, end)}
+            missing = set(range(claim.position or 0)) - listed - self.executed[partition]
+            if missing:
+                raise ViolationError(
+                    f"seed {self.seed}: {partition} lost {sorted(missing)} without a line in the ledger"
+                )
+
+
+TRADES: dict[str, Callable[[int, random.Random, bool], Trade]] = {
+    "table": TableTrade,
+    "ranges": RangesTrade,
+    "once": OnceTrade,
+    "least": partial(ConsumerTrade, delivery="at_least_once"),
+    "latest": partial(ConsumerTrade, delivery="at_least_once", latest=True),
+    "most": partial(ConsumerTrade, delivery="at_most_once"),
+}

@@ -1,0 +1,265 @@
+"""Where a simulated group lives: time, network and processes. Nothing happens here by itself but what is asked for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from penstock.claims.member.agent import CoordinationOptions
+from penstock.claims.member.membership import (
+    DifferentTermsError,
+    DuplicateClientError,
+    MemberOptions,
+    ReplacedError,
+)
+from penstock.claims.protocol.reading_start import LostHistoryError
+from penstock.claims.protocol.records import Record, UnitKind
+from penstock.claims.protocol.state import Claim
+from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
+from penstock.logs.log import Partition
+from tests.coordination import GROUP, INTERVAL
+from tests.unit.claims.simulation.checks import Checks
+from tests.unit.claims.simulation.coordination_log import CoordinationLog
+from tests.unit.claims.simulation.model_table import ViolationError
+from tests.unit.claims.simulation.processes import Failed, Process, SimulatedAgent, Trade
+from tests.unit.claims.simulation.trades import TRADES
+
+STEP = 1.25
+QUICK = 1000
+"""As many records as anybody reads in one step."""
+DELIVERY_SECONDS_MAX = 5.0
+"""After so long a producer reports that a record could not be delivered; it may arrive all the same."""
+WORK_TIMEOUT_SECONDS = 3 * INTERVAL
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened in a run, to see that the schedule was a hostile one."""
+
+    trade: Trade
+    unit: UnitKind
+    records: int = 0
+    refused: int = 0
+    late: int = 0
+    lost: int = 0
+    lists: int = 1
+    limits: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    """How many processes ended, by the error."""
+    befell: dict[str, int] = field(default_factory=dict)
+    """How often each misfortune happened."""
+
+    def note(self, what: str) -> None:
+        self.befell[what] = self.befell.get(what, 0) + 1
+
+
+class World:
+    """One group and everything around it, all chance from one seed."""
+
+    def __init__(self, seed: int, trade: str | None, careless: bool, deaf: bool) -> None:
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.now = 0.0
+        self.step_seconds = STEP
+        self.hostile = True
+        self._deaf = deaf
+        topics = [self.rng.randint(1, 4) for _ in range(self.rng.randint(1, 3))]
+        self.partitions = [
+            Partition(f"t{topic}", f"i{topic}", number) for topic, size in enumerate(topics) for number in range(size)
+        ]
+        self.unit: UnitKind = "topic" if self.rng.random() < 0.2 else "partition"
+        self.log = CoordinationLog(self.rng.choice((8_000_000, 8_000_000, 8_000_000, 2_500)))
+        self.restarting = False
+        """Whether processes are started with the word that a loss of history is accepted."""
+        self._under_way: list[tuple[float, Process, Record]] = []
+        self._reported: list[tuple[float, Failed, Record]] = []
+        self.processes: list[Process] = []
+        self.newcomers: list[tuple[float, str]] = []
+        chosen = trade or self.rng.choice(("table", "table", "ranges", "once", "least", "least", "latest", "most"))
+        self.remembers = chosen in ("table", "ranges")
+        """Whether tables keep tokens and positions of their own."""
+        self.forgets = chosen not in ("once", "most")
+        """Whether a loss of the log may be followed by work that was done before."""
+        self.checks = Checks(seed, self.unit)
+        self.trade = TRADES[chosen](seed, self.rng, careless)
+        self.outcome = Outcome(self.trade, self.unit)
+        client_ids = [f"m{number}" for number in range(self.rng.randint(2, 4))]
+        self.lists = {each: self.some_list() for each in client_ids}
+        limited = self.rng.random() < 0.25
+        self.limits: dict[str, int | None] = {each: self.rng.randint(0, 4) if limited else None for each in client_ids}
+        self.outcome.lists = len({tuple(each) for each in self.lists.values()})
+        self.outcome.limits = sum(each is not None for each in self.limits.values())
+        self.newcomers = [(self.rng.uniform(0, 3 * INTERVAL), each) for each in client_ids]
+
+    def some_list(self) -> list[Partition]:
+        """What a member wants: mostly everything, sometimes only some of the topics."""
+        if self.rng.random() < 0.8:
+            return self.partitions
+        topics = sorted({each.topic for each in self.partitions})
+        chosen = set(self.rng.sample(topics, self.rng.randint(1, len(topics))))
+        return [each for each in self.partitions if each.topic in chosen]
+
+    # time
+
+    def living(self) -> list[Process]:
+        return [each for each in self.processes if each.error is None]
+
+    @property
+    def out(self) -> bool:
+        return self.now < self.log.outage_until
+
+    def run_for(self, intervals: float) -> None:
+        end = self.now + intervals * INTERVAL
+        while self.now < end:
+            self.step()
+
+    def step(self) -> None:
+        """One moment: who is due comes, what is under way arrives, everybody has a turn."""
+        self.now += self.step_seconds
+        for at, client_id in [each for each in self.newcomers if each[0] <= self.now]:
+            self.newcomers.remove((at, client_id))
+            self.start(client_id)
+        self._deliver()
+        self.trade.grow(self.partitions, self.step_seconds)
+        for process in self.rng.sample(self.processes, len(self.processes)):
+            if process.error is None and process.asleep_until <= self.now:
+                self._turn(process)
+        self.checks.gates(self.living(), self.now)
+
+    def wait_for_shares(self) -> None:
+        """What a member wishes for ends by itself after a while: then shares may be changing just now."""
+        end = self.now + INTERVAL
+        while self.now < end:
+            with suppress(ViolationError):
+                return self.checks.shares(self.living(), self.now)
+            self.step()
+        return self.checks.shares(self.living(), self.now)
+
+    def _turn(self, process: Process) -> None:
+        agent, works = process.agent, process.hung_until <= self.now
+        agent.want(process.wanted, {each: self.trade.floor(each) for each in process.wanted})
+        if works:
+            agent.sign_of_life()
+        try:
+            agent.turn()
+            self._check_agreement(process)
+            if works:
+                agent.send(self.trade.work(process, self.now, self.hostile))
+        except (TransientError, OutcomeUnknownError):
+            agent.interrupt()
+        except PenstockError as error:
+            self._end(process, error)
+
+    def _check_agreement(self, process: Process) -> None:
+        if process.participant is not None and process.agent.journal is not None and process.agent.journal.read:
+            self.checks.agreement(process.participant.view, self.log.entries[process.agent.journal.read - 1])
+
+    def _end(self, process: Process, error: PenstockError) -> None:
+        """A process stops; whoever watches over it starts it again if its client id is not at work elsewhere."""
+        process.error = error
+        name = type(error).__name__
+        self.outcome.ended[name] = self.outcome.ended.get(name, 0) + 1
+        expected = (DuplicateClientError, ReplacedError, DifferentTermsError, LostHistoryError)
+        if not isinstance(error, expected):
+            self.checks.fail(f"{process.client_id} ended at {self.now}: {error!r}")
+        stranger = process.client_id not in self.lists
+        if not stranger and process.client_id not in [each.client_id for each in self.living()]:
+            self.newcomers.append((self.now + INTERVAL, process.client_id))
+
+    # processes
+
+    def start(self, client_id: str, **terms: object) -> Process:
+        """A process comes to life; `terms` are those of one that was configured otherwise than the group."""
+        base, rate = self.rng.uniform(0, 1e6), self.rng.uniform(0.99, 1.01)
+        read_max = self.rng.choice((3, 10, QUICK, QUICK)) if self.hostile else QUICK
+        chosen = {"heartbeat_seconds": INTERVAL, "unit": self.unit, **terms}
+        options = MemberOptions(GROUP, client_id, claims_max=self.limits.get(client_id), **chosen)  # type: ignore[arg-type]
+        process = Process(options, self.lists.get(client_id, self.partitions), lambda now: base + rate * now, read_max)
+        coordination = CoordinationOptions(restart_lost_history=self.restarting, tables_remember=self.remembers)
+        process.agent = SimulatedAgent(self, process, coordination, WORK_TIMEOUT_SECONDS)
+        self.trade.start(process)
+        self.processes.append(process)
+        return process
+
+    def want(self, client_ids: Sequence[str], partitions: list[Partition]) -> None:
+        """The topic lists of members change while they run."""
+        for client_id in client_ids:
+            self.lists[client_id] = partitions
+        for process in self.living():
+            if process.client_id in client_ids:
+                process.wanted = partitions
+
+    def lose_log(self, lose: Callable[[], Mapping[Partition, Claim] | None]) -> None:
+        """The log is lost in that way, and what was under way to it; a snapshot knows what was done at most once.
+
+        From now on processes are started with the word that this is known.
+        """
+        if self.restarting or (not self.forgets and not self.log.keep_all()):
+            return
+        known = lose()
+        if known is not None:
+            self.restarting = True
+            self._under_way = []
+            self.checks.lost(known, self.now)
+            self.trade.lost(known)
+            self.outcome.note("lost log")
+
+    # the network
+
+    def misses(self) -> bool:
+        return self._deaf and self.rng.random() < 0.02
+
+    def send(self, process: Process, record: Record, failed: Failed) -> None:
+        """A record on its way: soon there, or late and reported as failed, or lost and reported as failed."""
+        self.trade.sent(process, record)
+        luck = self.rng.random() if self.hostile else 1.0
+        mute = process.mute_until > self.now
+        if luck < 0.03 or mute:
+            self.outcome.lost += 1
+        else:
+            late = luck < 0.08
+            self.outcome.late += late
+            delay = self.rng.uniform(5, 60) if late else self.rng.choice((0.0, 0.0, self.step_seconds))
+            self._under_way.append((self.now + delay, process, record))
+            if luck > 0.99 and self.hostile:
+                self._under_way.append((self.now + self.rng.uniform(0, 30), process, record))
+        if luck < 0.08 or mute:
+            self._reported.append((self.now + DELIVERY_SECONDS_MAX, failed, record))
+
+    def flush(self, process: Process) -> bool:
+        """What a process sent arrives at once, unless the broker is away or something is late."""
+        ours = [each for each in self._under_way if each[1] is process]
+        if self.out or process.mute_until > self.now or any(at > self.now + STEP for at, _, _ in ours):
+            return False
+        self._under_way = [each for each in self._under_way if each[1] is not process]
+        for _, _, record in ours:
+            self.append(record, visible_at=self.now)
+        return bool(ours)
+
+    def settle(self) -> None:
+        """What is late arrives now."""
+        self._under_way = [(self.now, process, record) for _, process, record in self._under_way]
+
+    def _deliver(self) -> None:
+        if not self.out:
+            due = [each for each in self._under_way if each[0] <= self.now]
+            self._under_way = [each for each in self._under_way if each[0] > self.now]
+            for _, _, record in due:
+                self.append(record)
+        for at, failed, record in self._reported:
+            if at <= self.now:
+                failed(record)
+        self._reported = [each for each in self._reported if each[0] > self.now]
+
+    def append(self, record: Record, visible_at: float | None = None) -> str | None:
+        """A record is in the log: somebody from outside speaks, or what was under way arrives."""
+        before = self.log.state
+        soon = self.now + self.rng.choice((0.0, 0.0, self.step_seconds))
+        entry, refusal = self.log.append(record, self.now, soon if visible_at is None else visible_at)
+        self.outcome.records += 1
+        self.outcome.refused += refusal is not None
+        self.checks.step(entry, before, refusal, self.now, self.log.stepped_at)
+        self.trade.appended(entry.record, refusal, entry.behind)
+        return refusal

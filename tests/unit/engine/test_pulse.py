@@ -1,0 +1,46 @@
+"""What counts as a sign of life: a step that is reached, and a progress that differs from the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from penstock.claims import StaticClaims
+from penstock.engine.pulse import Pulse, SparkProgress, with_signs
+from penstock.environment import Environment
+
+
+class Watched(StaticClaims):
+    """Claims that count the signs of life."""
+
+    def __init__(self) -> None:
+        self.signs = 0
+
+    def working(self) -> None:
+        self.signs += 1
+
+
+def test_every_named_step_is_a_sign_of_life_and_is_still_reached() -> None:
+    claims, steps = Watched(), list[str]()
+    environment = with_signs(Environment(reach=steps.append), claims)
+    for step in ("planned", "staged", "committed"):
+        environment.reach(step)
+    assert claims.signs == 3
+    assert steps == ["planned", "staged", "committed"]
+
+
+def test_progress_is_a_sign_and_the_same_word_again_is_none() -> None:
+    claims = Watched()
+    answers: list[Hashable] = [(1, 0), (1, 0), (1, 1), (1, 1), (1, 1), (2, 0)]
+    pulse = Pulse(lambda: answers.pop(0), claims.working)
+    seen = []
+    for _ in range(6):
+        pulse.look()
+        seen.append(claims.signs)
+    assert seen == [1, 1, 2, 2, 2, 3]
+
+
+def test_a_spark_that_is_not_there_yet_is_no_sign() -> None:
+    claims, progress = Watched(), SparkProgress("web")
+    progress.begin_turn()
+    Pulse(progress, claims.working).look()
+    assert claims.signs == 0

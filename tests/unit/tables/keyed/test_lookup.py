@@ -1,0 +1,129 @@
+"""Where a lookup by key has to look: never too little, and with the whole partition key in one bucket."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import UserError
+from penstock.tables.keyed.layout import KeyPart, Layout, buckets_of, key_frame
+from penstock.tables.keyed.reading.lookup import KEYS_MAX, Buckets, buckets_with, wanted_values
+from penstock.tables.keyed.spec import decode_layout, encode_layout
+
+KINDS = pa.schema(
+    [
+        ("device", pa.string()),
+        ("number", pa.int64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("day", pa.date32()),
+        ("part", pa.int32()),
+        ("raw", pa.binary()),
+    ]
+)
+LAYOUTS = [
+    Layout((KeyPart("device"),), ("number",), buckets=7),
+    Layout((KeyPart("device", "prefix", 2), KeyPart("number", "round", 10)), ("at",), buckets=7),
+    Layout((KeyPart("device", "coalesce", "none"), KeyPart("at", "timeslice", 3_600_000_000)), ("number",), buckets=7),
+    Layout((KeyPart("number", "hash", 4),), ("device",), buckets=3),
+    Layout((), ("device", "day"), buckets=7),
+    Layout((KeyPart("part"), KeyPart("device")), ("number",), buckets=5, log_partition="part"),
+    Layout((KeyPart("part"),), ("device", "number"), buckets=5, log_partition="part"),
+]
+ROWS = st.fixed_dictionaries(
+    {
+        "device": st.text("abc", min_size=1, max_size=3),
+        "number": st.integers(-50, 50),
+        "at": st.integers(1_577_836_800, 1_893_456_000).map(lambda second: datetime.fromtimestamp(second, UTC)),
+        "day": st.dates(date(2020, 1, 1), date(2030, 1, 1)),
+        "part": st.integers(0, 9),
+        "raw": st.binary(max_size=3),
+    }
+)
+
+
+def holds(buckets: Buckets, number: int) -> bool:
+    return (number if buckets.modulo is None else number % buckets.modulo) in buckets.numbers
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@settings(max_examples=30)
+@given(rows=st.lists(ROWS, min_size=1, max_size=5), with_partition=st.booleans())
+def test_a_row_is_looked_for_where_it_lies(layout: Layout, rows: list[dict[str, object]], with_partition: bool) -> None:
+    table = pa.Table.from_pylist(rows, KINDS)
+    asked = {each.column for each in layout.parts if with_partition or each.column != layout.log_partition}
+    values = wanted_values(layout, KINDS, {name: [row[name] for row in rows] for name in asked})
+    found = buckets_with(layout, KINDS, values)
+    assert found is not None
+    assert all(holds(found, number) for number in buckets_of(layout, key_frame(layout, table)).to_list())
+
+
+def test_a_whole_partition_key_is_one_bucket_whatever_the_row_key() -> None:
+    layout = LAYOUTS[0]
+    found = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a"}))
+    assert found is not None and len(found.numbers) == 1 and found.modulo is None
+    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"number": 1})) is None
+
+
+def test_without_the_logs_partition_one_bucket_of_each_is_left() -> None:
+    layout = LAYOUTS[5]
+    found = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a"}))
+    assert found is not None and len(found.numbers) == 1 and found.modulo == 5
+    both = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": "a", "part": 3}))
+    assert both == Buckets((3 * 5 + found.numbers[0],))
+
+
+def test_a_key_computed_from_the_logs_partition_does_not_tell_without_it() -> None:
+    layout = Layout((KeyPart("part"), KeyPart("part", "round", 10)), ("number",), buckets=4, log_partition="part")
+    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"number": 5})) is None
+    found = buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"number": 5, "part": 3}))
+    assert found is not None and len(found.numbers) == 1 and found.numbers[0] // 4 == 3
+
+
+def test_no_value_is_nowhere() -> None:
+    layout = LAYOUTS[0]
+    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": []})) == Buckets(())
+    assert buckets_with(layout, KINDS, wanted_values(layout, KINDS, {"device": None})) == Buckets(())
+
+
+def test_too_many_combinations_are_looked_for_everywhere() -> None:
+    layout = LAYOUTS[1]
+    keys = {"device": [f"d{number}" for number in range(200)], "number": range(100)}
+    values = wanted_values(layout, KINDS, keys)
+    assert len(values["device"]) * len(values["number"]) > KEYS_MAX
+    assert buckets_with(layout, KINDS, values) is None
+
+
+def test_values_are_taken_as_the_column_has_them() -> None:
+    layout = LAYOUTS[2]
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    asked = {"at": ["2026-03-01T12:00:00Z", noon.replace(tzinfo=None), noon], "device": None, "number": 7}
+    assert wanted_values(layout, KINDS, asked) == {"at": [noon] * 3, "device": [None], "number": [7]}
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [({"devise": "a"}, "device"), ({"number": "x"}, "no value"), ({"number": True}, "no value"), ({"day": 1}, "day")],
+)
+def test_what_makes_no_sense_is_told(keys: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        wanted_values(LAYOUTS[0], KINDS, keys)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_table_keeps_its_keys(layout: Layout) -> None:
+    assert decode_layout(encode_layout(layout)) == layout
+
+
+def test_the_text_of_the_property_stays() -> None:
+    """It is what tables are recognised by: written down, not computed."""
+    assert encode_layout(LAYOUTS[5]) == (
+        '{"version":1,"partition_keys":[["part","column",0],["device","column",0]],"row_keys":["number"],'
+        '"sequence":null,"buckets":5,"log_partition":"part"}'
+    )
+    with pytest.raises(UserError, match="property"):
+        decode_layout('{"version":2}')

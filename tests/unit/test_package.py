@@ -1,0 +1,53 @@
+"""What importing the package does, and what it offers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import AnalysisException
+
+import penstock
+from penstock.errors import UserError
+from penstock.spark.delta_spark import _explanation, spark_path
+from tests.scenarios.local_spark import local_session
+
+
+def test_importing_the_package_loads_no_spark_and_starts_no_thread() -> None:
+    program = (
+        "import sys, threading, penstock; "
+        "assert not {'pyspark', 'deltalake', 'polars', 'confluent_kafka'} & set(sys.modules), sorted(sys.modules); "
+        "assert threading.active_count() == 1"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_package_offers_what_it_says() -> None:
+    assert penstock.__all__ == ["read"] and callable(penstock.read)
+    with pytest.raises(AttributeError):
+        _ = penstock.rede
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[DATA_SOURCE_NOT_FOUND] Failed to find the data source: delta. Make sure the provider name is correct",
+        "[DELTA_CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG] This Delta operation requires the SparkSession",
+        "[TABLE_OR_VIEW_NOT_FOUND] The table or view `delta`.`/lake/t` cannot be found.",
+    ],
+)
+def test_a_session_without_delta_is_told_what_it_needs(text: str) -> None:
+    """The texts are those of Spark 4.0: without the jar, with the jar and no settings, and without either in SQL."""
+    error = _explanation(local_session(), "/lake/t", AnalysisException(text))
+    assert isinstance(error, UserError)
+    for needed in ("io.delta:delta-spark_2.13:", "DeltaSparkSessionExtension", "DeltaCatalog"):
+        assert needed in error.hint
+
+
+def test_spark_knows_paths_by_other_names() -> None:
+    assert spark_path("s3://lake/t") == "s3a://lake/t"
+    assert spark_path("/lake/t") == "/lake/t"
+    assert spark_path("hdfs://name/lake/t") == "hdfs://name/lake/t"
+    assert spark_path("lake/t") == str(Path("lake/t").absolute())
