@@ -27,13 +27,15 @@ def made_up_log(end: int) -> list[Event]:
 
 
 def own(table: ExportTable, partition: Partition, token: int) -> int:
-    """Become the owner: enter the types, fence, and read where to go on (RULES C5)."""
+    """Become the owner: enter the types, fence, and only then read where to go on (RULES C5)."""
     table.agree_on_types()
-    position = table.state().of(partition).position
-    first = StartPart(partition, 0, token) if position is None else FencePart(partition, token)
+    begun = table.state().of(partition).position is not None
+    first = FencePart(partition, token) if begun else StartPart(partition, 0, token)
     if land(table, first).refused:
         raise FencedError(f"token {token} is too old for {partition}")
-    return position or 0
+    position = table.state().of(partition).position
+    assert position is not None
+    return position
 
 
 def export(table: ExportTable, token: int, end: int, slice_offsets: int) -> None:
