@@ -62,7 +62,8 @@ compiled: setup
 	@$(BIN)/pytest --collect-only -qq >/dev/null || true
 
 tests: setup
-	$(BIN)/pytest $(TESTS_AT_ONCE)
+	@rm -f .pytest_cache/v/cache/lastfailed
+	$(BIN)/pytest $(TESTS_AT_ONCE) || { [ $$? = 1 ] && $(BIN)/python -m tests.run_again; }
 
 demo: setup ## a broker, a topic, a killed process, and the proof that every record is there once
 	$(BIN)/penstock demo
