@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from penstock.embedded import kafka, process
 from penstock.embedded.broker import Cluster
+from penstock.embedded.layout import Broker, Layout, Security, new_brokers
 
 HOST = "127.0.0.1"
 _CHUNK_BYTES = 65_536
@@ -64,16 +68,23 @@ class Relay:
 
 
 @contextmanager
-def controllers_behind_relays(cluster: Cluster, number: int) -> Iterator[list[Relay]]:
-    """Start a broker of a cluster that does not run again: it reaches the other controllers by these relays only."""
-    own = cluster.layout.broker(number)
-    others = [each for each in cluster.layout.brokers if each != own]
-    with ExitStack() as stack:
-        relays = [stack.enter_context(Relay(each.controller_port)) for each in others]
-        ports = {each.number: relay.port for each, relay in zip(others, relays, strict=True)}
-        voters = ",".join(f"{each}@{HOST}:{port}" for each, port in {**ports, number: own.controller_port}.items())
-        # What comes last in the file wins.
-        with own.settings_file(cluster.folder).open("a") as settings:
-            settings.write(f"controller.quorum.voters={voters}\n")
-        cluster.restart(number)
-        yield relays
+def broker_behind_relay(cluster: Cluster, folder: Path) -> Iterator[tuple[Broker, Relay]]:
+    """One more broker for a cluster of one: it reaches the controller by this relay only.
+
+    It is no controller itself: those write to each other, and would tell it an address that leads around the relay.
+    """
+    [controller] = cluster.layout.brokers
+    [new] = new_brokers(1, sasl=False)
+    broker = replace(new, number=2)
+    with Relay(controller.controller_port) as relay:
+        settings = {
+            "process.roles": "broker",
+            "listeners": f"PLAIN://{broker.address}",
+            "controller.quorum.voters": f"{controller.number}@{HOST}:{relay.port}",
+        }
+        kafka.prepare(Layout(cluster.layout.cluster_id, (broker,)), folder, Security({}, False), settings)
+        started = process.spawn(kafka.server_command(broker, folder), kafka.output_file(broker, folder))
+        try:
+            yield broker, relay
+        finally:
+            process.kill(started)
