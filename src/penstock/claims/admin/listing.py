@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.claims.admin.log_reader import LogReader
 from penstock.claims.protocol.group_view import Freshness, freshness
-from penstock.claims.protocol.state import Claim, Ranges
+from penstock.claims.protocol.state import Claim, Pause, Ranges
 from penstock.logs.log import Partition
 
 
@@ -60,14 +61,6 @@ class ListedClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPause:
-    id: str
-    by: str
-    until_at: float | None
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ClaimsListing:
     """A group at `at`, the broker's time."""
 
@@ -76,7 +69,7 @@ class ClaimsListing:
     at: float
     members: tuple[ListedMember, ...]
     claims: tuple[ListedClaim, ...]
-    pauses: tuple[ListedPause, ...]
+    pauses: Mapping[str, Pause]
 
     @property
     def paused(self) -> bool:
@@ -89,47 +82,25 @@ class ClaimsListing:
 
 def listing_of(reader: LogReader, at: float) -> ClaimsListing:
     """The group as the reader has read it; silence counts from append times to `at`."""
-    state, ages = reader.view.state, _Ages(reader, at)
-    claims = Counter(each.owner.client_id for each in state.claims.values() if each.held and each.owner is not None)
-    return ClaimsListing(
-        group=reader.of.group,
-        topic=reader.of.topic,
-        at=at,
-        members=tuple(
-            ListedMember(
-                key,
-                ages.freshness(key) if each.present else None,
-                ages.silent_seconds(key),
-                claims[key],
-                each.presence.claims_max,
-                each.presence.lag,
-            )
-            for key, each in sorted(state.members.items())
-        ),
-        claims=tuple(_claim(ages, partition, claim) for partition, claim in sorted(state.claims.items())),
-        pauses=tuple(
-            ListedPause(key, each.by, each.until_at, each.reason) for key, each in sorted(state.pauses.items())
-        ),
-    )
+    state = reader.view.state
+    silent = {key: max(0.0, reader.view.silence_seconds(key, at)) for key in state.members}
+    fresh = {key: freshness(each, reader.heartbeat_seconds) for key, each in silent.items()}
+    held = Counter(each.owner.client_id for each in state.claims.values() if each.held and each.owner is not None)
+    members = []
+    for key, member in sorted(state.members.items()):
+        shown = fresh[key] if member.present else None
+        presence = member.presence
+        members.append(ListedMember(key, shown, silent[key], held[key], presence.claims_max, presence.lag))
+    claims = [_claim(each, claim, silent, fresh) for each, claim in sorted(state.claims.items())]
+    pauses = dict(sorted(state.pauses.items()))
+    return ClaimsListing(reader.of.group, reader.of.topic, at, tuple(members), tuple(claims), pauses)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ages:
-    """How long members had been silent at a time."""
-
-    reader: LogReader
-    at: float
-
-    def silent_seconds(self, client_id: str) -> float:
-        return max(0.0, self.reader.view.silence_seconds(client_id, self.at))
-
-    def freshness(self, client_id: str) -> Freshness:
-        return freshness(self.silent_seconds(client_id), self.reader.heartbeat_seconds)
-
-
-def _claim(ages: _Ages, partition: Partition, claim: Claim) -> ListedClaim:
+def _claim(
+    partition: Partition, claim: Claim, silent: Mapping[str, float], fresh: Mapping[str, Freshness]
+) -> ListedClaim:
     owner = None if claim.owner is None else claim.owner.client_id
-    heard = owner is not None and claim.held
+    holder = (owner or "") if claim.held else ""
     return ListedClaim(
         partition=partition,
         owner=owner,
@@ -138,17 +109,17 @@ def _claim(ages: _Ages, partition: Partition, claim: Claim) -> ListedClaim:
         position=claim.position,
         claimed_end=claim.claimed,
         lag=claim.lag,
-        age_seconds=ages.silent_seconds(owner or "") if heard else None,
-        freshness=ages.freshness(owner or "") if heard else None,
-        ranges=None if claim.ranges is None else _ranges(ages, claim.ranges),
+        age_seconds=silent.get(holder),
+        freshness=fresh.get(holder),
+        ranges=None if claim.ranges is None else _ranges(claim.ranges, fresh),
         given_up=claim.given_up,
     )
 
 
-def _ranges(ages: _Ages, ranges: Ranges) -> ListedRanges:
+def _ranges(ranges: Ranges, fresh: Mapping[str, Freshness]) -> ListedRanges:
     leases = []
     for each in ranges.leases:
         owner = None if each.owner is None else each.owner.client_id
-        fresh = None if owner is None or each.done else ages.freshness(owner)
-        leases.append(ListedLease(each.start, each.end, owner, each.attempts, each.done, fresh))
+        state = None if each.done else fresh.get(owner or "")
+        leases.append(ListedLease(each.start, each.end, owner, each.attempts, each.done, state))
     return ListedRanges(ranges.next, ranges.at_most_once, tuple(leases))

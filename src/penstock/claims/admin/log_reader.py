@@ -8,7 +8,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from penstock.claims.member.journal import Journal, JournalEntry
@@ -51,7 +50,6 @@ class LogReader:
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
         self._journal = Journal(of.spec, topic, of.group, READER_HEARTBEAT_SECONDS)
-        self.place = self._journal.place
         self._whole = False
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)
@@ -59,9 +57,7 @@ class LogReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._journal.close()
 
     # reading

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from penstock.claims.consumer.doubts import Doubts
+from penstock.claims.consumer.options import DeliveryOptions
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import Seeking
@@ -16,8 +16,6 @@ from penstock.errors import TransientError, UserError
 from penstock.events import MessagesGivenUp, PositionCorrected, ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
-
-OutOfRange = Literal["fail", "earliest"]
 
 
 class PositionOutOfRangeError(UserError):
@@ -46,31 +44,17 @@ class Topics(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StartTerms:
-    """What decides about a start: where a group begins, and what becomes of a position that the log does not have."""
-
-    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
-    out_of_range: OutOfRange = "fail"
-    at_most_once: bool = False
-
-    @property
-    def moves(self) -> bool:
-        """Whether `start` means another offset at another time: it is recorded before the first record is read."""
-        return self.start is not StartAt.EARLIEST
-
-
 class StartOffsets:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
     def __init__(
-        self, agent: Agent, log: Topics, ask_anew: Callable[[], Topics], terms: StartTerms, tell: Tell
+        self, agent: Agent, log: Topics, ask_anew: Callable[[], Topics], options: DeliveryOptions, tell: Tell
     ) -> None:
         """`ask_anew` opens a client of its own, for questions whose first answer is doubted."""
         self._agent = agent
         self._log = log
         self._ask_anew = ask_anew
-        self._terms = terms
+        self._options = options
         self._tell = tell
         self._doubts = Doubts(agent.member.heartbeat_seconds)
         self._known: frozenset[Partition] = frozenset()
@@ -125,8 +109,10 @@ class StartOffsets:
         self, claims: Mapping[Partition, Claim], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
         starts = {each: self._first_offset(each, bounds[each]) for each in claims}
-        recorded = [each for each in claims if self._terms.at_most_once or (self._terms.moves and self._started(each))]
-        if self._terms.moves:
+        recorded = [
+            each for each in claims if self._options.at_most_once or (self._options.start_moves and self._started(each))
+        ]
+        if self._options.start_moves:
             # Before ours: whoever sees a position of a topic takes a partition without one for a new one.
             self._start_others({each.topic_id for each in recorded})
         reason = "the first position of the group"
@@ -138,7 +124,7 @@ class StartOffsets:
         return partition in self._known and partition.topic_id not in (self._begun or ())
 
     def _first_offset(self, partition: Partition, bounds: Bounds) -> int:
-        return start_offset(self._terms.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
+        return start_offset(self._options.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
 
     def _start_others(self, topics: set[str]) -> None:
         """Record where the rest of these topics starts, as far as nobody holds it: its holders record the others."""
@@ -170,7 +156,7 @@ class StartOffsets:
 
     def _offset(self, partition: Partition, claim: Claim, bounds: Bounds) -> int | None:
         position = position_of(claim) or 0
-        if self._terms.at_most_once and position > (claim.position or 0):
+        if self._options.at_most_once and position > (claim.position or 0):
             # Claimed under this very token, and no stream is left that could do it: the next claim lists it as lost.
             self._agent.renounce(partition, "claimed messages were never processed")
             return None
@@ -184,7 +170,7 @@ class StartOffsets:
                 self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
             return None
         self._doubts.over(partition)
-        if self._terms.out_of_range == "fail":
+        if self._options.out_of_range == "fail":
             raise PositionOutOfRangeError(partition, position, bounds)
         return self._moved(partition, claim, position, bounds)
 
@@ -193,7 +179,7 @@ class StartOffsets:
 
         Of a log that was cut nobody knows which records came afterwards, so all that it holds may be lost.
         """
-        at_most_once = self._terms.at_most_once
+        at_most_once = self._options.at_most_once
         if position > bounds.end:
             offset, lost_from = (bounds.end if at_most_once else bounds.first), bounds.first
             self._tell(PositionCorrected(partition=str(partition), position=offset, shown=position))

@@ -11,7 +11,7 @@ from penstock.claims.consumer.options import DeliveryOptions
 from penstock.claims.consumer.start_offsets import StartOffsets, Topics
 from penstock.claims.consumer.streams import Stream, Work
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.health import Situation, check
+from penstock.claims.member.health import check
 from penstock.claims.member.session import Tell
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import CannotKeepUp, ReadingBegins, ReadingInterrupted
@@ -160,7 +160,7 @@ class StreamSupervisor:
                 self.stuck = self.stuck or stream.stuck(bounds[partition].end)
                 health = stream.health.sampled(position, max(position, bounds[partition].end))
                 quiet = (now - stream.moved_at) / self._interval_seconds
-                stream.health = check(health, Situation(quiet, takers, whole_topics))
+                stream.health = check(health, quiet, takers, whole_topics)
             lagging = [each for each in self.streams.values() if each.health.release is not None]
         if lagging and self._options.release_if_behind:
             # One at a time: this member may be able to handle what is left.

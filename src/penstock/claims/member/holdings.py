@@ -7,19 +7,10 @@ from dataclasses import dataclass
 
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.outbox import Outbox
-from penstock.claims.protocol.fold_ranges import listed, unshared
+from penstock.claims.protocol import records
+from penstock.claims.protocol.fold_ranges import losing, unshared
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import (
-    Beat,
-    ClaimingPartition,
-    Record,
-    Recovered,
-    ReleasingPartition,
-    Seeking,
-    Who,
-    Wish,
-    partitions_of,
-)
+from penstock.claims.protocol.records import Beat, Record, Recovered, Who, Wish, partitions_of
 from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
@@ -122,17 +113,17 @@ class Holdings:
         if not self._view.state.present(self._who):
             self._drop(tuple(self._held), record)
             return
-        if isinstance(record, ClaimingPartition):
+        if isinstance(record, records.ClaimingPartition):
             if record.who == self._who and refusal is None:
                 self._win(record)
             return
         gone = [each for each in partitions_of(record) if each in self._held and not self._is_ours(each)]
         if gone:
             self._drop(gone, record)
-        if isinstance(record, Seeking) and record.partition in self._held and refusal is None:
+        if isinstance(record, records.Seeking) and record.partition in self._held and refusal is None:
             self._held[record.partition].position = record.position
 
-    def _win(self, record: ClaimingPartition) -> None:
+    def _win(self, record: records.ClaimingPartition) -> None:
         for wish in record.wishes:
             claim = self._view.claim(wish.partition)
             if claim.held_by(self._who) and wish.partition not in self._held:
@@ -143,7 +134,7 @@ class Holdings:
         for each in partitions:
             held, leaving = self._held.pop(each), self._leaving.pop(each, None)
             self._given_back.discard(each)
-            if isinstance(record, ReleasingPartition) and record.who == self._who:
+            if isinstance(record, records.ReleasingPartition) and record.who == self._who:
                 self._events.append(ClaimReleased(str(each), leaving.reason if leaving else record.reason))
             else:
                 self._events.append(ClaimLost(str(each), held.token))
@@ -167,7 +158,9 @@ class Holdings:
             self.release_later((each for each in self._held if each not in kept), ABOVE_SHARE, now)
             for each in [key for key, leaving in self._leaving.items() if key in kept and self._may_stay(key, leaving)]:
                 del self._leaving[each]
-        claiming = {each for record in self._outbox.waiting(ClaimingPartition) for each in partitions_of(record)}
+        claiming = {
+            each for record in self._outbox.waiting(records.ClaimingPartition) for each in partitions_of(record)
+        }
         free = [each for each in given if each not in self._held and each not in claiming and self._may_claim(each)]
         free = self._within_limit(free, claiming)
         free += [each for each in self.owed() if each not in free and each not in claiming and self._is_free(each)]
@@ -176,7 +169,8 @@ class Holdings:
             free = [each for each in free if each.topic_id not in split]
         return [
             self._outbox.record_of(
-                ClaimingPartition, wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX])
+                records.ClaimingPartition,
+                wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX]),
             )
             for start in range(0, len(free), CLAIMED_AT_ONCE_MAX)
         ]
@@ -224,7 +218,7 @@ class Holdings:
         """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
         if not self._leaving:
             return []
-        sent = {each for record in self._outbox.waiting(ReleasingPartition) for each in partitions_of(record)}
+        sent = {each for record in self._outbox.waiting(records.ReleasingPartition) for each in partitions_of(record)}
         due: dict[tuple[str, bool], list[Beat]] = {}
         for partition, leaving in self._leaving.items():
             over = partition not in self.in_use or now - leaving.since > self._options.heartbeat_seconds
@@ -232,7 +226,7 @@ class Holdings:
                 due.setdefault((leaving.reason, leaving.refused), []).append(self._beat(partition))
                 self._given_back.add(partition)
         return [
-            self._outbox.record_of(ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
+            self._outbox.record_of(records.ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
             for (reason, refused), beats in due.items()
         ]
 
@@ -257,6 +251,5 @@ class Holdings:
 
 def _recovered(lost: Claim) -> Recovered:
     """What a record can carry over of a claim: older losses are only counted."""
-    lost = unshared(lost)
-    given_up, dropped = listed(lost.given_up, RECOVERED_LOSSES_MAX)
-    return Recovered(lost.token, lost.position, lost.claimed, given_up, lost.given_up_before + dropped)
+    lost = losing(unshared(lost), count_max=RECOVERED_LOSSES_MAX)
+    return Recovered(lost.token, lost.position, lost.claimed, lost.given_up, lost.given_up_before)

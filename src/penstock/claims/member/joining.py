@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from penstock.claims.member.membership import DifferentTermsError, DuplicateClientError, MemberOptions
 from penstock.claims.member.outbox import Outbox
+from penstock.claims.member.upkeep import forgetting
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import ForgettingMember, Heartbeat, JoiningGroup, Presence, Record, Wanted, Who
+from penstock.claims.protocol.records import Heartbeat, JoiningGroup, Presence, Record, Wanted, Who
 from penstock.claims.protocol.state import MemberState
 
 
@@ -32,21 +33,19 @@ class Joining:
         """What to send now to become a member; raises if a living process is in the way."""
         if self._outbox.waiting(JoiningGroup):
             return []
-        before = self._view.state.members.get(self._who.client_id)
-        rivals = [] if before is None or self._is_own(before) else [before]
-        others = [each for each in self._view.state.members.values() if each.who.client_id != self._who.client_id]
-        strangers = others if self._view.state.terms != self._options.terms else []
-        in_the_way = [each for each in (*rivals, *strangers) if each.present]
-        self._raise_if_alive(rivals, strangers)
-        if any(not self._silent(each, now) for each in in_the_way):
+        state, client_id = self._view.state, self._who.client_id
+        before = state.members.get(client_id)
+        rivals = [before] if before is not None and before.present and not self._is_own(before) else []
+        others = [each for key, each in state.members.items() if key != client_id and each.present]
+        strangers = others if state.terms != self._options.terms else []
+        if any(each.last >= self._begun_at for each in rivals):
+            raise DuplicateClientError(client_id, self._options.group)
+        if any(each.last >= self._begun_at for each in strangers):
+            raise DifferentTermsError(self._options.group, self._options.terms, state.terms)
+        if any(not self._silent(each, now) for each in (*rivals, *strangers)):
             return self._knock()
-        forgotten = [each for each in strangers if each.present]
-        if forgotten:
-            return [
-                self._outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last)
-                for each in forgotten
-                if each.who.client_id not in {waiting.client_id for waiting in self._outbox.waiting(ForgettingMember)}
-            ]
+        if strangers:
+            return forgetting(self._outbox, strangers)
         last = None if before is None else before.last
         return [
             self._outbox.record_of(
@@ -57,12 +56,6 @@ class Joining:
     def _is_own(self, member: MemberState) -> bool:
         """Whether it is this process, in this or a former membership."""
         return member.who == self._who or member.who.nonce in self._former_nonces
-
-    def _raise_if_alive(self, rivals: list[MemberState], strangers: list[MemberState]) -> None:
-        if any(each.present and each.last >= self._begun_at for each in rivals):
-            raise DuplicateClientError(self._who.client_id, self._options.group)
-        if any(each.present and each.last >= self._begun_at for each in strangers):
-            raise DifferentTermsError(self._options.group, self._options.terms, self._view.state.terms)
 
     def _silent(self, member: MemberState, now: float) -> bool:
         """Whether a process was silent for two of its intervals: its work gate is closed, by its own clock too."""

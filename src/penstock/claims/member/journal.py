@@ -26,9 +26,9 @@ READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ = 20
 """Newest snapshots, of any group, that are looked at first; then ten times as many, and so on."""
 KEYS_READ_BACK = 1000
+"""Newest records of each partition that are looked at for the names of groups."""
 PLACED_KEYS = 20
 """So many of the newest snapshots of a partition show whether groups lie where they should."""
-"""Newest records of each partition that are looked at for the names of groups."""
 FETCH_INTERVALS = 1 / 10
 """How long the broker collects records for one answer at rest, as a part of a heartbeat interval."""
 FETCH_SECONDS_MIN, FETCH_SECONDS_MAX = 0.02, 1.0

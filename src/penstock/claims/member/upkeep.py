@@ -6,6 +6,8 @@ group does not say everything as many times as it has members.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import (
@@ -30,6 +32,16 @@ FORGET_INTERVALS = 30
 UNWANTED_SECONDS_MAX = 7 * 24 * 3600.0
 """Free partitions that nobody wants for so long are forgotten, with their positions."""
 FORGOTTEN_AT_ONCE_MAX = 1000
+
+
+def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:
+    """Say that these members are gone, unless that is under way."""
+    waiting = {each.client_id for each in outbox.waiting(ForgettingMember)}
+    return [
+        outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last)
+        for each in members
+        if each.who.client_id not in waiting
+    ]
 
 
 class Upkeep:
@@ -63,19 +75,12 @@ class Upkeep:
 
     def _silent(self, now: float, late: float) -> list[Record]:
         """Say who is silent for two intervals, and forget who is absent for long."""
-        interval = self._view.heartbeat_seconds
-        waiting = {each.client_id for each in self._outbox.waiting(ForgettingMember)}
-        return [
-            self._outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last)
-            for each in self._view.state.members.values()
-            if each.who != self._who
-            and each.who.client_id not in waiting
-            and self._view.silence_seconds(each.who.client_id, now) > self._patience(each, interval) + late
-        ]
+        others = (each for each in self._view.state.members.values() if each.who != self._who)
+        return forgetting(self._outbox, (each for each in others if self._is_silent(each, now - late)))
 
-    @staticmethod
-    def _patience(member: MemberState, interval: float) -> float:
-        return (2 if member.present else FORGET_INTERVALS) * interval
+    def _is_silent(self, member: MemberState, now: float) -> bool:
+        patience_seconds = (2 if member.present else FORGET_INTERVALS) * self._view.heartbeat_seconds
+        return self._view.silence_seconds(member.who.client_id, now) > patience_seconds
 
     def _balance(self, now: float, late: float) -> list[Record]:
         """Ask for a new target, once the group has settled after a change."""

@@ -262,6 +262,8 @@ OwnerRecord = ClaimingMessages | OpeningRanges | ClosingRanges
 PartitionRecord = Seeking | FreeingPartition | OwnerRecord | RangeRecord
 MemberRecord = JoiningGroup | LeavingGroup | ForgettingMember | Heartbeat
 GroupRecord = BalancingGroup | ReleaseGroup | ResumingGroup | ForgettingPartitions
+AnybodysRecord = JoiningGroup | ForgettingMember | ReleaseGroup | ResumingGroup | Seeking | FreeingPartition
+"""What counts also from somebody who is not a member."""
 Record = PartitionRecord | MemberRecord | GroupRecord | ClaimingPartition | ReleasingPartition
 
 

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from penstock.claims.protocol.codec import (
-    VERSION,
-    ForeignError,
-    MalformedError,
-    UnknownVersionError,
-    check_version,
-)
+from penstock.claims.protocol.codec import VERSION, ForeignError, MalformedError, UnknownVersionError, check_version
 from penstock.claims.protocol.fold import FOLD_VERSION
 from penstock.claims.protocol.records import Terms
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
@@ -30,8 +24,7 @@ SNAPSHOT_EVERY_SECONDS = 600.0
 """After so many records, or so long after the first of them, one of the members writes a snapshot."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A state, the id of the topic that it belongs to, and the broker's append time of the last record before it."""
 
     topic_id: str
@@ -40,7 +33,7 @@ class Snapshot:
     state: Group
     epoch: int | None = None
     """Of the leader whose clock that time is."""
-    pauses_left: Mapping[str, float] = field(default_factory=dict)
+    pauses_left: Mapping[str, float] = {}
     """Seconds that timed pauses had left then: their ends may be by the clock of an earlier leader."""
 
 
@@ -70,26 +63,10 @@ _DECODER = msgspec.json.Decoder(_Stored)
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     state = snapshot.state
-    return msgspec.json.encode(
-        _Stored(
-            penstock=VERSION,
-            kind="Snapshot",
-            fold=FOLD_VERSION,
-            topic_id=snapshot.topic_id,
-            group=snapshot.group,
-            appended_at=snapshot.appended_at,
-            epoch=snapshot.epoch,
-            next_offset=state.next_offset,
-            changed=state.changed,
-            balanced=state.balanced,
-            terms=state.terms,
-            members=list(state.members.values()),
-            pauses=state.pauses,
-            pauses_left=snapshot.pauses_left,
-            target=state.target,
-            claims=list(state.claims.items()),
-        )
-    )
+    content = asdict(snapshot) | asdict(state)
+    content |= {"members": list(state.members.values()), "claims": list(state.claims.items())}
+    del content["state"]
+    return msgspec.json.encode(_Stored(penstock=VERSION, kind="Snapshot", fold=FOLD_VERSION, **content))
 
 
 def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
@@ -107,17 +84,10 @@ def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
         raise MalformedError(f"not a snapshot: {error}") from None
     if stored.group != group:
         raise MalformedError(f"written for group {stored.group}")
-    state = Group(
-        next_offset=stored.next_offset,
-        claims=dict(stored.claims),
-        members={each.who.client_id: each for each in stored.members},
-        pauses=stored.pauses,
-        terms=stored.terms,
-        target=stored.target,
-        changed=stored.changed,
-        balanced=stored.balanced,
-    )
-    return Snapshot(stored.topic_id, stored.group, stored.appended_at, state, stored.epoch, stored.pauses_left)
+    found = asdict(stored)
+    found |= {"members": {each.who.client_id: each for each in stored.members}, "claims": dict(stored.claims)}
+    found["state"] = Group(**{each: found[each] for each in Group.__struct_fields__})
+    return Snapshot(**{each: found[each] for each in Snapshot.__struct_fields__})
 
 
 def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]:

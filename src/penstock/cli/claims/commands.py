@@ -82,8 +82,7 @@ def history(
     of = _group(job, bootstrap, group, topic)
     found = admin.history(of, partition, limit, records)
     if json:
-        beginnings = [{"place": each.place, "offset": each.offset} for each in found.starts]
-        head = {"group": of.group, "topic": of.topic, "records": found.records, "beginnings": beginnings}
+        head = {"group": of.group, "topic": of.topic, "start": found.start, "records": found.records}
         typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in found.lines]}))
     else:
         print_history(found, of.topic, Console(highlight=False))
