@@ -86,7 +86,8 @@ def history(
     """
     wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
-        begun = reader.newest(records_max)
+        first, end = reader.bounds()
+        begun = max(first, end - records_max)
         history_reader = HistoryReader(begun)
 
         def take(entries: Sequence[JournalEntry]) -> None:

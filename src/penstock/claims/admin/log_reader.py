@@ -7,6 +7,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Self
 
@@ -15,8 +16,8 @@ from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.session import POLL_SECONDS, catch_up, start_of
 from penstock.claims.member.topics import DEFAULT_TOPIC, find_topic
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.reading_start import LostHistoryError
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
+from penstock.claims.protocol.snapshots import LostHistoryError
 from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
@@ -39,17 +40,13 @@ class LogReader:
     """Reads the coordination log of a group; a context manager. Members do not notice it unless it appends."""
 
     def __init__(self, of: CoordinatedGroup) -> None:
-        admin = BoundedAdmin(of.spec)
-        try:
-            topic = find_topic(admin, of.topic)
-        finally:
-            admin.close()
         self.of = of
-        self.topic = topic
+        with closing(BoundedAdmin(of.spec)) as admin:
+            self.topic = find_topic(admin, of.topic)
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
-        self._journal = Journal(of.spec, topic, of.group, READER_HEARTBEAT_SECONDS)
+        self._journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS)
         self._whole = False
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)
@@ -83,10 +80,8 @@ class LogReader:
             self.view.restore(start.snapshot, start.snapshot.appended_at)
         self.read(start.offset, self._take_all)
 
-    def newest(self, records_max: int) -> int:
-        """Where the newest records begin, if there are to be at most so many."""
-        first, end = self._journal.bounds()
-        return max(first, end - records_max)
+    def bounds(self) -> tuple[int, int]:
+        return self._journal.bounds()
 
     def read(self, start: int, take: Callable[[Sequence[JournalEntry]], None]) -> None:
         """Read the log from an offset to its current end."""
@@ -142,14 +137,11 @@ class LogReader:
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
-        self._keep()
-        return [each.refusal for each in self.outbox.verdicts(said)]
-
-    def _keep(self) -> None:
-        """Write a snapshot, unless history was lost: members that carry over what is left of it write the next one."""
         if self._whole:
+            # If history was lost, members that carry over what is left of it write the next snapshot.
             self._journal.keep(self.view.snapshot(self.topic.topic_id))
             self._journal.flush(SAY_SECONDS_MAX)
+        return [each.refusal for each in self.outbox.verdicts(said)]
 
 
 def _user() -> str:

@@ -12,15 +12,7 @@ from typing import Literal
 
 from penstock.claims.consumer.acks import LostClaimError
 from penstock.claims.consumer.deliveries import Deliveries
-from penstock.claims.consumer.options import (
-    IN_FLIGHT_MAX,
-    Delivery,
-    DeliveryOptions,
-    OutOfRange,
-    Start,
-    check_delivery,
-    log_spec,
-)
+from penstock.claims.consumer.options import IN_FLIGHT_MAX, Delivery, DeliveryOptions, OutOfRange, Start, log_spec
 from penstock.claims.consumer.start_offsets import StartOffsets
 from penstock.claims.consumer.stream_supervisor import StreamSupervisor
 from penstock.claims.consumer.streams import Reader, Work
@@ -66,7 +58,6 @@ class Member:
     ) -> None:
         spec, tell = log_spec(where, topics, start), unfailing(tell)
         options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind, spec.start)
-        check_delivery(options)
         member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
         self._agent = Agent(spec, member, coordination, tell)
         call_seconds_max = max(1.0, heartbeat_seconds)

@@ -20,7 +20,8 @@ Start = Literal["earliest", "latest"]
 class DeliveryOptions:
     """How records reach the application; `in_flight_max` limits those of one partition after its position.
 
-    `start` is where a group begins, `out_of_range` what becomes of a position that the log does not have.
+    `start` is where a group begins, `out_of_range` what becomes of a position that the log does not have. UserError for
+    an invalid word or number.
     """
 
     delivery: Delivery = "at_least_once"
@@ -28,6 +29,12 @@ class DeliveryOptions:
     out_of_range: OutOfRange = "fail"
     release_if_behind: bool = True
     start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+
+    def __post_init__(self) -> None:
+        _one_of("delivery", self.delivery, get_args(Delivery))
+        _one_of("out_of_range", self.out_of_range, get_args(OutOfRange))
+        if self.in_flight_max < 1:
+            raise UserError(f"in_flight_max is {self.in_flight_max}, must be at least 1")
 
     @property
     def at_most_once(self) -> bool:
@@ -37,14 +44,6 @@ class DeliveryOptions:
     def start_moves(self) -> bool:
         """Whether `start` means another offset at another time: it is recorded before the first record is read."""
         return self.start is not StartAt.EARLIEST
-
-
-def check_delivery(options: DeliveryOptions) -> None:
-    """UserError for an invalid word or number."""
-    _one_of("delivery", options.delivery, get_args(Delivery))
-    _one_of("out_of_range", options.out_of_range, get_args(OutOfRange))
-    if options.in_flight_max < 1:
-        raise UserError(f"in_flight_max is {options.in_flight_max}, must be at least 1")
 
 
 def log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: Start | None) -> KafkaLogSpec:

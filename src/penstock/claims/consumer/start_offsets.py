@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.claims.consumer.doubts import Doubts
 from penstock.claims.consumer.options import DeliveryOptions
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.session import Tell
+from penstock.claims.protocol.fold_ranges import further
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import TransientError, UserError
 from penstock.events import MessagesGivenUp, PositionCorrected, ReadingInterrupted
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
+
+ANSWERS_MIN = 4
+"""How often the log must say the same, each time to another client."""
+LASTING_INTERVALS = 3
+"""For how many heartbeat intervals, at least."""
+LASTING_SECONDS_MIN = 3.0
 
 
 class PositionOutOfRangeError(UserError):
@@ -42,6 +49,49 @@ class Topics(Protocol):
     def bounds(self, partitions: Iterable[Partition]) -> Mapping[Partition, Bounds]: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Doubt:
+    token: int
+    position: int
+    since: float
+    asked_at: float
+    answers: int = 1
+
+
+class Doubts:
+    """Positions that the log says it does not have, per partition: believed once it has said so for a while.
+
+    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
+    would stop the member, or send it back to records that are done. Another token or position is another doubt.
+    """
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * interval_seconds)
+        self._doubts: dict[Partition, _Doubt] = {}
+
+    def __contains__(self, partition: Partition) -> bool:
+        return partition in self._doubts
+
+    def waits(self, partition: Partition, now: float) -> bool:
+        """Whether it is too early to ask again."""
+        doubt = self._doubts.get(partition)
+        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
+
+    def outside(self, partition: Partition, token: int, position: int, now: float) -> bool:
+        """The log said that it does not have this position; returns whether that is to be believed by now."""
+        doubt = self._doubts.get(partition)
+        if doubt is None or (doubt.token, doubt.position) != (token, position):
+            self._doubts[partition] = _Doubt(token, position, now, now)
+            return False
+        doubt.asked_at = now
+        doubt.answers += 1
+        return doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds
+
+    def over(self, partition: Partition) -> None:
+        """The log has the position, or what it said was acted upon."""
+        self._doubts.pop(partition, None)
 
 
 class StartOffsets:
@@ -194,6 +244,4 @@ class StartOffsets:
 
 def position_of(claim: Claim) -> int | None:
     """What was claimed for processing at most once is never delivered again, not even to us."""
-    if claim.claimed is None or claim.position is None:
-        return claim.claimed if claim.position is None else claim.position
-    return max(claim.position, claim.claimed)
+    return further(claim.position, claim.claimed)

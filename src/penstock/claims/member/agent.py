@@ -20,8 +20,8 @@ from penstock.claims.member.session import POLL_SECONDS, Session, Tell, catch_up
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, open_topic
 from penstock.claims.protocol.codec import encode
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.reading_start import RECREATED, LostHistoryError
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Seeking
+from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.events import CoordinationInterrupted, Event, LeftSilently, WorkHangs
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
@@ -245,11 +245,8 @@ class Agent:
 
     def _membership(self) -> None:
         started_at = self.now()
-        admin = BoundedAdmin(self._spec)
-        try:
+        with contextlib.closing(BoundedAdmin(self._spec)) as admin:
             topic = open_topic(admin, self._coordination.topic, self._coordination.partitions)
-        finally:
-            admin.close()
         journal = Journal(self._spec, topic, self.member.group, self.member.heartbeat_seconds)
         try:
             self._live_in(Session(journal, self._spec, self.now), started_at)

@@ -46,14 +46,6 @@ class Health:
         )
 
     @property
-    def consumed(self) -> float:
-        return velocity(self.positions)
-
-    @property
-    def produced(self) -> float:
-        return velocity(self.ends)
-
-    @property
     def lag(self) -> int:
         return lag_of(self.positions[-1], self.ends[-1]) if self.positions else 0
 
@@ -74,9 +66,14 @@ def check(health: Health, quiet_intervals: float = 0.0, takers: bool = True, who
 
 def _stands_still(health: Health) -> bool:
     """Records were there at the last check too: one that has just come to an idle partition is no sign."""
-    return len(health.positions) > 1 and health.consumed == 0 and lag_of(health.positions[-2], health.ends[-2]) > 0
+    return (
+        len(health.positions) > 1
+        and velocity(health.positions) == 0
+        and lag_of(health.positions[-2], health.ends[-2]) > 0
+    )
 
 
 def _keeps_up(health: Health) -> bool:
     """Caught up, or nearly: at most two samples' work from the end, or faster than the log grows."""
-    return health.lag <= int(2 * health.consumed) or health.produced < health.consumed
+    consumed = velocity(health.positions)
+    return health.lag <= int(2 * consumed) or velocity(health.ends) < consumed

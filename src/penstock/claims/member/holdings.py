@@ -33,13 +33,15 @@ class _Held:
     lag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Leaving:
     """A claim to release as soon as nobody works on it, or when the grace period is over."""
 
     since: float
     reason: str
     refused: bool = False
+    sent: bool = False
+    """From then on it may be read at any time, so it is not called off."""
 
 
 class Holdings:
@@ -65,7 +67,6 @@ class Holdings:
         self._floors: Mapping[Partition, int] = {}
         self._held: dict[Partition, _Held] = {}
         self._leaving: dict[Partition, _Leaving] = {}
-        self._given_back: set[Partition] = set()
 
     # what is
 
@@ -133,7 +134,6 @@ class Holdings:
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
         for each in partitions:
             held, leaving = self._held.pop(each), self._leaving.pop(each, None)
-            self._given_back.discard(each)
             if isinstance(record, records.ReleasingPartition) and record.who == self._who:
                 self._events.append(ClaimReleased(str(each), leaving.reason if leaving else record.reason))
             else:
@@ -156,7 +156,8 @@ class Holdings:
         if state.balanced is not None:
             kept = frozenset(given)
             self.release_later((each for each in self._held if each not in kept), ABOVE_SHARE, now)
-            for each in [key for key, leaving in self._leaving.items() if key in kept and self._may_stay(key, leaving)]:
+            stay = {key for key, leaving in self._leaving.items() if leaving.reason == ABOVE_SHARE and not leaving.sent}
+            for each in stay & kept:
                 del self._leaving[each]
         claiming = {
             each for record in self._outbox.waiting(records.ClaimingPartition) for each in partitions_of(record)
@@ -192,10 +193,6 @@ class Holdings:
         """What is counted as one."""
         return partition.topic_id if self._options.unit == "topic" else partition
 
-    def _may_stay(self, partition: Partition, leaving: _Leaving) -> bool:
-        """Whether a release is called off: not once it was sent, for then it may be read at any time."""
-        return leaving.reason == ABOVE_SHARE and partition not in self._given_back
-
     def owed(self) -> list[Partition]:
         """What a lost log knew and the new one does not know yet: it must, before a snapshot."""
         return [each for each, lost in self._recovered.items() if self._view.claim(each).token <= lost.token]
@@ -224,7 +221,7 @@ class Holdings:
             over = partition not in self.in_use or now - leaving.since > self._options.heartbeat_seconds
             if over and partition not in sent:
                 due.setdefault((leaving.reason, leaving.refused), []).append(self._beat(partition))
-                self._given_back.add(partition)
+                leaving.sent = True
         return [
             self._outbox.record_of(records.ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
             for (reason, refused), beats in due.items()

@@ -12,20 +12,9 @@ from penstock.claims.member.joining import Joining
 from penstock.claims.member.membership import MemberOptions, Phase, ReplacedError
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.upkeep import FORGET_INTERVALS, Upkeep
+from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import (
-    ClaimingMessages,
-    ClaimingPartition,
-    Heartbeat,
-    JoiningGroup,
-    LeavingGroup,
-    Presence,
-    Record,
-    Seeking,
-    Wanted,
-    Who,
-    wants_of,
-)
+from penstock.claims.protocol.records import Presence, Record, Wanted, Who, wants_of
 from penstock.claims.protocol.state import Claim, MemberState
 from penstock.events import Event, GroupJoined
 from penstock.logs.log import Partition
@@ -140,12 +129,12 @@ class Participant:
     @property
     def busy(self) -> bool:
         """Whether more is to be done soon: the group is changing, or records are in flight."""
-        claiming = bool(self.outbox.waiting(ClaimingPartition))
+        claiming = bool(self.outbox.waiting(records.ClaimingPartition))
         return self.phase is not Phase.MEMBER or self.view.state.unbalanced or claiming or self._holdings.changing
 
     def record_about(self, kind: type[Record], partition: Partition, **content: object) -> Record:
         """A record about a partition for the application to send; some name the seeks that their sender has read."""
-        if kind in (Seeking, ClaimingMessages):
+        if kind in (records.Seeking, records.ClaimingMessages):
             content.setdefault("if_seeks", self.view.claim(partition).seeks)
         return self.outbox.record_of(kind, partition=partition, **content)
 
@@ -161,7 +150,7 @@ class Participant:
     def read(self, offset: int, record: Record, now: float, appended_at: float, epoch: int | None = None) -> str | None:
         """Apply one record of the group; returns why the fold refused it, if it did."""
         refusal = self.view.read(offset, record, now, appended_at, epoch)
-        if not isinstance(record, Heartbeat):
+        if not isinstance(record, records.Heartbeat):
             self._state_changed = True
         if record.who == self.who:
             self._read_back(offset, record, refusal, now, appended_at)
@@ -177,7 +166,7 @@ class Participant:
             self.view.age_by(appended_at, now)
         if self.view.state.present(self.who):
             self._renewed_at = max(self._renewed_at, sent_at)
-        if isinstance(record, JoiningGroup) and refusal is None:
+        if isinstance(record, records.JoiningGroup) and refusal is None:
             self.phase = Phase.MEMBER
             self.events.append(GroupJoined(self.options.group, self.who.client_id))
 
@@ -190,12 +179,12 @@ class Participant:
     def decide(self, now: float) -> list[Record]:
         """What to send at this moment."""
         self.outbox.drop_lost(now, 2 * self.options.heartbeat_seconds)
-        records: list[Record] = []
+        said: list[Record] = []
         if self.phase in (Phase.WATCHING, Phase.JOINING):
-            records = self._join(now)
+            said = self._join(now)
         elif self.phase is Phase.MEMBER:
-            records = self._work(now)
-        return self.outbox.sending(records, now)
+            said = self._work(now)
+        return self.outbox.sending(said, now)
 
     def leave(self, now: float) -> list[Record]:
         """Release everything cleanly, so that others need not wait: claims on their way are refused from then on."""
@@ -203,13 +192,13 @@ class Participant:
         if not spoke:
             return []
         beats = self._holdings.all_beats()
-        return self.outbox.sending([self.outbox.record_of(LeavingGroup, beats=beats)], now)
+        return self.outbox.sending([self.outbox.record_of(records.LeavingGroup, beats=beats)], now)
 
     def _join(self, now: float) -> list[Record]:
-        records = self._joining.records(now, self._presence(now), self._wants)
-        if any(isinstance(each, JoiningGroup) for each in records):
+        said = self._joining.records(now, self._presence(now), self._wants)
+        if any(isinstance(each, records.JoiningGroup) for each in said):
             self.phase = Phase.JOINING
-        return records
+        return said
 
     def _work(self, now: float) -> list[Record]:
         member = self.view.state.members.get(self.who.client_id)
@@ -221,27 +210,27 @@ class Participant:
             self.phase = Phase.WATCHING
             self._joining.begin()
             return self._join(now)
-        records: list[Record] = []
+        said: list[Record] = []
         looks = now - self._looked_at > self.options.heartbeat_seconds / LOOKS_PER_INTERVAL
         if not self._hears_nothing(now) and (self._state_changed or looks or self.view.state.unbalanced):
             self._state_changed, self._looked_at = False, now
-            records += self._upkeep.records(now) + self._holdings.claims(now)
-        records += self._holdings.releases(now)
-        return records + self._beat(member, now)
+            said += self._upkeep.records(now) + self._holdings.claims(now)
+        said += self._holdings.releases(now)
+        return said + self._beat(member, now)
 
     def _beat(self, member: MemberState, now: float) -> list[Record]:
         """The heartbeat, twice per interval, and at once if what others share with us has changed."""
         presence = self._presence(now)
         asks = (presence.claims_max, presence.enough, self._wants)
         asked = (member.presence.claims_max, member.presence.enough, member.wants)
-        news = asks != asked and not self.outbox.waiting(Heartbeat)
+        news = asks != asked and not self.outbox.waiting(records.Heartbeat)
         if not news and now - self._heartbeat_sent_at < self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
             return []
         self._heartbeat_sent_at = now
         self._heartbeats += 1
         full = self._heartbeats % FULL_HEARTBEATS == 0
         heartbeat = self.outbox.record_of(
-            Heartbeat,
+            records.Heartbeat,
             presence=presence if presence != member.presence else None,
             wants=self._wants if self._wants != member.wants else None,
             beats=self._holdings.all_beats() if full else self._holdings.news(),

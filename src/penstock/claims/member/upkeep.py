@@ -9,15 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.claims.member.outbox import Outbox
+from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import (
-    BalancingGroup,
-    ForgettingMember,
-    ForgettingPartitions,
-    Record,
-    ResumingGroup,
-    Who,
-)
+from penstock.claims.protocol.records import Record, Who
 from penstock.claims.protocol.state import MemberState
 from penstock.logs.log import Partition
 
@@ -36,9 +30,9 @@ FORGOTTEN_AT_ONCE_MAX = 1000
 
 def forgetting(outbox: Outbox, members: Iterable[MemberState]) -> list[Record]:
     """Say that these members are gone, unless that is under way."""
-    waiting = {each.client_id for each in outbox.waiting(ForgettingMember)}
+    waiting = {each.client_id for each in outbox.waiting(records.ForgettingMember)}
     return [
-        outbox.record_of(ForgettingMember, client_id=each.who.client_id, if_last=each.last)
+        outbox.record_of(records.ForgettingMember, client_id=each.who.client_id, if_last=each.last)
         for each in members
         if each.who.client_id not in waiting
     ]
@@ -66,9 +60,9 @@ class Upkeep:
         """End pauses whose time is over by the broker's clock: any member may do so (RULES M4)."""
         if not self._view.state.pauses:
             return []
-        waiting = {each.pause_id for each in self._outbox.waiting(ResumingGroup)}
+        waiting = {each.pause_id for each in self._outbox.waiting(records.ResumingGroup)}
         return [
-            self._outbox.record_of(ResumingGroup, pause_id=pause_id)
+            self._outbox.record_of(records.ResumingGroup, pause_id=pause_id)
             for pause_id in self._view.state.pauses
             if self._view.pause_is_over(pause_id) and pause_id not in waiting
         ]
@@ -85,11 +79,11 @@ class Upkeep:
     def _balance(self, now: float, late: float) -> list[Record]:
         """Ask for a new target, once the group has settled after a change."""
         changed_at, since = self._view.changed_at, self._view.unbalanced_since
-        if changed_at is None or since is None or self._outbox.waiting(BalancingGroup):
+        if changed_at is None or since is None or self._outbox.waiting(records.BalancingGroup):
             return []
         interval = self._view.heartbeat_seconds
         settled = now - changed_at >= SETTLE * interval + late or now - since >= SETTLE_MAX * interval + late
-        return [self._outbox.record_of(BalancingGroup, if_changed=self._view.state.changed)] if settled else []
+        return [self._outbox.record_of(records.BalancingGroup, if_changed=self._view.state.changed)] if settled else []
 
     def _forget(self, now: float, rank: int) -> list[Record]:
         """Forget partitions of a topic that was recreated, and those that nobody has wanted for a week."""
@@ -111,4 +105,4 @@ class Upkeep:
             if each.topic in topics or now - since > UNWANTED_SECONDS_MAX
         ]
         chosen = tuple(over[:FORGOTTEN_AT_ONCE_MAX])
-        return [self._outbox.record_of(ForgettingPartitions, partitions=chosen)] if chosen else []
+        return [self._outbox.record_of(records.ForgettingPartitions, partitions=chosen)] if chosen else []

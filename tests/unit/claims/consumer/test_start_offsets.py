@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.claims.consumer.doubts import ANSWERS_MIN, LASTING_INTERVALS
 from penstock.claims.consumer.options import Delivery, DeliveryOptions, OutOfRange
-from penstock.claims.consumer.start_offsets import PositionOutOfRangeError, StartOffsets
+from penstock.claims.consumer.start_offsets import ANSWERS_MIN, LASTING_INTERVALS, PositionOutOfRangeError, StartOffsets
 from penstock.claims.member.membership import Verdict
 from penstock.claims.protocol.records import Record, Seeking
 from penstock.errors import OutcomeUnknownError

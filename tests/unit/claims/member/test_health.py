@@ -53,7 +53,7 @@ def test_velocity_forgets_what_is_older_than_ten_samples() -> None:
     for position in (0, 1000, *[1000] * 9):
         found = found.sampled(position, position)
     assert found.positions == (1000,) * SAMPLES_MAX
-    assert found.consumed == 0
+    assert velocity(found.positions) == 0
     assert velocity([0, *[1000] * 10]) == 0
 
 
