@@ -65,14 +65,10 @@ class GroupClaims:
         """Release one partition that this process cannot keep up with: it may be able to handle the others."""
         with self.agent.looking() as participant:
             takers = participant.takers(self.agent.now())
-        whole_topics = self.agent.member.unit == "topic"
-        sampled = {
-            each: self._healths.get(each, Health()).sampled(at, at + lags.get(each, 0))
-            for each, at in positions.items()
-        }
-        self._healths = {
-            each: check(health, takers=takers, whole_topics=whole_topics) for each, health in sampled.items()
-        }
+        whole_topics, before, self._healths = self.agent.member.unit == "topic", self._healths, {}
+        for each, at in positions.items():
+            sampled = before.get(each, Health()).sampled(at, at + lags.get(each, 0))
+            self._healths[each] = check(sampled, takers=takers, whole_topics=whole_topics)
         lagging = {each: health for each, health in self._healths.items() if health.release is not None}
         if lagging:
             worst = max(lagging, key=lambda each: lagging[each].lag)

@@ -127,13 +127,9 @@ class LogReader:
         self.outbox.ask(said)
         for record in said:
             self._journal.append(record, lost.append)
-
-        def missing() -> int:
-            return len(said) - len(self.outbox.verdicts(said))
-
-        if not self.follow(SAY_SECONDS_MAX, lambda: not missing()):
+        if not self.follow(SAY_SECONDS_MAX, lambda: not self.outbox.unread(said)):
             raise OutcomeUnknownError(
-                f"{missing()} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{self.outbox.unread(said)} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )

@@ -94,8 +94,8 @@ class StreamSupervisor:
                     for partition, stream in self.streams.items():
                         claim = participant.view.claim(partition)
                         if claim.token == stream.token and claim.held_by(participant.who):
-                            participant.progress(partition, stream.acks.position, stream.lag)
-                    participant.using(partition for partition, stream in self.streams.items() if stream.acks.undone)
+                            participant.holdings.progress(partition, stream.acks.position, stream.lag)
+                    participant.holdings.using(each for each, stream in self.streams.items() if stream.acks.undone)
             except TransientError:
                 # Not a member at the moment: nothing to report.
                 return

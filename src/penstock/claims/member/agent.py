@@ -111,7 +111,7 @@ class Agent:
         """Release a partition, to claim it again above a floor that is known now."""
         with self._changed:
             if self._participant is not None:
-                self._participant.renounce(partition, reason, self.now())
+                self._participant.holdings.release_later([partition], reason, self.now())
 
     def working(self) -> bool:
         """Whether this process is a member, and its group not paused."""
@@ -132,7 +132,7 @@ class Agent:
         """The partitions being worked on."""
         with self._changed:
             if self._participant is not None:
-                self._participant.using(partitions)
+                self._participant.holdings.using(partitions)
 
     def confirmed(self, partition: Partition, token: int) -> bool:
         """Whether the claim under this token is certainly ours at this moment."""
@@ -144,7 +144,7 @@ class Agent:
             if position < 0 or lag < 0:
                 raise ValueError(f"no position and lag of a partition: {position}, {lag}")
             if self._participant is not None:
-                self._participant.progress(partition, position, lag)
+                self._participant.holdings.progress(partition, position, lag)
 
     def shed(self, partition: Partition, reason: str) -> None:
         """Release a partition that this member cannot keep up with."""
@@ -175,27 +175,25 @@ class Agent:
         self._awaited |= kind is not Seeking
         deadline = self.now() + 2 * self.member.heartbeat_seconds
         with self.looking() as participant:
-            session, group = self._session, self.member.group
+            session, outbox = self._session, participant.outbox
             assert session is not None
             records: list[Record] = [participant.record_about(kind, each, **content) for each, content in about]
             for record in records:
                 # An unreadable record is the caller's error, and must not fail in the agent's thread.
-                encode(record, group, session.journal.topic.partitions)
-            participant.outbox.ask(records)
-            session.send(participant, participant.outbox.sending(records, self.now()))
+                encode(record, self.member.group, session.journal.topic.partitions)
+            outbox.ask(records)
+            session.send(participant, outbox.sending(records, self.now()))
             try:
                 return self._read_back(participant, records, deadline)
             finally:
-                participant.outbox.stop_asking(records)
+                outbox.stop_asking(records)
 
     def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
-        def missing() -> int:
-            return len(records) - len(participant.outbox.verdicts(records))
-
-        self.wait(lambda: not missing() or self._participant is not participant, deadline - self.now())
-        if missing():
-            raise OutcomeUnknownError(f"{missing()} coordination records were not read back")
-        return participant.outbox.verdicts(records)
+        outbox = participant.outbox
+        self.wait(lambda: not outbox.unread(records) or self._participant is not participant, deadline - self.now())
+        if outbox.unread(records):
+            raise OutcomeUnknownError(f"{outbox.unread(records)} coordination records were not read back")
+        return outbox.verdicts(records)
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition that the agent's thread changes."""

@@ -66,11 +66,8 @@ def check(health: Health, quiet_intervals: float = 0.0, takers: bool = True, who
 
 def _stands_still(health: Health) -> bool:
     """Records were there at the last check too: one that has just come to an idle partition is no sign."""
-    return (
-        len(health.positions) > 1
-        and velocity(health.positions) == 0
-        and lag_of(health.positions[-2], health.ends[-2]) > 0
-    )
+    positions = health.positions
+    return len(positions) > 1 and velocity(positions) == 0 and lag_of(positions[-2], health.ends[-2]) > 0
 
 
 def _keeps_up(health: Health) -> bool:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.protocol import records
-from penstock.claims.protocol.fold_ranges import losing, unshared
+from penstock.claims.protocol.fold_ranges import further, losing, unshared
 from penstock.claims.protocol.group_view import GroupView
 from penstock.claims.protocol.records import Beat, Record, Recovered, Who, Wish, partitions_of
 from penstock.claims.protocol.state import Claim
@@ -22,15 +24,6 @@ CLAIMED_AT_ONCE_MAX = 500
 """Partitions in one record."""
 RECOVERED_LOSSES_MAX = 20
 """Of one partition, in a record with so many of them."""
-
-
-@dataclass(slots=True)
-class _Held:
-    """What this member knows of one of its claims in addition to the log."""
-
-    token: int
-    position: int | None = None
-    lag: int = 0
 
 
 @dataclass(slots=True)
@@ -56,16 +49,17 @@ class Holdings:
         recovered: Mapping[Partition, Claim],
         events: list[Event],
     ) -> None:
-        self.in_use: frozenset[Partition] = frozenset()
         self._options = options
         self._who = who
         self._view = view
         self._outbox = outbox
         self._recovered = recovered
         self._events = events
+        self.in_use: frozenset[Partition] = frozenset()
         self._wanted: frozenset[Partition] = frozenset()
         self._floors: Mapping[Partition, int] = {}
-        self._held: dict[Partition, _Held] = {}
+        self._held: dict[Partition, Beat] = {}
+        """With positions and lags that may be newer than those in the log."""
         self._leaving: dict[Partition, _Leaving] = {}
 
     # what is
@@ -89,10 +83,14 @@ class Holdings:
     def want(self, partitions: frozenset[Partition], floors: Mapping[Partition, int]) -> None:
         self._wanted, self._floors = partitions, dict(floors)
 
-    def progress(self, partition: Partition, position: int, lag: int) -> None:
-        held = self._held.get(partition)
-        if held is not None:
-            held.position, held.lag = position, lag
+    def using(self, partitions: Iterable[Partition]) -> None:
+        """The partitions being worked on: they are not released before that ends, within a limit."""
+        self.in_use = frozenset(partitions)
+
+    def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
+        """Note how far a held partition is processed, for the next heartbeat."""
+        if partition in self._held:
+            self._held[partition] = replace(self._held[partition], position=position, lag=lag)
 
     def shed(self, partition: Partition, reason: str, now: float) -> int:
         """Release a partition for another member to take; returns how many units this member had."""
@@ -122,13 +120,13 @@ class Holdings:
         if gone:
             self._drop(gone, record)
         if isinstance(record, records.Seeking) and record.partition in self._held and refusal is None:
-            self._held[record.partition].position = record.position
+            self._held[record.partition] = replace(self._held[record.partition], position=record.position)
 
     def _win(self, record: records.ClaimingPartition) -> None:
         for wish in record.wishes:
             claim = self._view.claim(wish.partition)
             if claim.held_by(self._who) and wish.partition not in self._held:
-                self._held[wish.partition] = _Held(claim.token, claim.position)
+                self._held[wish.partition] = Beat(wish.partition, claim.token, claim.position)
                 self._events.append(ClaimWon(str(wish.partition), claim.token))
 
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
@@ -229,21 +227,17 @@ class Holdings:
 
     def news(self) -> tuple[Beat, ...]:
         """The claims whose position or lag is not yet in the log."""
-        return tuple(
-            self._beat(each) for each, held in self._held.items() if self._is_news(self._view.claim(each), held)
-        )
+        return tuple(each for each in self.all_beats() if _is_news(each, self._view.claim(each.partition)))
 
     def all_beats(self) -> tuple[Beat, ...]:
-        return tuple(self._beat(each) for each in self._held)
-
-    @staticmethod
-    def _is_news(claim: Claim, held: _Held) -> bool:
-        further = held.position is not None and (claim.position is None or held.position > claim.position)
-        return further or held.lag != claim.lag
+        return tuple(map(self._beat, self._held))
 
     def _beat(self, partition: Partition) -> Beat:
-        held = self._held[partition]
-        return Beat(partition, held.token, held.position, held.lag, self._view.claim(partition).seeks)
+        return replace(self._held[partition], seeks=self._view.claim(partition).seeks)
+
+
+def _is_news(beat: Beat, claim: Claim) -> bool:
+    return beat.lag != claim.lag or further(claim.position, beat.position) != claim.position
 
 
 def _recovered(lost: Claim) -> Recovered:

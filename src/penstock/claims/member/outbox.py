@@ -30,6 +30,10 @@ class Outbox:
         """Keep the verdicts on records until `stop_asking`."""
         self._asked |= dict.fromkeys(each.seq for each in records)
 
+    def unread(self, records: Iterable[Record]) -> int:
+        """How many of the records are not read back yet."""
+        return sum(self._asked[each.seq] is None for each in records)
+
     def verdicts(self, records: Iterable[Record]) -> list[Verdict]:
         """The verdicts on those of the records that are read back."""
         return [each for record in records if (each := self._asked[record.seq]) is not None]

@@ -53,7 +53,7 @@ class Participant:
         self.heard_self_at = 0.0
         self._joining = Joining(options, self.who, view, self.outbox, former_nonces)
         self._upkeep = Upkeep(view, self.outbox, self.who)
-        self._holdings = Holdings(options, self.who, view, self.outbox, recovered or {}, self.events)
+        self.holdings = Holdings(options, self.who, view, self.outbox, recovered or {}, self.events)
         self._wanted: tuple[Partition, ...] = ()
         self._wants: tuple[Wanted, ...] = ()
         self._enough: tuple[int, float] | None = None
@@ -70,24 +70,12 @@ class Participant:
         wanted = tuple(partitions)
         if wanted != self._wanted:
             self._wanted, self._wants, self._state_changed = wanted, wants_of(wanted), True
-        self._holdings.want(frozenset(wanted), floors)
-
-    def using(self, partitions: Iterable[Partition]) -> None:
-        """The partitions being worked on: they are not released before that ends, within a limit."""
-        self._holdings.in_use = frozenset(partitions)
-
-    def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
-        """Note how far a held partition is processed, for the next heartbeat."""
-        self._holdings.progress(partition, position, lag)
+        self.holdings.want(frozenset(wanted), floors)
 
     def shed(self, partition: Partition, reason: str, now: float) -> None:
         """Release a partition that this member cannot keep up with, for another member to take."""
-        units = self._holdings.shed(partition, reason, now)
+        units = self.holdings.shed(partition, reason, now)
         self._enough = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
-
-    def renounce(self, partition: Partition, reason: str, now: float) -> None:
-        """Release a partition, to claim it again under a higher token."""
-        self._holdings.release_later([partition], reason, now)
 
     def idle_others(self, now: float, lag_max: int) -> bool:
         """Whether another live member lags by no more than that."""
@@ -95,7 +83,7 @@ class Participant:
 
     def takers(self, now: float) -> bool:
         """Whether another member could take a partition over: alive, with room, and with less than half our lag."""
-        own_lag = self._holdings.lag
+        own_lag = self.holdings.lag
         return any(2 * each.presence.lag <= own_lag and self._has_room(each) for each in self._others(now))
 
     def _others(self, now: float) -> list[MemberState]:
@@ -112,11 +100,11 @@ class Participant:
         """The partitions on which work may start now, with their tokens: certainly ours, and not being released."""
         if self.phase is not Phase.MEMBER or self.view.state.pauses or not self._certain(now):
             return {}
-        return self._holdings.kept()
+        return self.holdings.kept()
 
     def confirmed(self, partition: Partition, token: int, now: float) -> bool:
         """Whether the claim under this token is certainly ours: no other member can suspect us yet."""
-        return self._certain(now) and self._holdings.token(partition) == token
+        return self._certain(now) and self.holdings.token(partition) == token
 
     def _certain(self, now: float) -> bool:
         return now < self._renewed_at + GATE_INTERVALS * self.options.heartbeat_seconds
@@ -124,13 +112,13 @@ class Participant:
     @property
     def owes(self) -> bool:
         """Whether tokens and positions of a lost log are still to be written to the new one."""
-        return bool(self._holdings.owed())
+        return bool(self.holdings.owed())
 
     @property
     def busy(self) -> bool:
         """Whether more is to be done soon: the group is changing, or records are in flight."""
         claiming = bool(self.outbox.waiting(records.ClaimingPartition))
-        return self.phase is not Phase.MEMBER or self.view.state.unbalanced or claiming or self._holdings.changing
+        return self.phase is not Phase.MEMBER or self.view.state.unbalanced or claiming or self.holdings.changing
 
     def record_about(self, kind: type[Record], partition: Partition, **content: object) -> Record:
         """A record about a partition for the application to send; some name the seeks that their sender has read."""
@@ -154,7 +142,7 @@ class Participant:
             self._state_changed = True
         if record.who == self.who:
             self._read_back(offset, record, refusal, now, appended_at)
-        self._holdings.follow(record, refusal)
+        self.holdings.follow(record, refusal)
         return refusal
 
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
@@ -191,7 +179,7 @@ class Participant:
         spoke, self.phase = self.phase in (Phase.JOINING, Phase.MEMBER), Phase.LEFT
         if not spoke:
             return []
-        beats = self._holdings.all_beats()
+        beats = self.holdings.all_beats()
         return self.outbox.sending([self.outbox.record_of(records.LeavingGroup, beats=beats)], now)
 
     def _join(self, now: float) -> list[Record]:
@@ -214,8 +202,8 @@ class Participant:
         looks = now - self._looked_at > self.options.heartbeat_seconds / LOOKS_PER_INTERVAL
         if not self._hears_nothing(now) and (self._state_changed or looks or self.view.state.unbalanced):
             self._state_changed, self._looked_at = False, now
-            said += self._upkeep.records(now) + self._holdings.claims(now)
-        said += self._holdings.releases(now)
+            said += self._upkeep.records(now) + self.holdings.claims(now)
+        said += self.holdings.releases(now)
         return said + self._beat(member, now)
 
     def _beat(self, member: MemberState, now: float) -> list[Record]:
@@ -233,7 +221,7 @@ class Participant:
             records.Heartbeat,
             presence=presence if presence != member.presence else None,
             wants=self._wants if self._wants != member.wants else None,
-            beats=self._holdings.all_beats() if full else self._holdings.news(),
+            beats=self.holdings.all_beats() if full else self.holdings.news(),
         )
         return [heartbeat]
 
@@ -241,4 +229,4 @@ class Participant:
         if self._enough is not None and now >= self._enough[1]:
             self._enough = None
         enough = None if self._enough is None else self._enough[0]
-        return Presence(self.options.claims_max, enough, self._holdings.lag)
+        return Presence(self.options.claims_max, enough, self.holdings.lag)

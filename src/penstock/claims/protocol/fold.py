@@ -201,6 +201,8 @@ def _freed(claim: Claim, offset: int) -> Claim:
 
 def _about_partition(group: Group, offset: int, record: records.PartitionRecord) -> Claim:
     claim = group.claim(record.partition)
+    if isinstance(record, records.OwnerRecord):
+        require(record.token == claim.token and claim.held_by(record.who), "the sender does not hold the partition")
     match record:
         case records.Seeking():
             require(record.if_token == claim.token, "the partition has a newer token")
@@ -209,18 +211,6 @@ def _about_partition(group: Group, offset: int, record: records.PartitionRecord)
             return _sought(claim, offset, record.position, record.lost_from)
         case records.FreeingPartition():
             return _fenced(group, claim, offset, record)
-        case records.ClaimingMessages() | records.OpeningRanges() | records.ClosingRanges():
-            require(record.token == claim.token and claim.held_by(record.who), "the sender does not hold the partition")
-            return _by_owner(claim, offset, record)
-        case records.ClaimingRange() | records.FinishingRange() | records.ReturningRange() | records.GivingUpRange():
-            require(not isinstance(record, records.ClaimingRange) or not group.pauses, "the group is paused")
-            return about_range(claim, offset, record)
-        case _:
-            assert_never(record)
-
-
-def _by_owner(claim: Claim, offset: int, record: records.OwnerRecord) -> Claim:
-    match record:
         case records.ClaimingMessages():
             require(claim.ranges is None, "the partition is shared: its ranges are claimed")
             require(record.if_seeks == claim.seeks, "the position was set meanwhile")
@@ -234,6 +224,9 @@ def _by_owner(claim: Claim, offset: int, record: records.OwnerRecord) -> Claim:
         case records.ClosingRanges():
             require(claim.ranges is not None and not claim.ranges.leases, "ranges are still being worked on")
             return replace(claim, last=offset, ranges=None)
+        case records.ClaimingRange() | records.FinishingRange() | records.ReturningRange() | records.GivingUpRange():
+            require(not isinstance(record, records.ClaimingRange) or not group.pauses, "the group is paused")
+            return about_range(claim, offset, record)
         case _:
             assert_never(record)
 

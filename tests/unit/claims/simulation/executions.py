@@ -200,7 +200,7 @@ class ConsumerTrade(PlainTrade):
         if not isinstance(record, ReleasingPartition):
             return
         consumer = self._consumers[process]
-        used = frozenset() if process.participant is None else process.participant._holdings.in_use
+        used = frozenset() if process.participant is None else process.participant.holdings.in_use
         for beat in record.beats:
             stream = consumer.supervisor.streams.get(beat.partition)
             if stream is None or stream.token != beat.token or stream.stale or beat.partition in used:
