@@ -66,11 +66,11 @@ def told(crew: Crew, *command: str) -> Any:
 
 def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, anna: Agent) -> None:
     anna.progress(hits(1), 42, lag=7)
-    eventually(lambda: find_claim(of(crew), "hits/1").position == 42)
+    eventually(lambda: find_claim(of(crew), "hits/1").claim.position == 42)
     listing = list_claims(of(crew))
     [member] = listing.members
     assert (member.client_id, member.freshness, member.claims, member.lag) == ("anna", Freshness.FRESH, COUNT, 7)
-    assert [(each.partition, each.owner, each.token, each.position) for each in listing.claims] == [
+    assert [(each.partition, each.owner, each.claim.token, each.claim.position) for each in listing.claims] == [
         (hits(0), "anna", 1, None),
         (hits(1), "anna", 1, 42),
         (hits(2), "anna", 1, None),
@@ -96,7 +96,11 @@ def test_list_shows_who_has_left_and_what_is_free(crew: Crew, anna: Agent) -> No
     listing = list_claims(of(crew))
     assert listing.members[0].freshness is None
     assert listing.held == ()
-    assert (listing.claims[0].owner, listing.claims[0].position, listing.claims[0].freshness) == ("anna", 10, None)
+    assert (listing.claims[0].owner, listing.claims[0].claim.position, listing.claims[0].freshness) == (
+        "anna",
+        10,
+        None,
+    )
 
 
 # pause and resume
@@ -134,7 +138,7 @@ def test_d9_a_pause_and_a_seek_after_the_last_member_left_outlive_the_logs_reten
         topic.cut(crew.topic, journal.bounds()[1], journal.place)
     listing = list_claims(of(crew))
     assert list(listing.pauses) == [report.pause_id]
-    assert listing.claims[1].position == 77
+    assert listing.claims[1].claim.position == 77
 
 
 def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -> None:
@@ -172,7 +176,7 @@ def test_a_pause_says_who_did_not_let_go_and_nothing_is_freed_meanwhile(crew: Cr
         place = str(report.holders[0].partition)
         with pytest.raises(UserError, match="is paused"):
             release(of(crew), place)
-        assert find_claim(of(crew), place).token == report.holders[0].token
+        assert find_claim(of(crew), place).claim.token == report.holders[0].claim.token
 
 
 # release
@@ -184,12 +188,14 @@ def test_the_claim_of_a_stopped_process_is_freed_and_its_owner_learns_it_when_it
         process.send_signal(signal.SIGSTOP)
         report = release(of(crew), "hits/2")
         assert report.released
-        assert (report.before.owner, report.before.token, report.token) == ("bert", 1, 2)
+        assert (report.before.owner, report.before.claim.token, report.token) == ("bert", 1, 2)
         after = find_claim(of(crew), "hits/2")
-        assert (after.held, after.token) == (False, 2)
+        assert (after.claim.held, after.claim.token) == (False, 2)
         process.send_signal(signal.SIGCONT)
         # It is alive and the only member: it may have it again, as a new owner.
-        eventually(lambda: (find_claim(of(crew), "hits/2").owner, find_claim(of(crew), "hits/2").token) == ("bert", 3))
+        eventually(
+            lambda: (find_claim(of(crew), "hits/2").owner, find_claim(of(crew), "hits/2").claim.token) == ("bert", 3)
+        )
 
 
 def test_a_living_owner_loses_its_claim_at_once_and_keeps_the_others(crew: Crew, anna: Agent) -> None:
@@ -207,7 +213,7 @@ def test_a_release_keeps_the_position_and_a_seek_sets_it_also_backwards(crew: Cr
     crew.leave("anna")
     assert release(of(crew), "hits/3").released is False
     report = release(of(crew), "hits/3", seek=30)
-    assert (report.released, report.before.position, report.position) == (True, 90, 30)
+    assert (report.released, report.before.claim.position, report.position) == (True, 90, 30)
     after = release(of(crew), "hits/3")
     assert (after.released, after.position, after.token) == (False, 30, report.token)
 
@@ -215,7 +221,7 @@ def test_a_release_keeps_the_position_and_a_seek_sets_it_also_backwards(crew: Cr
 def test_a_release_that_was_confirmed_for_one_owner_does_not_hit_another(crew: Crew, anna: Agent) -> None:
     with pytest.raises(FencedError):
         release(of(crew), "hits/0", if_token=7)
-    assert find_claim(of(crew), "hits/0").token == 1
+    assert find_claim(of(crew), "hits/0").claim.token == 1
     assert hits(0) in anna.held()
 
 

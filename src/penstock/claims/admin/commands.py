@@ -151,12 +151,13 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token:
     """
     with _reading(of) as reader:
         before = _found(reader, place)
-        if if_token is not None and before.token != if_token:
-            raise FencedError(f"{place} has another owner meanwhile: {before.owner}, token {before.token}")
-        if not before.held and seek is None:
-            return ReleaseReport(before, before.token, before.position, released=False)
+        token = before.claim.token
+        if if_token is not None and token != if_token:
+            raise FencedError(f"{place} has another owner meanwhile: {before.owner}, token {token}")
+        if not before.claim.held and seek is None:
+            return ReleaseReport(before, token, before.claim.position, released=False)
         _refuse_paused(reader)
-        freeing = {"partition": before.partition, "if_token": before.token, "position": seek}
+        freeing = {"partition": before.partition, "if_token": token, "position": seek}
         [refusal] = reader.say(reader.outbox.record_of(FreeingPartition, **freeing, reason=RELEASE_REASON))
         if refusal is not None:
             _refuse_paused(reader)
@@ -165,7 +166,7 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token:
                 detail=refusal,
                 hint="run `penstock claims list`, then decide",
             )
-        return ReleaseReport(before, before.token + 1, reader.view.claim(before.partition).position, released=True)
+        return ReleaseReport(before, token + 1, reader.view.claim(before.partition).position, released=True)
 
 
 # steps

@@ -169,13 +169,10 @@ class HistoryReader:
     def _refused(self, line: Line, record: Record, reason: str, member: MemberState | None) -> Iterator[Line]:
         line = replace(line, record=type(record).__name__, reason=reason)
         match record:
-            case (
-                records.ResumingGroup()
-                | records.ForgettingMember()
-                | records.BalancingGroup()
-                | records.ForgettingPartitions()
-            ):
+            case records.ForgettingMember() | records.BalancingGroup() | records.ResumingGroup():
                 # Several members send it at once: one is accepted, and nothing is lost.
+                return
+            case records.ForgettingPartitions():
                 return
             case records.Heartbeat():
                 # One line for each process that was taken for dead; one that has never joined only asks for the time.

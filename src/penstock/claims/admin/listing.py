@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from penstock.claims.admin.log_reader import LogReader
 from penstock.claims.protocol.group_view import Freshness, freshness
-from penstock.claims.protocol.state import Claim, Pause, Ranges
+from penstock.claims.protocol.records import Who
+from penstock.claims.protocol.state import Claim, Pause
 from penstock.logs.log import Partition
 
 
@@ -25,39 +26,26 @@ class ListedMember:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedLease:
-    start: int
-    end: int
-    owner: str | None
-    attempts: int
-    done: bool
-    freshness: Freshness | None
-
-
-@dataclass(frozen=True, slots=True)
-class ListedRanges:
-    """A shared partition: `next` is where the next range begins."""
-
-    next: int
-    at_most_once: bool
-    leases: tuple[ListedLease, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ListedClaim:
-    """A partition. `owner` is kept after a release; `age_seconds` is how long it was silent, None if free."""
+    """A partition; `age_seconds` is how long its owner was silent, None if it is free. `fresh` is of all members."""
 
     partition: Partition
-    owner: str | None
-    held: bool
-    token: int
-    position: int | None
-    claimed_end: int | None
-    lag: int
+    claim: Claim
     age_seconds: float | None
-    freshness: Freshness | None
-    ranges: ListedRanges | None = None
-    given_up: tuple[tuple[int, int], ...] = ()
+    fresh: Mapping[str, Freshness]
+
+    @property
+    def owner(self) -> str | None:
+        """Kept after a release."""
+        return None if self.claim.owner is None else self.claim.owner.client_id
+
+    @property
+    def freshness(self) -> Freshness | None:
+        return self.freshness_of(self.claim.owner) if self.claim.held else None
+
+    def freshness_of(self, who: Who | None) -> Freshness | None:
+        """Also of those who work on its ranges."""
+        return None if who is None else self.fresh.get(who.client_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +65,7 @@ class ClaimsListing:
 
     @property
     def held(self) -> tuple[ListedClaim, ...]:
-        return tuple(each for each in self.claims if each.held)
+        return tuple(each for each in self.claims if each.claim.held)
 
 
 def listing_of(reader: LogReader, at: float) -> ClaimsListing:
@@ -91,35 +79,9 @@ def listing_of(reader: LogReader, at: float) -> ClaimsListing:
         shown = fresh[key] if member.present else None
         presence = member.presence
         members.append(ListedMember(key, shown, silent[key], held[key], presence.claims_max, presence.lag))
-    claims = [_claim(each, claim, silent, fresh) for each, claim in sorted(state.claims.items())]
+    claims = []
+    for partition, claim in sorted(state.claims.items()):
+        owner = claim.owner.client_id if claim.held and claim.owner is not None else ""
+        claims.append(ListedClaim(partition, claim, silent.get(owner), fresh))
     pauses = dict(sorted(state.pauses.items()))
     return ClaimsListing(reader.of.group, reader.of.topic, at, tuple(members), tuple(claims), pauses)
-
-
-def _claim(
-    partition: Partition, claim: Claim, silent: Mapping[str, float], fresh: Mapping[str, Freshness]
-) -> ListedClaim:
-    owner = None if claim.owner is None else claim.owner.client_id
-    holder = (owner or "") if claim.held else ""
-    return ListedClaim(
-        partition=partition,
-        owner=owner,
-        held=claim.held,
-        token=claim.token,
-        position=claim.position,
-        claimed_end=claim.claimed,
-        lag=claim.lag,
-        age_seconds=silent.get(holder),
-        freshness=fresh.get(holder),
-        ranges=None if claim.ranges is None else _ranges(claim.ranges, fresh),
-        given_up=claim.given_up,
-    )
-
-
-def _ranges(ranges: Ranges, fresh: Mapping[str, Freshness]) -> ListedRanges:
-    leases = []
-    for each in ranges.leases:
-        owner = None if each.owner is None else each.owner.client_id
-        state = None if each.done else fresh.get(owner or "")
-        leases.append(ListedLease(each.start, each.end, owner, each.attempts, each.done, state))
-    return ListedRanges(ranges.next, ranges.at_most_once, tuple(leases))

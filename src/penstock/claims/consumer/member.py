@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from penstock.claims.consumer.acks import LostClaimError
-from penstock.claims.consumer.deliveries import Deliveries
 from penstock.claims.consumer.options import IN_FLIGHT_MAX, Delivery, DeliveryOptions, OutOfRange, Start, log_spec
 from penstock.claims.consumer.start_offsets import StartOffsets
-from penstock.claims.consumer.stream_supervisor import StreamSupervisor
+from penstock.claims.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.consumer.streams import Reader, Work
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.membership import MemberOptions

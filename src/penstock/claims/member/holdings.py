@@ -116,7 +116,8 @@ class Holdings:
             if record.who == self._who and refusal is None:
                 self._win(record)
             return
-        gone = [each for each in partitions_of(record) if each in self._held and not self._is_ours(each)]
+        named = [each for each in partitions_of(record) if each in self._held]
+        gone = [each for each in named if not self._view.claim(each).held_by(self._who, self._held[each].token)]
         if gone:
             self._drop(gone, record)
         if isinstance(record, records.Seeking) and record.partition in self._held and refusal is None:
@@ -136,10 +137,6 @@ class Holdings:
                 self._events.append(ClaimReleased(str(each), leaving.reason if leaving else record.reason))
             else:
                 self._events.append(ClaimLost(str(each), held.token))
-
-    def _is_ours(self, partition: Partition) -> bool:
-        claim = self._view.claim(partition)
-        return claim.held_by(self._who) and claim.token == self._held[partition].token
 
     # what to do
 

@@ -161,11 +161,7 @@ def _free(claim: Claim, wish: Wish) -> bool:
 
 def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition | records.LeavingGroup) -> list[Beat]:
     """The part of a record that is about what its sender still holds."""
-    return [
-        each
-        for each in record.beats
-        if (claim := group.claim(each.partition)).token == each.token and claim.held_by(record.who)
-    ]
+    return [each for each in record.beats if group.claim(each.partition).held_by(record.who, each.token)]
 
 
 def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
@@ -202,7 +198,7 @@ def _freed(claim: Claim, offset: int) -> Claim:
 def _about_partition(group: Group, offset: int, record: records.PartitionRecord) -> Claim:
     claim = group.claim(record.partition)
     if isinstance(record, records.OwnerRecord):
-        require(record.token == claim.token and claim.held_by(record.who), "the sender does not hold the partition")
+        require(claim.held_by(record.who, record.token), "the sender does not hold the partition")
     match record:
         case records.Seeking():
             require(record.if_token == claim.token, "the partition has a newer token")

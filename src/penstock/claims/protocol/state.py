@@ -69,8 +69,9 @@ class Claim(Struct, frozen=True):
     def leases(self) -> tuple[Lease, ...]:
         return () if self.ranges is None else self.ranges.leases
 
-    def held_by(self, who: Who) -> bool:
-        return self.held and self.owner == who
+    def held_by(self, who: Who, token: int | None = None) -> bool:
+        """Whether a process holds it, under that token if one is given."""
+        return self.held and self.owner == who and token in (None, self.token)
 
 
 class MemberState(Struct, frozen=True):

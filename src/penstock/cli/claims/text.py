@@ -14,7 +14,7 @@ from rich.text import Text
 from penstock.claims.admin.history import Change, History, Line
 from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedMember
 from penstock.claims.protocol.group_view import Freshness
-from penstock.claims.protocol.state import Span
+from penstock.claims.protocol.state import Ranges, Span
 from penstock.cli.tables import cell, duration, table
 
 LEFT = "left"
@@ -54,11 +54,42 @@ def _member_json(member: ListedMember) -> dict[str, Any]:
     return told
 
 
-def claim_json(claim: ListedClaim) -> dict[str, Any]:
-    told = msgspec.to_builtins(claim)
-    place, age = told.pop("partition"), claim.age_seconds
-    told["age_seconds"] = None if age is None else round(age, 3)
-    return {"topic": place["topic"], "topic_id": place["topic_id"], "partition": place["number"], **told}
+def claim_json(listed: ListedClaim) -> dict[str, Any]:
+    place, claim, age = listed.partition, listed.claim, listed.age_seconds
+    return {
+        "topic": place.topic,
+        "topic_id": place.topic_id,
+        "partition": place.number,
+        "owner": listed.owner,
+        "held": claim.held,
+        "token": claim.token,
+        "position": claim.position,
+        "claimed_end": claim.claimed,
+        "lag": claim.lag,
+        "age_seconds": None if age is None else round(age, 3),
+        "freshness": _word(listed.freshness),
+        "ranges": None if claim.ranges is None else _ranges_json(claim.ranges, listed),
+        "given_up": claim.given_up,
+    }
+
+
+def _ranges_json(ranges: Ranges, listed: ListedClaim) -> dict[str, Any]:
+    leases = [
+        {
+            "start": each.start,
+            "end": each.end,
+            "owner": None if each.owner is None else each.owner.client_id,
+            "attempts": each.attempts,
+            "done": each.done,
+            "freshness": None if each.done else _word(listed.freshness_of(each.owner)),
+        }
+        for each in ranges.leases
+    ]
+    return {"next": ranges.next, "at_most_once": ranges.at_most_once, "leases": leases}
+
+
+def _word(freshness: Freshness | None) -> str | None:
+    return None if freshness is None else freshness.value
 
 
 def line_json(line: Line) -> dict[str, Any]:
@@ -118,11 +149,11 @@ def _claims(listing: ClaimsListing) -> Table:
     rows = [
         (
             str(each.partition),
-            (each.owner or "-") if each.held else "-",
+            (each.owner or "-") if each.claim.held else "-",
             Text("free", style="dim") if each.freshness is None else _fresh(each.freshness),
-            str(each.token),
-            cell(each.position),
-            str(each.lag),
+            str(each.claim.token),
+            cell(each.claim.position),
+            str(each.claim.lag),
             "-" if each.age_seconds is None else duration(each.age_seconds),
         )
         for each in listing.claims
@@ -134,25 +165,28 @@ def _fresh(freshness: Freshness) -> Text:
     return Text(freshness.value, style=_STYLES[freshness])
 
 
-def _shared_text(claim: ListedClaim) -> list[str]:
+def _shared_text(listed: ListedClaim) -> list[str]:
     """What does not fit into a row: ranges, and offsets that were given up."""
-    lines = []
+    lines, claim = [], listed.claim
     if claim.ranges is not None:
         once = ", at most once" if claim.ranges.at_most_once else ""
-        lines.append(f"{claim.partition} is shared by ranges, the next begins at {claim.ranges.next}{once}")
+        lines.append(f"{listed.partition} is shared by ranges, the next begins at {claim.ranges.next}{once}")
         for each in claim.ranges.leases:
-            state = "done" if each.done else "returned" if each.freshness is None else each.freshness.value
-            lines.append(f"  {_span((each.start, each.end))} {each.owner or '-'}, attempt {each.attempts}, {state}")
+            state = "done" if each.done else _word(listed.freshness_of(each.owner)) or "returned"
+            owner = "-" if each.owner is None else each.owner.client_id
+            lines.append(f"  {_span((each.start, each.end))} {owner}, attempt {each.attempts}, {state}")
     if claim.given_up:
-        lines.append(f"{claim.partition} gave up {_spans(claim.given_up)}")
+        lines.append(f"{listed.partition} gave up {_spans(claim.given_up)}")
     return lines
 
 
-def claim_text(claim: ListedClaim) -> str:
+def claim_text(listed: ListedClaim) -> str:
     """One claim in a sentence."""
+    claim = listed.claim
     if not claim.held:
-        return f"{claim.partition}, free, last of {claim.owner or 'nobody'}, token {claim.token}"
-    return f"{holder_text(claim)}, token {claim.token}, position {'none' if claim.position is None else claim.position}"
+        return f"{listed.partition}, free, last of {listed.owner or 'nobody'}, token {claim.token}"
+    position = "none" if claim.position is None else claim.position
+    return f"{holder_text(listed)}, token {claim.token}, position {position}"
 
 
 def holder_text(claim: ListedClaim) -> str:
