@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.claims.member.journal import Journal
-from penstock.claims.member.membership import MemberOptions, Phase, Verdict
+from penstock.claims.member.membership import MemberOptions, Phase
+from penstock.claims.member.outbox import Verdict
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import POLL_SECONDS, Session, Tell, catch_up, unfailing
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, open_topic

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.claims.member.membership import Verdict
 from penstock.claims.protocol.records import Record, Who
 
 R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The offset of a record that we sent, and why the fold refused it (None: accepted)."""
+
+    offset: int
+    refusal: str | None
 
 
 class Outbox:

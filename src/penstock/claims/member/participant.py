@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.holdings import Holdings
-from penstock.claims.member.joining import Joining
-from penstock.claims.member.membership import MemberOptions, Phase, ReplacedError
+from penstock.claims.member.membership import Joining, MemberOptions, Phase, ReplacedError
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.upkeep import FORGET_INTERVALS, Upkeep
 from penstock.claims.protocol import records

@@ -58,8 +58,6 @@ class Upkeep:
 
     def _end_pauses(self) -> list[Record]:
         """End pauses whose time is over by the broker's clock: any member may do so (RULES M4)."""
-        if not self._view.state.pauses:
-            return []
         waiting = {each.pause_id for each in self._outbox.waiting(records.ResumingGroup)}
         return [
             self._outbox.record_of(records.ResumingGroup, pause_id=pause_id)
@@ -90,19 +88,13 @@ class Upkeep:
         if rank > 0 or now - self._looked_at < FORGET_INTERVALS * self._view.heartbeat_seconds:
             return []
         self._looked_at = now
-        wanted = {each for member in self._view.state.members.values() for each in member.wants}
-        ids = {(each.topic, each.topic_id) for each in wanted}
-        topics = {each.topic for each in wanted}
-        unwanted = [
-            partition
-            for partition, claim in self._view.claims()
-            if not claim.held and (partition.topic, partition.topic_id) not in ids
-        ]
-        self._unwanted_since = {each: self._unwanted_since.get(each, now) for each in unwanted}
-        over = [
-            each
-            for each, since in self._unwanted_since.items()
-            if each.topic in topics or now - since > UNWANTED_SECONDS_MAX
-        ]
+        ids = {(each.topic, each.topic_id) for member in self._view.state.members.values() for each in member.wants}
+        topics = {topic for topic, _ in ids}
+        free = [each for each, claim in self._view.claims() if not claim.held]
+        self._unwanted_since = {
+            each: self._unwanted_since.get(each, now) for each in free if (each.topic, each.topic_id) not in ids
+        }
+        long_ago = now - UNWANTED_SECONDS_MAX
+        over = [each for each, since in self._unwanted_since.items() if each.topic in topics or since < long_ago]
         chosen = tuple(over[:FORGOTTEN_AT_ONCE_MAX])
         return [self._outbox.record_of(records.ForgettingPartitions, partitions=chosen)] if chosen else []

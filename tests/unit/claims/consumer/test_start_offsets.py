@@ -10,7 +10,7 @@ import pytest
 
 from penstock.claims.consumer.options import Delivery, DeliveryOptions, OutOfRange
 from penstock.claims.consumer.start_offsets import ANSWERS_MIN, LASTING_INTERVALS, PositionOutOfRangeError, StartOffsets
-from penstock.claims.member.membership import Verdict
+from penstock.claims.member.outbox import Verdict
 from penstock.claims.protocol.records import Record, Seeking
 from penstock.errors import OutcomeUnknownError
 from penstock.events import Event, MessagesGivenUp, ReadingInterrupted
