@@ -77,7 +77,7 @@ def test_list_shows_who_holds_what_how_far_it_is_and_that_it_lives(crew: Crew, a
         (hits(3), "anna", 1, None),
     ]
     assert {each.freshness for each in listing.claims} == {Freshness.FRESH}
-    assert not listing.paused
+    assert not listing.pauses
 
 
 def test_list_tells_the_dead_from_the_living_though_nobody_is_left_to_say_so(crew: Crew) -> None:
@@ -115,7 +115,7 @@ def test_a_paused_group_lets_go_of_everything_until_it_is_resumed(crew: Crew, an
     assert found.by.startswith("admin:")
     assert resume(of(crew), report.pause_id) == (report.pause_id,)
     eventually(lambda: crew.shared(COUNT))
-    assert not list_claims(of(crew)).paused
+    assert not list_claims(of(crew)).pauses
 
 
 def test_m4_members_resume_by_themselves_when_the_time_is_over(crew: Crew, anna: Agent) -> None:
@@ -149,7 +149,7 @@ def test_m4_a_pause_of_one_group_leaves_another_alone(crew: Crew, anna: Agent) -
         before = zoe.held()
         report = pause(of(crew), wait_seconds=WAIT_SECONDS_MAX)
         assert report.holders == ()
-        assert not list_claims(of(other)).paused
+        assert not list_claims(of(other)).pauses
         time.sleep(2 * HEARTBEAT_SECONDS)
         assert zoe.held() == before
         assert anna.held() == {}

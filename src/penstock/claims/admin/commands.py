@@ -86,7 +86,7 @@ def history(
     """
     wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
-        first, end = reader.bounds()
+        first, end = reader.journal.bounds()
         begun = max(first, end - records_max)
         history_reader = HistoryReader(begun)
 
@@ -95,7 +95,7 @@ def history(
                 history_reader.read(each.offset, each.appended_at, each.record, each.fault)
 
         reader.read(begun, take)
-        groups = [of.group] if history_reader.heard or partition is not None else reader.groups()
+        groups = [of.group] if history_reader.heard_at or partition is not None else reader.groups()
         if of.group not in groups:
             raise _unknown_group(of, groups)
     lines = found = history_reader.lines

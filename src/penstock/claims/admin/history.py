@@ -96,22 +96,18 @@ class HistoryReader:
         """`start` is the first offset to be read; what came before it is inferred."""
         self.lines: list[Line] = []
         self.records = 0
+        self.heard_at: dict[Who, float] = {}
+        """When each process of the group sent its last record."""
         self._start = start
         self._group = Group()
-        self._heard_at: dict[Who, float] = {}
         self._ignored: set[Who] = set()
-
-    @property
-    def heard(self) -> bool:
-        """Whether anything of the group was read."""
-        return bool(self._heard_at)
 
     def read(self, offset: int, appended_at: float, record: Record | None, fault: str = "") -> None:
         """Read one offset of the log; `fault` says why it holds no record of Penstock."""
         self.records += 1
         if record is not None:
             self.lines += self._read(Line(at=appended_at, offset=offset, who=record.who.client_id), record)
-            self._heard_at[record.who] = appended_at
+            self.heard_at[record.who] = appended_at
         elif fault:
             self.lines.append(Line(change=Change.FOREIGN, at=appended_at, offset=offset, reason=fault))
 
@@ -123,19 +119,16 @@ class HistoryReader:
                 yield replace(told, token=claim.token, position=claim.position)
         # All that a process held may be free after a record about it.
         of_process = isinstance(record, records.JoiningGroup | records.LeavingGroup | records.ForgettingMember)
-        before = (
-            dict(sorted(group.claims.items()))
-            if of_process
-            else {each: group.claim(each) for each in partitions_of(record)}
-        )
+        touched = sorted(group.claims) if of_process else partitions_of(record)
+        before = {each: group.claim(each) for each in touched}
         forgotten = record.client_id if isinstance(record, records.ForgettingMember) else None
         member = group.members.get(line.who if forgotten is None else forgotten)
         refusal = apply(group, line.offset, record, line.at)
         if refusal is not None:
             yield from self._refused(line, record, refusal, member)
             return
-        if forgotten is not None and member is not None and member.who in self._heard_at:
-            line = replace(line, silent_seconds=max(0.0, line.at - self._heard_at[member.who]))
+        if forgotten is not None and member is not None and member.who in self.heard_at:
+            line = replace(line, silent_seconds=max(0.0, line.at - self.heard_at[member.who]))
         yield from self._of_group(line, record, member)
         for partition, claim in before.items():
             after = group.claim(partition)

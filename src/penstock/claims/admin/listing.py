@@ -60,10 +60,6 @@ class ClaimsListing:
     pauses: Mapping[str, Pause]
 
     @property
-    def paused(self) -> bool:
-        return bool(self.pauses)
-
-    @property
     def held(self) -> tuple[ListedClaim, ...]:
         return tuple(each for each in self.claims if each.claim.held)
 

@@ -46,7 +46,7 @@ class LogReader:
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
-        self._journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS)
+        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS)
         self._whole = False
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)
@@ -55,7 +55,7 @@ class LogReader:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._journal.close()
+        self.journal.close()
 
     # reading
 
@@ -72,7 +72,7 @@ class LogReader:
 
     def catch_up(self) -> None:
         """Fold the log from its snapshot to its current end; LostHistoryError if history is lost, as for members."""
-        start = start_of(self._journal)
+        start = start_of(self.journal)
         if start.fault and not start.recreated:
             raise LostHistoryError(self.topic.name, self.of.group, start.fault)
         self._whole = not start.fault
@@ -80,17 +80,14 @@ class LogReader:
             self.view.restore(start.snapshot, start.snapshot.appended_at)
         self.read(start.offset, self._take_all)
 
-    def bounds(self) -> tuple[int, int]:
-        return self._journal.bounds()
-
     def read(self, start: int, take: Callable[[Sequence[JournalEntry]], None]) -> None:
         """Read the log from an offset to its current end."""
-        catch_up(self._journal, take, start)
+        catch_up(self.journal, take, start)
 
     def groups(self) -> list[str]:
         """The groups of the topic, where nothing is known of ours."""
-        self._journal.check_new()
-        return self._journal.groups()
+        self.journal.check_new()
+        return self.journal.groups()
 
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
         """Read on until a condition holds, or for so long."""
@@ -99,7 +96,7 @@ class LogReader:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._take_all(self._journal.poll(min(left, POLL_SECONDS)))
+            self._take_all(self.journal.poll(min(left, POLL_SECONDS)))
         return True
 
     def _take_all(self, entries: Sequence[JournalEntry]) -> None:
@@ -126,7 +123,7 @@ class LogReader:
         lost: list[Record] = []
         self.outbox.ask(said)
         for record in said:
-            self._journal.append(record, lost.append)
+            self.journal.append(record, lost.append)
         if not self.follow(SAY_SECONDS_MAX, lambda: not self.outbox.unread(said)):
             raise OutcomeUnknownError(
                 f"{self.outbox.unread(said)} of {len(said)} records to {self.topic.name} were not read back in time",
@@ -135,8 +132,8 @@ class LogReader:
             )
         if self._whole:
             # If history was lost, members that carry over what is left of it write the next snapshot.
-            self._journal.keep(self.view.snapshot(self.topic.topic_id))
-            self._journal.flush(SAY_SECONDS_MAX)
+            self.journal.keep(self.view.snapshot(self.topic.topic_id))
+            self.journal.flush(SAY_SECONDS_MAX)
         return [each.refusal for each in self.outbox.verdicts(said)]
 
 

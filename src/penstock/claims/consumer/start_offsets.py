@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -121,12 +121,9 @@ class StartOffsets:
         """
         if self._begun is not None:
             return
-        try:
-            with self._agent.looking() as participant:
-                claims = dict(participant.view.claims())
-        except TransientError:
-            return
-        self._begun = frozenset(each.topic_id for each, claim in claims.items() if position_of(claim) is not None)
+        with suppress(TransientError), self._agent.looking() as participant:
+            claims = participant.view.claims()
+            self._begun = frozenset(each.topic_id for each, claim in claims if position_of(claim) is not None)
 
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         """The start offsets of these claims; those that are lost, or whose position is doubted, are left out."""
@@ -165,8 +162,7 @@ class StartOffsets:
         if self._options.start_moves:
             # Before ours: whoever sees a position of a topic takes a partition without one for a new one.
             self._start_others({each.topic_id for each in recorded})
-        reason = "the first position of the group"
-        agreed = self._agree({each: starts[each] for each in recorded}, claims, reason)
+        agreed = self._agree({each: starts[each] for each in recorded}, claims)
         return {each: offset for each, offset in starts.items() if each not in recorded or each in agreed}
 
     def _started(self, partition: Partition) -> bool:
@@ -183,13 +179,13 @@ class StartOffsets:
         rest = {each: claim for each, claim in seen.items() if not claim.held and position_of(claim) is None}
         bounds = self._log.bounds(rest)
         starts = {each: self._first_offset(each, bounds[each]) for each in rest}
-        self._agree(starts, rest, "the first position of the group")
+        self._agree(starts, rest)
 
     def _agree(
         self,
         starts: Mapping[Partition, int],
         claims: Mapping[Partition, Claim],
-        reason: str,
+        reason: str = "the first position of the group",
         lost_from: int | None = None,
     ) -> set[Partition]:
         """Record positions in the group; returns where they were accepted."""

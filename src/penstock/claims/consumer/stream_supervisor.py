@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 
 from penstock.claims.consumer.acks import Acks
@@ -89,16 +90,12 @@ class StreamSupervisor:
         Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position. Also
         while it is in doubt: it may be released then, and what is done would be done again, or listed as lost.
         """
-        with self.lock:
-            try:
-                with self._agent.looking() as participant:
-                    for partition, stream in self.streams.items():
-                        if participant.view.claim(partition).held_by(participant.who, stream.token):
-                            participant.holdings.progress(partition, stream.acks.position, stream.lag)
-                    participant.holdings.using(each for each, stream in self.streams.items() if stream.acks.undone)
-            except TransientError:
-                # Not a member at the moment: nothing to report.
-                return
+        # Whoever is not a member at the moment has nothing to report.
+        with self.lock, suppress(TransientError), self._agent.looking() as participant:
+            for partition, stream in self.streams.items():
+                if participant.view.claim(partition).held_by(participant.who, stream.token):
+                    participant.holdings.progress(partition, stream.acks.position, stream.lag)
+            participant.holdings.using(each for each, stream in self.streams.items() if stream.acks.undone)
 
     def _live(self) -> None:
         while not self._stopping.wait(TURN_SECONDS):
@@ -170,11 +167,9 @@ class StreamSupervisor:
             self._agent.shed(worst.partition, reason)
 
     def _surely_lost(self, stream: Stream) -> bool:
-        try:
-            with self._agent.looking() as participant:
-                return not participant.view.claim(stream.partition).held_by(participant.who, stream.token)
-        except TransientError:
-            return False
+        with suppress(TransientError), self._agent.looking() as participant:
+            return not participant.view.claim(stream.partition).held_by(participant.who, stream.token)
+        return False
 
 
 class Deliveries:
@@ -220,11 +215,8 @@ class Deliveries:
     def _ready(self) -> list[Stream]:
         """The streams that may deliver now; they take turns to be the first."""
         held = self._agent.held()
-        ready = [
-            each
-            for each in self._supervisor.streams.values()
-            if held.get(each.partition) == each.token and not each.stale
-        ]
+        streams = self._supervisor.streams.values()
+        ready = [each for each in streams if held.get(each.partition) == each.token and not each.stale]
         self._turns += 1
         first = self._turns % max(1, len(ready))
         return ready[first:] + ready[:first]
@@ -239,27 +231,22 @@ class Deliveries:
             for stream, count in counts.items()
             if stream not in announced
         ]
-        if not about:
-            return
-        try:
-            self._agent.say_each(ClaimingMessages, about)
-        except (TransientError, OutcomeUnknownError):
-            # The records stay in their queues; the log shows now or at the next poll whether they are claimed.
-            return
+        if about:
+            # If it fails, the records stay in their queues; the log shows now or at the next poll what is claimed.
+            with suppress(TransientError, OutcomeUnknownError):
+                self._agent.say_each(ClaimingMessages, about)
 
     def _announced(self, counts: Mapping[Stream, int]) -> dict[Stream, int]:
         """Those of the streams whose next records are ours in the log: under our token nobody else can claim them."""
-        try:
-            with self._agent.looking() as participant:
-                claims = {stream: participant.view.claim(stream.partition) for stream in counts}
-                return {
-                    stream: count
-                    for stream, count in counts.items()
-                    if claims[stream].held_by(participant.who, stream.token)
-                    and (claims[stream].claimed or 0) >= _end(stream, count)
-                }
-        except TransientError:
-            return {}
+        with suppress(TransientError), self._agent.looking() as participant:
+            claims = {stream: participant.view.claim(stream.partition) for stream in counts}
+            return {
+                stream: count
+                for stream, count in counts.items()
+                if claims[stream].held_by(participant.who, stream.token)
+                and (claims[stream].claimed or 0) >= _end(stream, count)
+            }
+        return {}
 
 
 def _end(stream: Stream, count: int) -> int:

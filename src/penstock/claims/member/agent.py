@@ -130,7 +130,6 @@ class Agent:
         return limit is not None and self.now() - self._worked_at > limit
 
     def using(self, partitions: Iterable[Partition]) -> None:
-        """The partitions being worked on."""
         with self._changed:
             if self._participant is not None:
                 self._participant.holdings.using(partitions)
@@ -148,7 +147,6 @@ class Agent:
                 self._participant.holdings.progress(partition, position, lag)
 
     def shed(self, partition: Partition, reason: str) -> None:
-        """Release a partition that this member cannot keep up with."""
         with self._changed:
             if self._participant is not None:
                 self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self.now())

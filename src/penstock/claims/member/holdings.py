@@ -208,8 +208,6 @@ class Holdings:
 
     def releases(self, now: float) -> list[Record]:
         """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
-        if not self._leaving:
-            return []
         sent = {each for record in self._outbox.waiting(records.ReleasingPartition) for each in partitions_of(record)}
         due: dict[tuple[str, bool], list[Beat]] = {}
         for partition, leaving in self._leaving.items():

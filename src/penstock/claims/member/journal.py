@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX, CoordinationTopic, GrownTopicError
-from penstock.claims.protocol.codec import ForeignError, MalformedError, decode, encode, key_of
+from penstock.claims.protocol.codec import ForeignError, MalformedError, decode, encode
 from penstock.claims.protocol.group_view import coordination_partition
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, snapshots_of
@@ -60,7 +60,7 @@ class Journal:
         self.topic = topic
         self.group = group
         self.place = coordination_partition(group, topic.partitions)
-        self._key = key_of(group)
+        self._key = group.encode()
         self._bootstrap = spec.bootstrap
         self._fault: PenstockError | None = None
         self._settings: dict[str, Any] = {

@@ -58,9 +58,8 @@ class DifferentTermsError(UserError):
     """The living members of the group have another heartbeat interval, or share other units."""
 
     def __init__(self, group: str, ours: Terms, theirs: Terms | None) -> None:
-        found = "" if theirs is None else f"a heartbeat interval of {theirs.heartbeat_seconds:g} s, unit {theirs.unit}"
         super().__init__(
-            f"group {group} runs with {found}; this process has {ours.heartbeat_seconds:g} s, unit {ours.unit}",
+            f"group {group} runs with {theirs}, this process with {ours}",
             detail="members with different intervals would take each other for dead",
             hint="set the same `claims.heartbeat` and `claims.unit` in every process; to change them, stop all first",
         )

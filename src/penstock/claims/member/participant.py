@@ -109,11 +109,6 @@ class Participant:
         return now < self._renewed_at + GATE_INTERVALS * self.options.heartbeat_seconds
 
     @property
-    def owes(self) -> bool:
-        """Whether tokens and positions of a lost log are still to be written to the new one."""
-        return bool(self.holdings.owed())
-
-    @property
     def busy(self) -> bool:
         """Whether more is to be done soon: the group is changing, or records are in flight."""
         claiming = bool(self.outbox.waiting(records.ClaimingPartition))

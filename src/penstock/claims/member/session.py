@@ -146,7 +146,7 @@ class Session:
     def keep_snapshots(self, participant: Participant) -> None:
         """Write the snapshot if it is due and ours to write; the other members begin to count anew."""
         now = self._now()
-        if participant.phase is not Phase.MEMBER or participant.owes or self._unkept_since is None:
+        if participant.phase is not Phase.MEMBER or participant.holdings.owed() or self._unkept_since is None:
             return
         due = self._unkept >= SNAPSHOT_EVERY_RECORDS or now - self._unkept_since >= SNAPSHOT_EVERY_SECONDS
         if not due and not self._due:
@@ -160,7 +160,7 @@ class Session:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self._now() + seconds
         others = [each for each in participant.view.live_members(self._now()) if each.who != participant.who]
-        if not farewell or others or participant.owes:
+        if not farewell or others or participant.holdings.owed():
             return
         while participant.view.state.present(participant.who) and self._now() < deadline:
             self.take(participant, self.journal.poll(POLL_SECONDS))

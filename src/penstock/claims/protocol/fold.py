@@ -89,7 +89,7 @@ def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
     last = None if before is None else before.last
     require(record.if_last == last, "the client id was used by another process meanwhile")
     others = any(each.present for key, each in group.members.items() if key != client_id)
-    require(not others or group.terms == record.terms, f"the group runs with {_terms_text(group)}")
+    require(not others or group.terms == record.terms, f"the group runs with {group.terms}")
     if before is not None and before.present and before.who != record.who:
         _free_all(group, offset, before.who)
     group.terms = record.terms
@@ -97,11 +97,6 @@ def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
     if before is None or _asks(before) != _asks(joined):
         group.changed = offset
     group.members[client_id] = joined
-
-
-def _terms_text(group: Group) -> str:
-    terms = group.terms
-    return "" if terms is None else f"a heartbeat interval of {terms.heartbeat_seconds:g} s and `unit` {terms.unit}"
 
 
 def _renew(group: Group, offset: int, record: records.Heartbeat) -> None:

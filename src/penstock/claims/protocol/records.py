@@ -41,6 +41,9 @@ class Terms(_Part, frozen=True):
     heartbeat_seconds: Seconds
     unit: UnitKind = "partition"
 
+    def __str__(self) -> str:
+        return f"a heartbeat interval of {self.heartbeat_seconds:g} s and `unit` {self.unit}"
+
 
 class Presence(_Part, frozen=True):
     """What a member reports of itself: the most units it takes, how many it can keep up with, its lag in records.

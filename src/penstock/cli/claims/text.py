@@ -38,7 +38,7 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
         "group": listing.group,
         "topic": listing.topic,
         "at": instant(listing.at),
-        "paused": listing.paused,
+        "paused": bool(listing.pauses),
         "pauses": [
             {"id": key, **msgspec.to_builtins(each), "until_at": instant(each.until_at)}
             for key, each in listing.pauses.items()

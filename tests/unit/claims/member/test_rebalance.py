@@ -487,8 +487,8 @@ def test_what_a_lost_snapshot_says_counts_where_an_older_one_has_the_same_token(
     anna.gone = True
     lost = {web(0): Claim(token=1, position=50, claimed=60)}
     bert = room.enter("bert", recovered=lost)
-    assert bert.participant.owes, "nor is a snapshot written before it is known"
+    assert bert.participant.holdings.owed(), "nor is a snapshot written before it is known"
     room.run(4)
     assert room.held(bert) == [web(0)]
     assert (room.claim(web(0)).position, room.claim(web(0)).given_up) == (60, ((50, 60),))
-    assert not bert.participant.owes
+    assert not bert.participant.holdings.owed()
