@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.membership import MemberOptions, Verdict
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.outbox import Verdict
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import Session
 from penstock.claims.protocol.group_view import GroupView

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
-from penstock.claims.member.health import Health, Situation, check
+from penstock.claims.member.health import Health, check
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import ClaimingMessages, Seeking
@@ -65,11 +65,10 @@ class GroupClaims:
         """Release one partition that this process cannot keep up with: it may be able to handle the others."""
         with self.agent.looking() as participant:
             takers = participant.takers(self.agent.now())
-        situation = Situation(takers=takers, whole_topics=self.agent.member.unit == "topic")
-        self._healths = {
-            each: check(self._healths.get(each, Health()).sampled(at, at + lags.get(each, 0)), situation)
-            for each, at in positions.items()
-        }
+        whole_topics, before, self._healths = self.agent.member.unit == "topic", self._healths, {}
+        for each, at in positions.items():
+            sampled = before.get(each, Health()).sampled(at, at + lags.get(each, 0))
+            self._healths[each] = check(sampled, takers=takers, whole_topics=whole_topics)
         lagging = {each: health for each, health in self._healths.items() if health.release is not None}
         if lagging:
             worst = max(lagging, key=lambda each: lagging[each].lag)

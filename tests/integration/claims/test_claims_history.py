@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.claims.member.agent import Agent
+from penstock.claims.member.session import SNAPSHOT_EVERY_RECORDS
 from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX
-from penstock.claims.protocol.reading_start import LostHistoryError
 from penstock.claims.protocol.records import Heartbeat, Presence, Who
-from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS, Snapshot
+from penstock.claims.protocol.snapshots import LostHistoryError, Snapshot
 from penstock.claims.protocol.state import Claim, Group
 from tests.claimants import LATE_SECONDS, Crew, eventually, hits, hits_up_to, other_process
 from tests.kafka import Topics

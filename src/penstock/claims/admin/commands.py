@@ -11,10 +11,9 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from penstock.claims.admin.history import HistoryReader
-from penstock.claims.admin.lines import History
+from penstock.claims.admin.history import History, HistoryReader
 from penstock.claims.admin.listing import ClaimsListing, ListedClaim, listing_of
 from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
 from penstock.claims.member.journal import JournalEntry
@@ -83,30 +82,30 @@ def history(
 ) -> History:
     """How ownership changed, the newest lines; of one partition (TOPIC/PARTITION), or of the whole group.
 
-    At most about `records_max` records are read. What came before them is inferred, and `starts` says where they start.
+    At most about `records_max` records are read. What came before them is inferred, and `start` says where they start.
     """
     wanted = None if partition is None else _place_of(partition)
     with LogReader(of) as reader:
-        begun = reader.newest(records_max)
-        history_reader = HistoryReader(reader.place, begun)
+        first, end = reader.journal.bounds()
+        begun = max(first, end - records_max)
+        history_reader = HistoryReader(begun)
 
         def take(entries: Sequence[JournalEntry]) -> None:
             for each in entries:
                 history_reader.read(each.offset, each.appended_at, each.record, each.fault)
 
         reader.read(begun, take)
-        groups = [of.group] if history_reader.heard or partition is not None else reader.groups()
+        groups = [of.group] if history_reader.heard_at or partition is not None else reader.groups()
         if of.group not in groups:
             raise _unknown_group(of, groups)
-    found = history_reader.history(None if wanted is not None else limit)
-    if wanted is None:
-        return found
-    lines = [each for each in found.lines if each.pause_id or _is(each.partition, wanted)]
-    if not any(_is(each.partition, wanted) for each in lines):
-        known = {str(each.partition) for each in found.lines if each.partition is not None}
-        raise _unknown_partition(of, str(partition), sorted(known))
+    lines = found = history_reader.lines
+    if wanted is not None:
+        lines = [each for each in found if each.pause_id or _is(each.partition, wanted)]
+        if not any(_is(each.partition, wanted) for each in lines):
+            known = {str(each.partition) for each in found if each.partition is not None}
+            raise _unknown_partition(of, str(partition), sorted(known))
     chosen = lines if limit is None else lines[max(0, len(lines) - limit) :]
-    return replace(found, lines=tuple(chosen))
+    return History(tuple(chosen), begun, history_reader.records)
 
 
 def pause(
@@ -152,13 +151,22 @@ def release(of: CoordinatedGroup, place: str, seek: int | None = None, if_token:
     """
     with _reading(of) as reader:
         before = _found(reader, place)
-        if if_token is not None and before.token != if_token:
-            raise FencedError(f"{place} has another owner meanwhile: {before.owner}, token {before.token}")
-        if not before.held and seek is None:
-            return ReleaseReport(before, before.token, before.position, released=False)
+        token = before.claim.token
+        if if_token is not None and token != if_token:
+            raise FencedError(f"{place} has another owner meanwhile: {before.owner}, token {token}")
+        if not before.claim.held and seek is None:
+            return ReleaseReport(before, token, before.claim.position, released=False)
         _refuse_paused(reader)
-        token = _free(reader, before.partition, before.token, seek)
-        return ReleaseReport(before, token, reader.view.claim(before.partition).position, released=True)
+        freeing = {"partition": before.partition, "if_token": token, "position": seek}
+        [refusal] = reader.say(reader.outbox.record_of(FreeingPartition, **freeing, reason=RELEASE_REASON))
+        if refusal is not None:
+            _refuse_paused(reader)
+            raise FencedError(
+                f"{before.partition} was claimed by another member meanwhile",
+                detail=refusal,
+                hint="run `penstock claims list`, then decide",
+            )
+        return ReleaseReport(before, token + 1, reader.view.claim(before.partition).position, released=True)
 
 
 # steps
@@ -199,20 +207,6 @@ def _wait_released(
 
     reader.follow(seconds, settled)
     return holders
-
-
-def _free(reader: LogReader, partition: Partition, token: int, seek: int | None) -> int:
-    """Free a partition, if it still has that token; returns the token that fences its owner."""
-    freeing = {"partition": partition, "if_token": token, "position": seek, "reason": RELEASE_REASON}
-    [refusal] = reader.say(reader.outbox.record_of(FreeingPartition, **freeing))
-    if refusal is not None:
-        _refuse_paused(reader)
-        raise FencedError(
-            f"{partition} was claimed by another member meanwhile",
-            detail=refusal,
-            hint="run `penstock claims list`, then decide",
-        )
-    return token + 1
 
 
 def _refuse_paused(reader: LogReader) -> None:

@@ -1,336 +1,291 @@
 """The history of a group: who owned what, from when to when, at which positions, and why ownership changed. Pure.
 
-Heartbeats and claimed messages are merged into the line of the claim that they belong to.
+Nearly every line is a difference between the states before and after a record: heartbeats make none.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, assert_never
+from enum import StrEnum
 
-from penstock.claims.admin.inference import infer_earlier_state
-from penstock.claims.admin.lines import Change, History, HistoryStart, Line
+from msgspec import structs
+
+from penstock.claims.protocol import records
 from penstock.claims.protocol.fold import apply
-from penstock.claims.protocol.records import (
-    BalancingGroup,
-    ClaimingMessages,
-    ClaimingPartition,
-    ClaimingRange,
-    ClosingRanges,
-    FinishingRange,
-    ForgettingMember,
-    ForgettingPartitions,
-    FreeingPartition,
-    GivingUpRange,
-    Heartbeat,
-    JoiningGroup,
-    LeavingGroup,
-    OpeningRanges,
-    RangeRecord,
-    Record,
-    ReleaseGroup,
-    ReleasingPartition,
-    ResumingGroup,
-    ReturningRange,
-    Seeking,
-    Who,
-    partitions_of,
-)
+from penstock.claims.protocol.records import Record, Who, partitions_of
 from penstock.claims.protocol.state import Claim, Group, MemberState, Span
 from penstock.logs.log import Partition
 
-LEFT_REASON = "the process ended"
+
+class Change(StrEnum):
+    """What a line of the history reports."""
+
+    JOINED = "joined"
+    LEFT = "left"
+    SILENT = "silent"
+    """Silent for so long that all it held is free."""
+    FORGOTTEN = "forgotten"
+    HELD_BEFORE = "held before"
+    """Already owned in the first records that were read; the claim itself is no longer in the log."""
+    CLAIMED = "claimed"
+    RELEASED = "released"
+    REFUSED = "refused"
+    SOUGHT = "sought"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    SHARED = "shared"
+    UNSHARED = "unshared"
+    RANGE_CLAIMED = "range claimed"
+    RANGE_FINISHED = "range finished"
+    RANGE_RETURNED = "range returned"
+    RANGE_GIVEN_UP = "range given up"
+    BALANCED = "balanced"
+    FOREIGN = "foreign"
+
+
+_OF_RANGES = {
+    records.ClaimingRange: Change.RANGE_CLAIMED,
+    records.FinishingRange: Change.RANGE_FINISHED,
+    records.GivingUpRange: Change.RANGE_GIVEN_UP,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One change. Instants are append times of the broker, in seconds since 1970; None and "" mean: does not apply."""
+
+    change: Change = Change.REFUSED
+    at: float
+    offset: int
+    who: str = ""
+    """Who sent the record."""
+    partition: Partition | None = None
+    token: int | None = None
+    position: int | None = None
+    """Where the owner starts, or where it stops."""
+    before: str = ""
+    """The owner so far, or the holder of the range."""
+    silent_seconds: float | None = None
+    """How long it had been silent."""
+    reason: str = ""
+    record: str = ""
+    """The kind of a refused record."""
+    start: int | None = None
+    end: int | None = None
+    attempts: int | None = None
+    given_up: tuple[Span, ...] = ()
+    """Offsets that this change gave up for good: claimed at most once and never reported as processed."""
+    pause_id: str = ""
+    until_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Abandoned:
-    """What a dead process held: who that was, and how long it had been silent."""
+class History:
+    """Lines in the order of the log; `records` is how many were read, from the offset `start` on."""
 
-    client_id: str
-    silent_seconds: float | None
-
-
-@dataclass(slots=True)
-class _Tenure:
-    """The line of a claim, and how many heartbeats its owner had sent when it began."""
-
-    line: int
-    who: Who
-    heartbeats: int
+    lines: tuple[Line, ...]
+    start: int = 0
+    records: int = 0
 
 
 class HistoryReader:
     """Turns the records of one group, read in the order of its coordination partition, into lines."""
 
-    def __init__(self, place: int = 0, start: int = 0) -> None:
-        self._place = place
+    def __init__(self, start: int = 0) -> None:
+        """`start` is the first offset to be read; what came before it is inferred."""
+        self.lines: list[Line] = []
+        self.records = 0
+        self.heard_at: dict[Who, float] = {}
+        """When each process of the group sent its last record."""
         self._start = start
         self._group = Group()
-        self._lines: list[Line] = []
-        self._tenures: dict[Partition, _Tenure] = {}
-        self._refused_heartbeat_lines: dict[Who, int] = {}
-        self._pause_lines: dict[str, int] = {}
-        self._heartbeats: Counter[Who] = Counter()
-        self._heard_at: dict[Who, float] = {}
-        self._abandoned: dict[tuple[Partition, int | None], _Abandoned] = {}
-        self._shared: set[Partition] = set()
-        self._records = 0
-
-    @property
-    def heard(self) -> bool:
-        """Whether anything of the group was read."""
-        return bool(self._heard_at)
+        self._ignored: set[Who] = set()
 
     def read(self, offset: int, appended_at: float, record: Record | None, fault: str = "") -> None:
         """Read one offset of the log; `fault` says why it holds no record of Penstock."""
-        self._records += 1
-        if record is None:
-            if fault:
-                self._add(self._line(appended_at, offset), Change.FOREIGN, reason=fault)
-            return
+        self.records += 1
+        if record is not None:
+            self.lines += self._read(Line(at=appended_at, offset=offset, who=record.who.client_id), record)
+            self.heard_at[record.who] = appended_at
+        elif fault:
+            self.lines.append(Line(change=Change.FOREIGN, at=appended_at, offset=offset, reason=fault))
+
+    def _read(self, line: Line, record: Record) -> Iterator[Line]:
+        group = self._group
         if self._start:
-            infer_earlier_state(self._group, record)
-        before = {each: self._group.claim(each) for each in partitions_of(record)}
-        if isinstance(record, JoiningGroup | LeavingGroup | ForgettingMember):
-            # All that a process held may be free after it.
-            before = dict(self._group.claims)
-        client_id = record.client_id if isinstance(record, ForgettingMember) else record.who.client_id
-        member = self._group.members.get(client_id)
-        refusal = apply(self._group, offset, record, appended_at)
-        line = self._line(appended_at, offset, record.who.client_id)
-        if refusal is None:
-            self._accepted(line, record, before, member)
-        else:
-            self._refused(line, record, refusal)
-        self._heard_at[record.who] = appended_at
-
-    def history(self, limit: int | None = None) -> History:
-        """The lines so far; with a limit the newest ones."""
-        for partition in self._tenures:
-            self._update_tenure(partition)
-        starts = (HistoryStart(self._place, self._start),) if self._start else ()
-        chosen = self._lines if limit is None else self._lines[max(0, len(self._lines) - limit) :]
-        return History(tuple(chosen), starts, self._records)
-
-    def _line(self, at: float, offset: int, who: str = "") -> Line:
-        """What every line says; what it reports is said when it is added."""
-        return Line(change=Change.REFUSED, at=at, place=self._place, offset=offset, who=who)
-
-    # accepted records
-
-    def _accepted(self, line: Line, record: Record, before: dict[Partition, Claim], member: MemberState | None) -> None:
-        match record:
-            case Heartbeat():
-                self._heartbeats[record.who] += 1
-                self._held_before(line, record)
-            case JoiningGroup():
-                again = member is not None and member.present
-                self._add(line, Change.JOINED, reason="again, in a new process" if again else "")
-                self._freed(line, before, "restarted")
-            case LeavingGroup():
-                for partition, claim in before.items():
-                    if claim.held_by(record.who):
-                        self._released(line, partition, claim, LEFT_REASON)
-                self._add(line, Change.LEFT)
-            case ForgettingMember():
-                silent = None if member is None else self._since(member.who, line.at)
-                change = Change.SILENT if record.client_id in self._group.members else Change.FORGOTTEN
-                self._add(line, change, before=record.client_id, silent_seconds=silent)
-                self._freed(line, before, f"{record.client_id} fell silent", silent)
-            case BalancingGroup():
-                target = self._group.target
-                reason = f"{sum(map(len, target.values()))} partitions for {len(target)} members"
-                self._add(line, Change.BALANCED, reason=reason)
-            case ReleaseGroup():
-                until_at = self._group.pauses[record.pause_id].until_at
-                at = self._add(line, Change.PAUSED, pause_id=record.pause_id, reason=record.reason, until_at=until_at)
-                self._pause_lines[record.pause_id] = at
-            case ResumingGroup():
-                self._add(line, Change.RESUMED, pause_id=record.pause_id)
-                paused = self._pause_lines.get(record.pause_id)
-                if paused is not None:
-                    self._end(paused, Change.RESUMED, line.at)
-            case ClaimingPartition():
-                for partition, claim in before.items():
-                    if self._group.claim(partition).last == line.offset:
-                        self._claimed(line, partition, claim, record.who)
-                    else:
-                        self._refuse(line, record, "the partition changed meanwhile", partition=partition)
-            case ReleasingPartition():
-                for partition, claim in before.items():
-                    if self._group.claim(partition).last == line.offset:
-                        self._released(line, partition, claim, record.reason)
-            case ForgettingPartitions():
-                return
-            case ClaimingRange() | FinishingRange() | ReturningRange() | GivingUpRange():
-                self._about_range(line, record, before[record.partition])
-            case _:
-                self._about_partition(line, record, before[record.partition])
-
-    def _about_partition(
-        self,
-        line: Line,
-        record: Seeking | FreeingPartition | ClaimingMessages | OpeningRanges | ClosingRanges,
-        before: Claim,
-    ) -> None:
-        after = self._group.claim(record.partition)
-        line = replace(line, partition=record.partition, token=after.token)
-        match record:
-            case ClaimingMessages():
-                tenure = self._tenures.get(record.partition)
-                if tenure is not None:
-                    self._change(tenure.line, claimed_end=record.end)
-            case Seeking():
-                lost = () if record.lost_from is None else ((record.lost_from, record.position),)
-                self._sought(line, record, before, lost)
-            case FreeingPartition():
-                self._released(line, record.partition, before, record.reason)
-                if record.position is not None:
-                    self._sought(line, record, before)
-            case OpeningRanges():
-                self._shared.add(record.partition)
-                self._add(line, Change.SHARED, start=record.start, reason="at most once" if record.at_most_once else "")
-            case ClosingRanges():
-                self._add(line, Change.UNSHARED, position=after.position)
-            case _:
-                assert_never(record)
-
-    def _sought(
-        self, line: Line, record: Seeking | FreeingPartition, before: Claim, lost: tuple[Span, ...] = ()
-    ) -> None:
-        line = replace(line, start=before.position, position=record.position, reason=record.reason)
-        self._add(line, Change.SOUGHT, given_up=lost)
-
-    def _claimed(self, line: Line, partition: Partition, before: Claim, who: Who) -> None:
-        after = self._group.claim(partition)
-        lost = after.given_up[len(before.given_up) :]
-        line = replace(line, partition=partition, token=after.token, position=after.position, given_up=lost)
-        abandoned = self._abandoned.pop((partition, None), None)
-        if abandoned is None:
-            # Nothing is known of a previous owner whose records are no longer in the log.
-            at = self._add(line, Change.CLAIMED, before="" if before.owner is None else before.owner.client_id)
-        else:
-            change = Change.RESTARTED if abandoned.client_id == who.client_id else Change.TAKEN_OVER
-            at = self._add(line, change, before=abandoned.client_id, silent_seconds=abandoned.silent_seconds)
-        self._tenures[partition] = _Tenure(at, who, self._heartbeats[who])
-
-    def _released(self, line: Line, partition: Partition, before: Claim, reason: str) -> None:
-        after = self._group.claim(partition)
-        lost = after.given_up[len(before.given_up) :]
-        line = replace(line, partition=partition, token=after.token, position=after.position)
-        self._add(line, Change.RELEASED, reason=reason, given_up=lost)
-        self._end_tenure(partition, f"released: {reason}" if reason else "released", line.at)
-
-    def _freed(self, line: Line, before: dict[Partition, Claim], how: str, silent: float | None = None) -> None:
-        """All that a process held is nobody's now."""
+            for partition, claim in _infer_earlier_state(group, record):
+                told = replace(line, change=Change.HELD_BEFORE, partition=partition)
+                yield replace(told, token=claim.token, position=claim.position)
+        # All that a process held may be free after a record about it.
+        of_process = isinstance(record, records.JoiningGroup | records.LeavingGroup | records.ForgettingMember)
+        touched = sorted(group.claims) if of_process else partitions_of(record)
+        before = {each: group.claim(each) for each in touched}
+        forgotten = record.client_id if isinstance(record, records.ForgettingMember) else None
+        member = group.members.get(line.who if forgotten is None else forgotten)
+        refusal = apply(group, line.offset, record, line.at)
+        if refusal is not None:
+            yield from self._refused(line, record, refusal, member)
+            return
+        if forgotten is not None and member is not None and member.who in self.heard_at:
+            line = replace(line, silent_seconds=max(0.0, line.at - self.heard_at[member.who]))
+        yield from self._of_group(line, record, member)
         for partition, claim in before.items():
-            after = self._group.claim(partition)
-            if claim.held and not after.held and claim.owner is not None:
-                self._end_tenure(partition, how, line.at)
-                silent = self._since(claim.owner, line.at) if silent is None else silent
-                self._abandoned[partition, None] = _Abandoned(claim.owner.client_id, silent)
-            for was, lease in zip(claim.leases, after.leases, strict=False):
-                if was.owner is not None and lease.owner is None:
-                    self._abandoned[partition, lease.start] = _Abandoned(was.owner.client_id, silent)
+            after = group.claim(partition)
+            if after is not claim:
+                yield from _of_claim(replace(line, partition=partition), record, claim, after)
+            elif isinstance(record, records.ClaimingPartition):
+                told = replace(line, record=type(record).__name__, partition=partition)
+                yield replace(told, reason="the partition changed meanwhile")
 
-    def _since(self, who: Who, at: float) -> float | None:
-        return None if who not in self._heard_at else max(0.0, at - self._heard_at[who])
-
-    def _about_range(self, line: Line, record: RangeRecord, before: Claim) -> None:
-        after = self._group.claim(record.partition)
-        lease = None if before.ranges is None else before.ranges.at(record.start)
-        line = replace(line, partition=record.partition, token=after.token, position=after.position)
-        line = replace(line, start=record.start, end=None if lease is None else lease.end)
-        unknown = _Abandoned("", None)
+    def _of_group(self, line: Line, record: Record, member: MemberState | None) -> Iterator[Line]:
+        present = member is not None and member.present
         match record:
-            case ClaimingRange():
-                abandoned = self._abandoned.pop((record.partition, record.start), unknown)
-                change = Change.RANGE_CLAIMED if abandoned is unknown else Change.RANGE_TAKEN_OVER
-                line = replace(line, end=record.end, attempts=1 if lease is None else lease.attempts + 1)
-                self._add(line, change, before=abandoned.client_id, silent_seconds=abandoned.silent_seconds)
-            case FinishingRange():
-                self._add(line, Change.RANGE_FINISHED)
-            case ReturningRange():
-                self._add(line, Change.RANGE_RETURNED)
-            case GivingUpRange():
-                abandoned = self._abandoned.pop((record.partition, record.start), unknown)
-                line = replace(line, given_up=() if lease is None else ((lease.start, lease.end),))
-                line = replace(line, before=abandoned.client_id, silent_seconds=abandoned.silent_seconds)
-                self._add(line, Change.RANGE_GIVEN_UP)
-            case _:
-                assert_never(record)
+            case records.JoiningGroup():
+                yield replace(line, change=Change.JOINED, reason="again, in a new process" if present else "")
+            case records.LeavingGroup():
+                yield replace(line, change=Change.LEFT)
+            case records.ForgettingMember():
+                yield replace(line, change=Change.SILENT if present else Change.FORGOTTEN, before=record.client_id)
+            case records.BalancingGroup():
+                target = self._group.target
+                shared = f"{sum(map(len, target.values()))} partitions for {len(target)} members"
+                # What members want may be known only from records that are gone.
+                yield replace(line, change=Change.BALANCED, reason="" if self._start else shared)
+            case records.ReleaseGroup():
+                until_at = self._group.pauses[record.pause_id].until_at
+                told = replace(line, change=Change.PAUSED, pause_id=record.pause_id, until_at=until_at)
+                yield replace(told, reason=record.reason)
+            case records.ResumingGroup():
+                yield replace(line, change=Change.RESUMED, pause_id=record.pause_id)
 
-    def _held_before(self, line: Line, record: Heartbeat) -> None:
-        """A heartbeat about a claim whose beginning is not in the log."""
-        for beat in record.beats:
-            tenure = self._tenures.get(beat.partition)
-            if not self._group.claim(beat.partition).held_by(record.who):
-                continue
-            if tenure is not None and self._lines[tenure.line].token != beat.token:
-                # Inferred from the first records of a truncated log, and disproved by this heartbeat.
-                self._end_tenure(beat.partition, "it had lost it already", line.at)
-                tenure = None
-            if tenure is None:
-                line = replace(line, partition=beat.partition, token=beat.token, position=beat.position)
-                at = self._add(line, Change.HELD_BEFORE)
-                self._tenures[beat.partition] = _Tenure(at, record.who, self._heartbeats[record.who] - 1)
-
-    # refused records
-
-    def _refused(self, line: Line, record: Record, reason: str) -> None:
+    def _refused(self, line: Line, record: Record, reason: str, member: MemberState | None) -> Iterator[Line]:
+        line = replace(line, record=type(record).__name__, reason=reason)
         match record:
-            case Heartbeat():
-                self._refused_heartbeat(line, record, reason)
-            case ResumingGroup() | ForgettingMember() | BalancingGroup() | ForgettingPartitions():
+            case records.ForgettingMember() | records.BalancingGroup() | records.ResumingGroup():
                 # Several members send it at once: one is accepted, and nothing is lost.
                 return
-            case JoiningGroup() | LeavingGroup() | ReleaseGroup():
-                self._refuse(line, record, reason)
-            case FinishingRange() | ReturningRange() | GivingUpRange():
-                # The lease may be in the part of the log that is gone: then the verdict is unknown.
-                if not self._start or record.partition in self._shared:
-                    self._refuse(line, record, reason, partition=record.partition, start=record.start)
-            case ClaimingRange():
-                self._refuse(line, record, reason, partition=record.partition, start=record.start, end=record.end)
+            case records.ForgettingPartitions():
+                return
+            case records.Heartbeat():
+                # One line for each process that was taken for dead; one that has never joined only asks for the time.
+                if member is not None and member.who == record.who and record.who not in self._ignored:
+                    self._ignored.add(record.who)
+                    yield line
+            case _ if self._start and isinstance(record, records.RangeRecord | records.ClosingRanges):
+                # The ranges may have been opened by a record that is gone: then the verdict is unknown.
+                return
             case _:
-                for partition in partitions_of(record):
-                    self._refuse(line, record, reason, partition=partition)
+                line = replace(line, start=getattr(record, "start", None), end=getattr(record, "end", None))
+                for partition in partitions_of(record) or (None,):
+                    yield replace(line, partition=partition)
 
-    def _refused_heartbeat(self, line: Line, record: Heartbeat, reason: str) -> None:
-        """All refused heartbeats of one process are one line; a first one without content asks for the time."""
-        if self._start or record.who not in self._heard_at:
+
+def _of_claim(line: Line, record: Record, before: Claim, after: Claim) -> Iterator[Line]:
+    """What a record changed about one claim."""
+    owner = "" if before.owner is None else before.owner.client_id
+    given_up = _given_up(before, after)
+    line = replace(line, token=after.token, position=after.position, reason=_reason(record))
+    if not after.held and (before.held or after.token > before.token):
+        yield replace(line, change=Change.RELEASED, before=owner if before.held else "", given_up=given_up)
+        given_up = ()
+    if after.held and after.token > before.token:
+        yield replace(line, change=Change.CLAIMED, before=owner, given_up=given_up)
+    if after.seeks > before.seeks:
+        yield replace(line, change=Change.SOUGHT, start=before.position, given_up=given_up)
+    if before.ranges is None and after.ranges is not None:
+        once = "at most once" if after.ranges.at_most_once else ""
+        yield replace(line, change=Change.SHARED, start=after.ranges.next, reason=once)
+    elif before.ranges is not None and after.ranges is None and after.held:
+        yield replace(line, change=Change.UNSHARED)
+    elif after.ranges is not None:
+        yield from _of_ranges(replace(line, given_up=given_up), record, before, after)
+
+
+def _of_ranges(line: Line, record: Record, before: Claim, after: Claim) -> Iterator[Line]:
+    was, now = ({each.start: each for each in claim.leases} for claim in (before, after))
+    for start, lease in (was | now).items():
+        former = was.get(start)
+        if former == now.get(start) or (former is not None and former.done):
+            continue
+        owner = "" if former is None or former.owner is None else former.owner.client_id
+        change = _OF_RANGES.get(type(record), Change.RANGE_RETURNED)
+        yield replace(line, change=change, before=owner, start=start, end=lease.end, attempts=lease.attempts)
+
+
+def _given_up(before: Claim, after: Claim) -> tuple[Span, ...]:
+    """The losses that are new; the first of them may be listed together with the last one before."""
+    known = before.given_up[-1][1] if before.given_up else 0
+    return tuple((max(start, known), end) for start, end in after.given_up if end > known)
+
+
+def _reason(record: Record) -> str:
+    match record:
+        case records.LeavingGroup():
+            return "the process ended"
+        case records.JoiningGroup():
+            return "restarted"
+        case records.ForgettingMember():
+            return "silent"
+        case _:
+            return getattr(record, "reason", "")
+
+
+# a truncated log: what must have been true before its first record
+
+
+def _infer_earlier_state(group: Group, record: Record) -> list[tuple[Partition, Claim]]:
+    """Add to the state before a record what the record proves about it; returns the claims that its sender held.
+
+    Only an accepted claim creates a token, and its owner uses it only after reading that claim back. So a record that
+    names a token above the known one, or the same token with another owner, proves that the known state is outdated.
+    For reading history only: members never guess (RULES M7).
+    """
+    _of_members(group, record)
+    held = []
+    for partition, seen in _claims_seen(record):
+        known = group.claim(partition)
+        other = seen.held and (known.held or known.owner is None) and known.owner != seen.owner
+        if seen.token > known.token or (seen.token == known.token and other):
+            proved = seen if seen.token > known.token else structs.replace(known, owner=seen.owner, held=True)
+            group.claims[partition] = proved
+            if proved.held:
+                held.append((partition, proved))
+    return held
+
+
+def _of_members(group: Group, record: Record) -> None:
+    client_id = record.who.client_id
+    match record:
+        case records.JoiningGroup():
+            group.terms = group.terms or record.terms
+            if record.if_last is not None:
+                group.members.setdefault(client_id, MemberState(Who(client_id, ""), record.if_last))
+        case records.ForgettingMember():
+            group.members.setdefault(record.client_id, MemberState(Who(record.client_id, ""), record.if_last))
+        case records.ReleaseGroup() | records.ResumingGroup() | records.FreeingPartition():
+            # An administrator is no member.
             return
-        at = self._refused_heartbeat_lines.get(record.who)
-        if at is None:
-            at = self._refused_heartbeat_lines[record.who] = self._refuse(line, record, reason)
-        self._change(at, heartbeats=self._lines[at].heartbeats + 1, last_at=line.at)
+        case _:
+            group.members.setdefault(client_id, MemberState(record.who, -1))
+            if isinstance(record, records.BalancingGroup) and group.changed is None:
+                group.changed = record.if_changed
 
-    def _refuse(self, line: Line, record: Record, reason: str, **more: Any) -> int:
-        return self._add(line, Change.REFUSED, record=type(record).__name__, reason=reason, **more)
 
-    # lines
-
-    def _add(self, line: Line, change: Change, **more: Any) -> int:
-        """Add a line that says more than the present one; returns its place."""
-        self._lines.append(replace(line, change=change, **more))
-        return len(self._lines) - 1
-
-    def _change(self, at: int, **more: Any) -> None:
-        self._lines[at] = replace(self._lines[at], **more)
-
-    def _update_tenure(self, partition: Partition) -> None:
-        """Heartbeats are counted once for all claims of their sender, and written down when somebody looks."""
-        tenure = self._tenures[partition]
-        count = self._heartbeats[tenure.who] - tenure.heartbeats
-        if count:
-            last_at, position = self._heard_at.get(tenure.who), self._group.claim(partition).position
-            self._change(tenure.line, heartbeats=count, last_at=last_at, last_position=position)
-
-    def _end_tenure(self, partition: Partition, how: str, at: float) -> None:
-        if partition in self._tenures:
-            self._update_tenure(partition)
-            self._end(self._tenures.pop(partition).line, how, at)
-
-    def _end(self, line: int, how: str, at: float) -> None:
-        self._change(line, ended=how, ended_at=at)
+def _claims_seen(record: Record) -> Iterator[tuple[Partition, Claim]]:
+    """The claims that a record names, as its sender knew them."""
+    match record:
+        case records.Heartbeat() | records.ReleasingPartition() | records.LeavingGroup():
+            for beat in record.beats:
+                yield beat.partition, Claim(beat.token, record.who, True, position=beat.position, seeks=beat.seeks)
+        case records.ClaimingPartition():
+            for wish in record.wishes:
+                yield wish.partition, Claim(wish.if_token)
+        case records.Seeking():
+            yield record.partition, Claim(record.if_token, seeks=record.if_seeks)
+        case records.FreeingPartition():
+            yield record.partition, Claim(record.if_token)
+        case records.ClaimingMessages():
+            yield record.partition, Claim(record.token, record.who, True, seeks=record.if_seeks)
+        case records.OpeningRanges() | records.ClosingRanges():
+            yield record.partition, Claim(record.token, record.who, True)

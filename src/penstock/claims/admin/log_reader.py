@@ -7,8 +7,8 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 from penstock.claims.member.journal import Journal, JournalEntry
@@ -16,8 +16,8 @@ from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.session import POLL_SECONDS, catch_up, start_of
 from penstock.claims.member.topics import DEFAULT_TOPIC, find_topic
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.reading_start import LostHistoryError
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Who
+from penstock.claims.protocol.snapshots import LostHistoryError
 from penstock.errors import OutcomeUnknownError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
@@ -40,18 +40,13 @@ class LogReader:
     """Reads the coordination log of a group; a context manager. Members do not notice it unless it appends."""
 
     def __init__(self, of: CoordinatedGroup) -> None:
-        admin = BoundedAdmin(of.spec)
-        try:
-            topic = find_topic(admin, of.topic)
-        finally:
-            admin.close()
         self.of = of
-        self.topic = topic
+        with closing(BoundedAdmin(of.spec)) as admin:
+            self.topic = find_topic(admin, of.topic)
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
-        self._journal = Journal(of.spec, topic, of.group, READER_HEARTBEAT_SECONDS)
-        self.place = self._journal.place
+        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS)
         self._whole = False
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)
@@ -59,10 +54,8 @@ class LogReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._journal.close()
+    def __exit__(self, *error: object) -> None:
+        self.journal.close()
 
     # reading
 
@@ -79,7 +72,7 @@ class LogReader:
 
     def catch_up(self) -> None:
         """Fold the log from its snapshot to its current end; LostHistoryError if history is lost, as for members."""
-        start = start_of(self._journal)
+        start = start_of(self.journal)
         if start.fault and not start.recreated:
             raise LostHistoryError(self.topic.name, self.of.group, start.fault)
         self._whole = not start.fault
@@ -87,19 +80,14 @@ class LogReader:
             self.view.restore(start.snapshot, start.snapshot.appended_at)
         self.read(start.offset, self._take_all)
 
-    def newest(self, records_max: int) -> int:
-        """Where the newest records begin, if there are to be at most so many."""
-        first, end = self._journal.bounds()
-        return max(first, end - records_max)
-
     def read(self, start: int, take: Callable[[Sequence[JournalEntry]], None]) -> None:
         """Read the log from an offset to its current end."""
-        catch_up(self._journal, take, start)
+        catch_up(self.journal, take, start)
 
     def groups(self) -> list[str]:
         """The groups of the topic, where nothing is known of ours."""
-        self._journal.check_new()
-        return self._journal.groups()
+        self.journal.check_new()
+        return self.journal.groups()
 
     def follow(self, seconds: float, holds: Callable[[], bool]) -> bool:
         """Read on until a condition holds, or for so long."""
@@ -108,7 +96,7 @@ class LogReader:
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self._take_all(self._journal.poll(min(left, POLL_SECONDS)))
+            self._take_all(self.journal.poll(min(left, POLL_SECONDS)))
         return True
 
     def _take_all(self, entries: Sequence[JournalEntry]) -> None:
@@ -135,25 +123,18 @@ class LogReader:
         lost: list[Record] = []
         self.outbox.ask(said)
         for record in said:
-            self._journal.append(record, lost.append)
-
-        def missing() -> int:
-            return len(said) - len(self.outbox.verdicts(said))
-
-        if not self.follow(SAY_SECONDS_MAX, lambda: not missing()):
+            self.journal.append(record, lost.append)
+        if not self.follow(SAY_SECONDS_MAX, lambda: not self.outbox.unread(said)):
             raise OutcomeUnknownError(
-                f"{missing()} of {len(said)} records to {self.topic.name} were not read back in time",
+                f"{self.outbox.unread(said)} of {len(said)} records to {self.topic.name} were not read back in time",
                 detail=f"{len(lost)} were not delivered; the others may be in the log or not",
                 hint="check with `penstock claims list`, then try again",
             )
-        self._keep()
-        return [each.refusal for each in self.outbox.verdicts(said)]
-
-    def _keep(self) -> None:
-        """Write a snapshot, unless history was lost: members that carry over what is left of it write the next one."""
         if self._whole:
-            self._journal.keep(self.view.snapshot(self.topic.topic_id))
-            self._journal.flush(SAY_SECONDS_MAX)
+            # If history was lost, members that carry over what is left of it write the next snapshot.
+            self.journal.keep(self.view.snapshot(self.topic.topic_id))
+            self.journal.flush(SAY_SECONDS_MAX)
+        return [each.refusal for each in self.outbox.verdicts(said)]
 
 
 def _user() -> str:

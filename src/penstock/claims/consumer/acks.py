@@ -22,28 +22,21 @@ class LostClaimError(FencedError):
         self.token = token
 
 
-class DoneTwiceError(UserError):
+class _WrongDoneError(UserError):
+    """`done` was called for an item that is not in flight."""
+
+    def __init__(self, partition: Partition, offset: int, what: str, hint: str) -> None:
+        super().__init__(f"offset {offset} of {partition} {what}", hint=hint)
+        self.partition = partition
+        self.offset = offset
+
+
+class DoneTwiceError(_WrongDoneError):
     """The item was reported as done before."""
 
-    def __init__(self, partition: Partition, offset: int) -> None:
-        super().__init__(
-            f"offset {offset} of {partition} is done already",
-            hint="call done() once for every item, when its work is finished",
-        )
-        self.partition = partition
-        self.offset = offset
 
-
-class UnknownWorkError(UserError):
+class UnknownWorkError(_WrongDoneError):
     """No such item was handed out under this claim."""
-
-    def __init__(self, partition: Partition, offset: int) -> None:
-        super().__init__(
-            f"offset {offset} of {partition} was not handed out",
-            hint="pass the item itself to done(), as poll() returned it",
-        )
-        self.partition = partition
-        self.offset = offset
 
 
 class Acks:
@@ -106,8 +99,10 @@ class Acks:
             raise LostClaimError(self.partition, offset, token)
         if offset not in self._undone:
             if offset < self.position or offset in self._tracked:
-                raise DoneTwiceError(self.partition, offset)
-            raise UnknownWorkError(self.partition, offset)
+                hint = "call done() once for every item, when its work is finished"
+                raise DoneTwiceError(self.partition, offset, "is done already", hint)
+            hint = "pass the item itself to done(), as poll() returned it"
+            raise UnknownWorkError(self.partition, offset, "was not handed out", hint)
         before = self.position
         del self._undone[offset]
         while self._tracked and self._tracked[0] not in self._undone:

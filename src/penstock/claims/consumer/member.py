@@ -8,21 +8,12 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Sequence
-from types import TracebackType
 from typing import Literal
 
 from penstock.claims.consumer.acks import LostClaimError
-from penstock.claims.consumer.deliveries import Deliveries
-from penstock.claims.consumer.options import (
-    IN_FLIGHT_MAX,
-    Delivery,
-    DeliveryOptions,
-    Start,
-    check_delivery,
-    log_spec,
-)
-from penstock.claims.consumer.start_offsets import OutOfRange, StartOffsets, StartTerms
-from penstock.claims.consumer.stream_supervisor import StreamSupervisor
+from penstock.claims.consumer.options import IN_FLIGHT_MAX, Delivery, DeliveryOptions, OutOfRange, Start, log_spec
+from penstock.claims.consumer.start_offsets import StartOffsets
+from penstock.claims.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.consumer.streams import Reader, Work
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
 from penstock.claims.member.membership import MemberOptions
@@ -65,20 +56,18 @@ class Member:
         tell: Tell = _log,
     ) -> None:
         spec, tell = log_spec(where, topics, start), unfailing(tell)
-        self._options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind)
-        check_delivery(self._options)
-        options = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
-        self._agent = Agent(spec, options, coordination, tell)
+        options = DeliveryOptions(delivery, in_flight_max, out_of_range, release_if_behind, spec.start)
+        member = MemberOptions(group, client_id or default_client_id(), heartbeat_seconds, unit, claims_max)
+        self._agent = Agent(spec, member, coordination, tell)
         call_seconds_max = max(1.0, heartbeat_seconds)
         self._topics = KafkaTopics(spec, call_seconds_max)
-        terms = StartTerms(spec.start, out_of_range, self._options.at_most_once)
         start_offsets = StartOffsets(
-            self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), terms, tell
+            self._agent, self._topics, lambda: KafkaTopics(spec, call_seconds_max), options, tell
         )
-        self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, self._options, tell)
+        self._supervisor = StreamSupervisor(self._agent, self._topics, start_offsets, options, tell)
         self._reader = Reader(spec, group)
         self._tell = tell
-        self._deliveries = Deliveries(self._agent, self._supervisor, self._options.at_most_once)
+        self._deliveries = Deliveries(self._agent, self._supervisor, options.at_most_once)
         self._polling = threading.Lock()
         self._closing = threading.Event()
         self._closed = False
@@ -196,9 +185,7 @@ class Member:
             self.close()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _open(self) -> None:

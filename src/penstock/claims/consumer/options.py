@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from penstock.claims.consumer.start_offsets import OutOfRange
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, StartAt
 
 IN_FLIGHT_MAX = 1000
 
 Delivery = Literal["at_least_once", "at_most_once"]
+OutOfRange = Literal["fail", "earliest"]
 Start = Literal["earliest", "latest"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryOptions:
-    """How records reach the application; `in_flight_max` limits those of one partition after its position."""
+    """How records reach the application; `in_flight_max` limits those of one partition after its position.
+
+    `start` is where a group begins, `out_of_range` what becomes of a position that the log does not have. UserError for
+    an invalid word or number.
+    """
 
     delivery: Delivery = "at_least_once"
     in_flight_max: int = IN_FLIGHT_MAX
     out_of_range: OutOfRange = "fail"
     release_if_behind: bool = True
+    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
+
+    def __post_init__(self) -> None:
+        _one_of("delivery", self.delivery, get_args(Delivery))
+        _one_of("out_of_range", self.out_of_range, get_args(OutOfRange))
+        if self.in_flight_max < 1:
+            raise UserError(f"in_flight_max is {self.in_flight_max}, must be at least 1")
 
     @property
     def at_most_once(self) -> bool:
         return self.delivery == "at_most_once"
 
-
-def check_delivery(options: DeliveryOptions) -> None:
-    """UserError for an invalid word or number."""
-    _one_of("delivery", options.delivery, get_args(Delivery))
-    _one_of("out_of_range", options.out_of_range, get_args(OutOfRange))
-    if options.in_flight_max < 1:
-        raise UserError(f"in_flight_max is {options.in_flight_max}, must be at least 1")
+    @property
+    def start_moves(self) -> bool:
+        """Whether `start` means another offset at another time: it is recorded before the first record is read."""
+        return self.start is not StartAt.EARLIEST
 
 
 def log_spec(where: str | KafkaLogSpec, topics: Sequence[str], start: Start | None) -> KafkaLogSpec:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
-from penstock.claims.consumer.doubts import Doubts
+from penstock.claims.consumer.options import DeliveryOptions
 from penstock.claims.member.agent import Agent
 from penstock.claims.member.session import Tell
+from penstock.claims.protocol.fold_ranges import further
 from penstock.claims.protocol.records import Seeking
 from penstock.claims.protocol.state import Claim
 from penstock.errors import TransientError, UserError
@@ -17,7 +18,11 @@ from penstock.events import MessagesGivenUp, PositionCorrected, ReadingInterrupt
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition, start_offset
 
-OutOfRange = Literal["fail", "earliest"]
+ANSWERS_MIN = 4
+"""How often the log must say the same, each time to another client."""
+LASTING_INTERVALS = 3
+"""For how many heartbeat intervals, at least."""
+LASTING_SECONDS_MIN = 3.0
 
 
 class PositionOutOfRangeError(UserError):
@@ -46,31 +51,60 @@ class Topics(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class StartTerms:
-    """What decides about a start: where a group begins, and what becomes of a position that the log does not have."""
+@dataclass(slots=True)
+class _Doubt:
+    token: int
+    position: int
+    since: float
+    asked_at: float
+    answers: int = 1
 
-    start: StartAt | Mapping[str, Mapping[int, int]] = StartAt.EARLIEST
-    out_of_range: OutOfRange = "fail"
-    at_most_once: bool = False
 
-    @property
-    def moves(self) -> bool:
-        """Whether `start` means another offset at another time: it is recorded before the first record is read."""
-        return self.start is not StartAt.EARLIEST
+class Doubts:
+    """Positions that the log says it does not have, per partition: believed once it has said so for a while.
+
+    A broker that comes back may name an end, for a moment, that its log has long passed. To believe one such answer
+    would stop the member, or send it back to records that are done. Another token or position is another doubt.
+    """
+
+    def __init__(self, interval_seconds: float) -> None:
+        self._lasting_seconds = max(LASTING_SECONDS_MIN, LASTING_INTERVALS * interval_seconds)
+        self._doubts: dict[Partition, _Doubt] = {}
+
+    def __contains__(self, partition: Partition) -> bool:
+        return partition in self._doubts
+
+    def waits(self, partition: Partition, now: float) -> bool:
+        """Whether it is too early to ask again."""
+        doubt = self._doubts.get(partition)
+        return doubt is not None and now - doubt.asked_at < self._lasting_seconds / ANSWERS_MIN
+
+    def outside(self, partition: Partition, token: int, position: int, now: float) -> bool:
+        """The log said that it does not have this position; returns whether that is to be believed by now."""
+        doubt = self._doubts.get(partition)
+        if doubt is None or (doubt.token, doubt.position) != (token, position):
+            self._doubts[partition] = _Doubt(token, position, now, now)
+            return False
+        doubt.asked_at = now
+        doubt.answers += 1
+        return doubt.answers >= ANSWERS_MIN and now - doubt.since >= self._lasting_seconds
+
+    def over(self, partition: Partition) -> None:
+        """The log has the position, or what it said was acted upon."""
+        self._doubts.pop(partition, None)
 
 
 class StartOffsets:
     """Finds where each claimed partition starts, and records it in the group where it must be fixed first."""
 
     def __init__(
-        self, agent: Agent, log: Topics, ask_anew: Callable[[], Topics], terms: StartTerms, tell: Tell
+        self, agent: Agent, log: Topics, ask_anew: Callable[[], Topics], options: DeliveryOptions, tell: Tell
     ) -> None:
         """`ask_anew` opens a client of its own, for questions whose first answer is doubted."""
         self._agent = agent
         self._log = log
         self._ask_anew = ask_anew
-        self._terms = terms
+        self._options = options
         self._tell = tell
         self._doubts = Doubts(agent.member.heartbeat_seconds)
         self._known: frozenset[Partition] = frozenset()
@@ -87,12 +121,9 @@ class StartOffsets:
         """
         if self._begun is not None:
             return
-        try:
-            with self._agent.looking() as participant:
-                claims = dict(participant.view.claims())
-        except TransientError:
-            return
-        self._begun = frozenset(each.topic_id for each, claim in claims.items() if position_of(claim) is not None)
+        with suppress(TransientError), self._agent.looking() as participant:
+            claims = participant.view.claims()
+            self._begun = frozenset(each.topic_id for each, claim in claims if position_of(claim) is not None)
 
     def find(self, tokens: Mapping[Partition, int]) -> dict[Partition, int]:
         """The start offsets of these claims; those that are lost, or whose position is doubted, are left out."""
@@ -125,12 +156,13 @@ class StartOffsets:
         self, claims: Mapping[Partition, Claim], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:
         starts = {each: self._first_offset(each, bounds[each]) for each in claims}
-        recorded = [each for each in claims if self._terms.at_most_once or (self._terms.moves and self._started(each))]
-        if self._terms.moves:
+        recorded = [
+            each for each in claims if self._options.at_most_once or (self._options.start_moves and self._started(each))
+        ]
+        if self._options.start_moves:
             # Before ours: whoever sees a position of a topic takes a partition without one for a new one.
             self._start_others({each.topic_id for each in recorded})
-        reason = "the first position of the group"
-        agreed = self._agree({each: starts[each] for each in recorded}, claims, reason)
+        agreed = self._agree({each: starts[each] for each in recorded}, claims)
         return {each: offset for each, offset in starts.items() if each not in recorded or each in agreed}
 
     def _started(self, partition: Partition) -> bool:
@@ -138,7 +170,7 @@ class StartOffsets:
         return partition in self._known and partition.topic_id not in (self._begun or ())
 
     def _first_offset(self, partition: Partition, bounds: Bounds) -> int:
-        return start_offset(self._terms.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
+        return start_offset(self._options.start if self._started(partition) else StartAt.EARLIEST, partition, bounds)
 
     def _start_others(self, topics: set[str]) -> None:
         """Record where the rest of these topics starts, as far as nobody holds it: its holders record the others."""
@@ -147,13 +179,13 @@ class StartOffsets:
         rest = {each: claim for each, claim in seen.items() if not claim.held and position_of(claim) is None}
         bounds = self._log.bounds(rest)
         starts = {each: self._first_offset(each, bounds[each]) for each in rest}
-        self._agree(starts, rest, "the first position of the group")
+        self._agree(starts, rest)
 
     def _agree(
         self,
         starts: Mapping[Partition, int],
         claims: Mapping[Partition, Claim],
-        reason: str,
+        reason: str = "the first position of the group",
         lost_from: int | None = None,
     ) -> set[Partition]:
         """Record positions in the group; returns where they were accepted."""
@@ -170,7 +202,7 @@ class StartOffsets:
 
     def _offset(self, partition: Partition, claim: Claim, bounds: Bounds) -> int | None:
         position = position_of(claim) or 0
-        if self._terms.at_most_once and position > (claim.position or 0):
+        if self._options.at_most_once and position > (claim.position or 0):
             # Claimed under this very token, and no stream is left that could do it: the next claim lists it as lost.
             self._agent.renounce(partition, "claimed messages were never processed")
             return None
@@ -184,7 +216,7 @@ class StartOffsets:
                 self._tell(ReadingInterrupted(reason=error.primary, detail="the log is asked again before that counts"))
             return None
         self._doubts.over(partition)
-        if self._terms.out_of_range == "fail":
+        if self._options.out_of_range == "fail":
             raise PositionOutOfRangeError(partition, position, bounds)
         return self._moved(partition, claim, position, bounds)
 
@@ -193,7 +225,7 @@ class StartOffsets:
 
         Of a log that was cut nobody knows which records came afterwards, so all that it holds may be lost.
         """
-        at_most_once = self._terms.at_most_once
+        at_most_once = self._options.at_most_once
         if position > bounds.end:
             offset, lost_from = (bounds.end if at_most_once else bounds.first), bounds.first
             self._tell(PositionCorrected(partition=str(partition), position=offset, shown=position))
@@ -208,6 +240,4 @@ class StartOffsets:
 
 def position_of(claim: Claim) -> int | None:
     """What was claimed for processing at most once is never delivered again, not even to us."""
-    if claim.claimed is None or claim.position is None:
-        return claim.claimed if claim.position is None else claim.position
-    return max(claim.position, claim.claimed)
+    return further(claim.position, claim.claimed)

@@ -1,18 +1,20 @@
-"""A thread that keeps a member's streams in step with its claims, and watches whether it keeps up."""
+"""A thread that keeps a member's streams in step with its claims and watches whether it keeps up; what they deliver."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from itertools import count
 
 from penstock.claims.consumer.acks import Acks
 from penstock.claims.consumer.options import DeliveryOptions
 from penstock.claims.consumer.start_offsets import StartOffsets, Topics
-from penstock.claims.consumer.streams import Stream, Work
+from penstock.claims.consumer.streams import Stream, Work, offset_of
 from penstock.claims.member.agent import Agent
-from penstock.claims.member.health import Situation, check
+from penstock.claims.member.health import check
 from penstock.claims.member.session import Tell
+from penstock.claims.protocol.records import ClaimingMessages
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.events import CannotKeepUp, ReadingBegins, ReadingInterrupted
 from penstock.logs.log import Partition
@@ -88,17 +90,12 @@ class StreamSupervisor:
         Only for the claim that the stream belongs to: a newer one may have been moved to an earlier position. Also
         while it is in doubt: it may be released then, and what is done would be done again, or listed as lost.
         """
-        with self.lock:
-            try:
-                with self._agent.looking() as participant:
-                    for partition, stream in self.streams.items():
-                        claim = participant.view.claim(partition)
-                        if claim.token == stream.token and claim.held_by(participant.who):
-                            participant.progress(partition, stream.acks.position, stream.lag)
-                    participant.using(partition for partition, stream in self.streams.items() if stream.acks.undone)
-            except TransientError:
-                # Not a member at the moment: nothing to report.
-                return
+        # Whoever is not a member at the moment has nothing to report.
+        with self.lock, suppress(TransientError), self._agent.looking() as participant:
+            for partition, stream in self.streams.items():
+                if participant.view.claim(partition).held_by(participant.who, stream.token):
+                    participant.holdings.progress(partition, stream.acks.position, stream.lag)
+            participant.holdings.using(each for each, stream in self.streams.items() if stream.acks.undone)
 
     def _live(self) -> None:
         while not self._stopping.wait(TURN_SECONDS):
@@ -160,7 +157,7 @@ class StreamSupervisor:
                 self.stuck = self.stuck or stream.stuck(bounds[partition].end)
                 health = stream.health.sampled(position, max(position, bounds[partition].end))
                 quiet = (now - stream.moved_at) / self._interval_seconds
-                stream.health = check(health, Situation(quiet, takers, whole_topics))
+                stream.health = check(health, quiet, takers, whole_topics)
             lagging = [each for each in self.streams.values() if each.health.release is not None]
         if lagging and self._options.release_if_behind:
             # One at a time: this member may be able to handle what is left.
@@ -170,9 +167,88 @@ class StreamSupervisor:
             self._agent.shed(worst.partition, reason)
 
     def _surely_lost(self, stream: Stream) -> bool:
-        try:
-            with self._agent.looking() as participant:
-                claim = participant.view.claim(stream.partition)
-                return claim.token != stream.token or not claim.held_by(participant.who)
-        except TransientError:
-            return False
+        with suppress(TransientError), self._agent.looking() as participant:
+            return not participant.view.claim(stream.partition).held_by(participant.who, stream.token)
+        return False
+
+
+class Deliveries:
+    """Takes records from the queues of a supervisor's streams; used by one thread at a time.
+
+    Only for claims that are certainly ours, and at most once only what is announced.
+    """
+
+    def __init__(self, agent: Agent, supervisor: StreamSupervisor, at_most_once: bool) -> None:
+        self._agent = agent
+        self._supervisor = supervisor
+        self._at_most_once = at_most_once
+        self._turns = 0
+
+    def hand_out(self, count_max: int) -> list[Work]:
+        """The next records; those of other claims stay in their queues, or are dropped with their streams."""
+        counts = self._waiting(count_max)
+        if self._at_most_once:
+            self._announce(counts)
+            counts = self._announced(counts)
+        if not counts:
+            return []
+        with self._supervisor.lock:
+            ready = set(self._ready())
+            now = self._agent.now()
+            found = [
+                work for stream, count in counts.items() if stream in ready for work in stream.hand_out(count, now)
+            ]
+        self._supervisor.report()
+        return found
+
+    def _waiting(self, count_max: int) -> dict[Stream, int]:
+        """How many records each stream would deliver, within the limit for all."""
+        counts: dict[Stream, int] = {}
+        with self._supervisor.lock:
+            for stream in self._ready():
+                count = len(stream.next_messages(count_max))
+                count_max -= count
+                if count:
+                    counts[stream] = count
+        return counts
+
+    def _ready(self) -> list[Stream]:
+        """The streams that may deliver now; they take turns to be the first."""
+        held = self._agent.held()
+        streams = self._supervisor.streams.values()
+        ready = [each for each in streams if held.get(each.partition) == each.token and not each.stale]
+        self._turns += 1
+        first = self._turns % max(1, len(ready))
+        return ready[first:] + ready[:first]
+
+    # at most once
+
+    def _announce(self, counts: Mapping[Stream, int]) -> None:
+        """Claim the next records of these streams in the log, unless that is done already."""
+        announced = self._announced(counts)
+        about = [
+            (stream.partition, {"token": stream.token, "end": _end(stream, count)})
+            for stream, count in counts.items()
+            if stream not in announced
+        ]
+        if about:
+            # If it fails, the records stay in their queues; the log shows now or at the next poll what is claimed.
+            with suppress(TransientError, OutcomeUnknownError):
+                self._agent.say_each(ClaimingMessages, about)
+
+    def _announced(self, counts: Mapping[Stream, int]) -> dict[Stream, int]:
+        """Those of the streams whose next records are ours in the log: under our token nobody else can claim them."""
+        with suppress(TransientError), self._agent.looking() as participant:
+            claims = {stream: participant.view.claim(stream.partition) for stream in counts}
+            return {
+                stream: count
+                for stream, count in counts.items()
+                if claims[stream].held_by(participant.who, stream.token)
+                and (claims[stream].claimed or 0) >= _end(stream, count)
+            }
+        return {}
+
+
+def _end(stream: Stream, count: int) -> int:
+    """The offset after the last of a stream's next records."""
+    return offset_of(stream.next_messages(count)[-1]) + 1

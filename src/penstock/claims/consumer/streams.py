@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -112,14 +113,8 @@ class Stream:
         """The records that could be delivered now; they stay in the queue until `hand_out` takes them."""
         while self.queue and isinstance(self.queue[0], int):
             self.acks.pass_over(self.queue.popleft())  # type: ignore[arg-type]
-        room = min(count_max, self.acks.room)
-        found: list[Message] = []
-        for each in self.queue:
-            if len(found) >= room:
-                break
-            if not isinstance(each, int):
-                found.append(each)
-        return found
+        messages = (each for each in self.queue if not isinstance(each, int))
+        return list(islice(messages, max(0, min(count_max, self.acks.room))))
 
     def hand_out(self, count: int, now: float) -> Iterator[Work]:
         """Take so many records from the queue and track them."""
@@ -242,17 +237,16 @@ class Reader:
     def _take(self, message: Message) -> None:
         stream = self._followed.get((message.topic() or "", message.partition() or 0))
         event = message.error()
-        if event is None:
-            if stream is not None:
-                stream.take(message, offset_of(message) + 1)
-        elif event.code() == KafkaError._PARTITION_EOF:
-            if stream is not None:
-                stream.take(offset_of(message), offset_of(message))
-        elif event.code() in _OUT_OF_RANGE:
-            if stream is not None:
-                stream.out_of_range = True
-        elif event.code() in _DENIED:
+        if event is not None and event.code() in _DENIED:
             raise self._error(event)
+        if stream is None:
+            return
+        if event is None:
+            stream.take(message, offset_of(message) + 1)
+        elif event.code() == KafkaError._PARTITION_EOF:
+            stream.take(offset_of(message), offset_of(message))
+        elif event.code() in _OUT_OF_RANGE:
+            stream.out_of_range = True
         # Anything else is a broker that is briefly unavailable: librdkafka reconnects.
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.claims.member.journal import Journal
-from penstock.claims.member.membership import MemberOptions, Phase, Verdict
+from penstock.claims.member.membership import MemberOptions, Phase
+from penstock.claims.member.outbox import Verdict
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import POLL_SECONDS, Session, Tell, catch_up, unfailing
 from penstock.claims.member.topics import DEFAULT_PARTITIONS, DEFAULT_TOPIC, open_topic
 from penstock.claims.protocol.codec import encode
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.reading_start import RECREATED, LostHistoryError
 from penstock.claims.protocol.records import TEXT_CHARACTERS_MAX, Record, Seeking
+from penstock.claims.protocol.snapshots import RECREATED, LostHistoryError
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.events import CoordinationInterrupted, Event, LeftSilently, WorkHangs
 from penstock.job.spec import HEARTBEAT_SECONDS_MIN, KafkaLogSpec
@@ -111,7 +112,7 @@ class Agent:
         """Release a partition, to claim it again above a floor that is known now."""
         with self._changed:
             if self._participant is not None:
-                self._participant.renounce(partition, reason, self.now())
+                self._participant.holdings.release_later([partition], reason, self.now())
 
     def working(self) -> bool:
         """Whether this process is a member, and its group not paused."""
@@ -129,10 +130,9 @@ class Agent:
         return limit is not None and self.now() - self._worked_at > limit
 
     def using(self, partitions: Iterable[Partition]) -> None:
-        """The partitions being worked on."""
         with self._changed:
             if self._participant is not None:
-                self._participant.using(partitions)
+                self._participant.holdings.using(partitions)
 
     def confirmed(self, partition: Partition, token: int) -> bool:
         """Whether the claim under this token is certainly ours at this moment."""
@@ -144,10 +144,9 @@ class Agent:
             if position < 0 or lag < 0:
                 raise ValueError(f"no position and lag of a partition: {position}, {lag}")
             if self._participant is not None:
-                self._participant.progress(partition, position, lag)
+                self._participant.holdings.progress(partition, position, lag)
 
     def shed(self, partition: Partition, reason: str) -> None:
-        """Release a partition that this member cannot keep up with."""
         with self._changed:
             if self._participant is not None:
                 self._participant.shed(partition, reason[:TEXT_CHARACTERS_MAX], self.now())
@@ -175,27 +174,25 @@ class Agent:
         self._awaited |= kind is not Seeking
         deadline = self.now() + 2 * self.member.heartbeat_seconds
         with self.looking() as participant:
-            session, group = self._session, self.member.group
+            session, outbox = self._session, participant.outbox
             assert session is not None
             records: list[Record] = [participant.record_about(kind, each, **content) for each, content in about]
             for record in records:
                 # An unreadable record is the caller's error, and must not fail in the agent's thread.
-                encode(record, group, session.journal.topic.partitions)
-            participant.outbox.ask(records)
-            session.send(participant, participant.outbox.sending(records, self.now()))
+                encode(record, self.member.group, session.journal.topic.partitions)
+            outbox.ask(records)
+            session.send(participant, outbox.sending(records, self.now()))
             try:
                 return self._read_back(participant, records, deadline)
             finally:
-                participant.outbox.stop_asking(records)
+                outbox.stop_asking(records)
 
     def _read_back(self, participant: Participant, records: Sequence[Record], deadline: float) -> list[Verdict]:
-        def missing() -> int:
-            return len(records) - len(participant.outbox.verdicts(records))
-
-        self.wait(lambda: not missing() or self._participant is not participant, deadline - self.now())
-        if missing():
-            raise OutcomeUnknownError(f"{missing()} coordination records were not read back")
-        return participant.outbox.verdicts(records)
+        outbox = participant.outbox
+        self.wait(lambda: not outbox.unread(records) or self._participant is not participant, deadline - self.now())
+        if outbox.unread(records):
+            raise OutcomeUnknownError(f"{outbox.unread(records)} coordination records were not read back")
+        return outbox.verdicts(records)
 
     def wait(self, holds: Callable[[], bool], seconds: float) -> bool:
         """Wait for a condition that the agent's thread changes."""
@@ -245,11 +242,8 @@ class Agent:
 
     def _membership(self) -> None:
         started_at = self.now()
-        admin = BoundedAdmin(self._spec)
-        try:
+        with contextlib.closing(BoundedAdmin(self._spec)) as admin:
             topic = open_topic(admin, self._coordination.topic, self._coordination.partitions)
-        finally:
-            admin.close()
         journal = Journal(self._spec, topic, self.member.group, self.member.heartbeat_seconds)
         try:
             self._live_in(Session(journal, self._spec, self.now), started_at)

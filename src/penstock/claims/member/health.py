@@ -46,48 +46,31 @@ class Health:
         )
 
     @property
-    def consumed(self) -> float:
-        return velocity(self.positions)
-
-    @property
-    def produced(self) -> float:
-        return velocity(self.ends)
-
-    @property
     def lag(self) -> int:
         return lag_of(self.positions[-1], self.ends[-1]) if self.positions else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """What a check needs besides the samples: `takers` says whether another member could take the partition."""
-
-    quiet_intervals: float = 0.0
-    takers: bool = True
-    whole_topics: bool = False
-    """They are not released for being slow."""
-
-
-def check(health: Health, situation: Situation) -> Health:
+def check(health: Health, quiet_intervals: float = 0.0, takers: bool = True, whole_topics: bool = False) -> Health:
     """Check one sample. A lagging member releases only if another can take over: slow is better than never.
 
-    Its lag is remembered until then.
+    Its lag is remembered until then. Whole topics are not released for being slow.
     """
-    if _stuck(health, situation):
-        return replace(health, release=STUCK if situation.takers else None)
-    if situation.whole_topics or _keeps_up(health):
+    if quiet_intervals > QUIET_INTERVALS_MAX and _stands_still(health):
+        return replace(health, release=STUCK if takers else None)
+    if whole_topics or _keeps_up(health):
         return replace(health, checks_behind=0, release=None)
     behind = min(CHECKS_BEHIND_MAX, health.checks_behind + 1)
-    release = behind == CHECKS_BEHIND_MAX and situation.takers
+    release = behind == CHECKS_BEHIND_MAX and takers
     return replace(health, checks_behind=behind, release=TOO_SLOW if release else None)
 
 
-def _stuck(health: Health, situation: Situation) -> bool:
+def _stands_still(health: Health) -> bool:
     """Records were there at the last check too: one that has just come to an idle partition is no sign."""
-    quiet = situation.quiet_intervals > QUIET_INTERVALS_MAX and len(health.positions) > 1
-    return quiet and health.consumed == 0 and lag_of(health.positions[-2], health.ends[-2]) > 0
+    positions = health.positions
+    return len(positions) > 1 and velocity(positions) == 0 and lag_of(positions[-2], health.ends[-2]) > 0
 
 
 def _keeps_up(health: Health) -> bool:
     """Caught up, or nearly: at most two samples' work from the end, or faster than the log grows."""
-    return health.lag <= int(2 * health.consumed) or health.produced < health.consumed
+    consumed = velocity(health.positions)
+    return health.lag <= int(2 * consumed) or velocity(health.ends) < consumed

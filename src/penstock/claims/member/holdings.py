@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.outbox import Outbox
-from penstock.claims.protocol.fold_ranges import listed, unshared
+from penstock.claims.protocol import records
+from penstock.claims.protocol.fold_ranges import further, losing, unshared
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import (
-    Beat,
-    ClaimingPartition,
-    Record,
-    Recovered,
-    ReleasingPartition,
-    Seeking,
-    Who,
-    Wish,
-    partitions_of,
-)
+from penstock.claims.protocol.records import Beat, Record, Recovered, Who, Wish, partitions_of
 from penstock.claims.protocol.state import Claim
 from penstock.events import ClaimLost, ClaimReleased, ClaimWon, Event
 from penstock.logs.log import Partition
@@ -34,21 +27,14 @@ RECOVERED_LOSSES_MAX = 20
 
 
 @dataclass(slots=True)
-class _Held:
-    """What this member knows of one of its claims in addition to the log."""
-
-    token: int
-    position: int | None = None
-    lag: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class _Leaving:
     """A claim to release as soon as nobody works on it, or when the grace period is over."""
 
     since: float
     reason: str
     refused: bool = False
+    sent: bool = False
+    """From then on it may be read at any time, so it is not called off."""
 
 
 class Holdings:
@@ -63,18 +49,18 @@ class Holdings:
         recovered: Mapping[Partition, Claim],
         events: list[Event],
     ) -> None:
-        self.in_use: frozenset[Partition] = frozenset()
         self._options = options
         self._who = who
         self._view = view
         self._outbox = outbox
         self._recovered = recovered
         self._events = events
+        self.in_use: frozenset[Partition] = frozenset()
         self._wanted: frozenset[Partition] = frozenset()
         self._floors: Mapping[Partition, int] = {}
-        self._held: dict[Partition, _Held] = {}
+        self._held: dict[Partition, Beat] = {}
+        """With positions and lags that may be newer than those in the log."""
         self._leaving: dict[Partition, _Leaving] = {}
-        self._given_back: set[Partition] = set()
 
     # what is
 
@@ -97,10 +83,14 @@ class Holdings:
     def want(self, partitions: frozenset[Partition], floors: Mapping[Partition, int]) -> None:
         self._wanted, self._floors = partitions, dict(floors)
 
-    def progress(self, partition: Partition, position: int, lag: int) -> None:
-        held = self._held.get(partition)
-        if held is not None:
-            held.position, held.lag = position, lag
+    def using(self, partitions: Iterable[Partition]) -> None:
+        """The partitions being worked on: they are not released before that ends, within a limit."""
+        self.in_use = frozenset(partitions)
+
+    def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
+        """Note how far a held partition is processed, for the next heartbeat."""
+        if partition in self._held:
+            self._held[partition] = replace(self._held[partition], position=position, lag=lag)
 
     def shed(self, partition: Partition, reason: str, now: float) -> int:
         """Release a partition for another member to take; returns how many units this member had."""
@@ -122,35 +112,31 @@ class Holdings:
         if not self._view.state.present(self._who):
             self._drop(tuple(self._held), record)
             return
-        if isinstance(record, ClaimingPartition):
+        if isinstance(record, records.ClaimingPartition):
             if record.who == self._who and refusal is None:
                 self._win(record)
             return
-        gone = [each for each in partitions_of(record) if each in self._held and not self._is_ours(each)]
+        named = [each for each in partitions_of(record) if each in self._held]
+        gone = [each for each in named if not self._view.claim(each).held_by(self._who, self._held[each].token)]
         if gone:
             self._drop(gone, record)
-        if isinstance(record, Seeking) and record.partition in self._held and refusal is None:
-            self._held[record.partition].position = record.position
+        if isinstance(record, records.Seeking) and record.partition in self._held and refusal is None:
+            self._held[record.partition] = replace(self._held[record.partition], position=record.position)
 
-    def _win(self, record: ClaimingPartition) -> None:
+    def _win(self, record: records.ClaimingPartition) -> None:
         for wish in record.wishes:
             claim = self._view.claim(wish.partition)
             if claim.held_by(self._who) and wish.partition not in self._held:
-                self._held[wish.partition] = _Held(claim.token, claim.position)
+                self._held[wish.partition] = Beat(wish.partition, claim.token, claim.position)
                 self._events.append(ClaimWon(str(wish.partition), claim.token))
 
     def _drop(self, partitions: Iterable[Partition], record: Record) -> None:
         for each in partitions:
             held, leaving = self._held.pop(each), self._leaving.pop(each, None)
-            self._given_back.discard(each)
-            if isinstance(record, ReleasingPartition) and record.who == self._who:
+            if isinstance(record, records.ReleasingPartition) and record.who == self._who:
                 self._events.append(ClaimReleased(str(each), leaving.reason if leaving else record.reason))
             else:
                 self._events.append(ClaimLost(str(each), held.token))
-
-    def _is_ours(self, partition: Partition) -> bool:
-        claim = self._view.claim(partition)
-        return claim.held_by(self._who) and claim.token == self._held[partition].token
 
     # what to do
 
@@ -165,9 +151,12 @@ class Holdings:
         if state.balanced is not None:
             kept = frozenset(given)
             self.release_later((each for each in self._held if each not in kept), ABOVE_SHARE, now)
-            for each in [key for key, leaving in self._leaving.items() if key in kept and self._may_stay(key, leaving)]:
+            stay = {key for key, leaving in self._leaving.items() if leaving.reason == ABOVE_SHARE and not leaving.sent}
+            for each in stay & kept:
                 del self._leaving[each]
-        claiming = {each for record in self._outbox.waiting(ClaimingPartition) for each in partitions_of(record)}
+        claiming = {
+            each for record in self._outbox.waiting(records.ClaimingPartition) for each in partitions_of(record)
+        }
         free = [each for each in given if each not in self._held and each not in claiming and self._may_claim(each)]
         free = self._within_limit(free, claiming)
         free += [each for each in self.owed() if each not in free and each not in claiming and self._is_free(each)]
@@ -176,7 +165,8 @@ class Holdings:
             free = [each for each in free if each.topic_id not in split]
         return [
             self._outbox.record_of(
-                ClaimingPartition, wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX])
+                records.ClaimingPartition,
+                wishes=tuple(self._wish(each) for each in free[start : start + CLAIMED_AT_ONCE_MAX]),
             )
             for start in range(0, len(free), CLAIMED_AT_ONCE_MAX)
         ]
@@ -198,10 +188,6 @@ class Holdings:
         """What is counted as one."""
         return partition.topic_id if self._options.unit == "topic" else partition
 
-    def _may_stay(self, partition: Partition, leaving: _Leaving) -> bool:
-        """Whether a release is called off: not once it was sent, for then it may be read at any time."""
-        return leaving.reason == ABOVE_SHARE and partition not in self._given_back
-
     def owed(self) -> list[Partition]:
         """What a lost log knew and the new one does not know yet: it must, before a snapshot."""
         return [each for each, lost in self._recovered.items() if self._view.claim(each).token <= lost.token]
@@ -222,41 +208,34 @@ class Holdings:
 
     def releases(self, now: float) -> list[Record]:
         """The releases that are due: nobody works on the partition, or the grace of one interval is over."""
-        if not self._leaving:
-            return []
-        sent = {each for record in self._outbox.waiting(ReleasingPartition) for each in partitions_of(record)}
+        sent = {each for record in self._outbox.waiting(records.ReleasingPartition) for each in partitions_of(record)}
         due: dict[tuple[str, bool], list[Beat]] = {}
         for partition, leaving in self._leaving.items():
             over = partition not in self.in_use or now - leaving.since > self._options.heartbeat_seconds
             if over and partition not in sent:
                 due.setdefault((leaving.reason, leaving.refused), []).append(self._beat(partition))
-                self._given_back.add(partition)
+                leaving.sent = True
         return [
-            self._outbox.record_of(ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
+            self._outbox.record_of(records.ReleasingPartition, beats=tuple(beats), reason=reason, refused=refused)
             for (reason, refused), beats in due.items()
         ]
 
     def news(self) -> tuple[Beat, ...]:
         """The claims whose position or lag is not yet in the log."""
-        return tuple(
-            self._beat(each) for each, held in self._held.items() if self._is_news(self._view.claim(each), held)
-        )
+        return tuple(each for each in self.all_beats() if _is_news(each, self._view.claim(each.partition)))
 
     def all_beats(self) -> tuple[Beat, ...]:
-        return tuple(self._beat(each) for each in self._held)
-
-    @staticmethod
-    def _is_news(claim: Claim, held: _Held) -> bool:
-        further = held.position is not None and (claim.position is None or held.position > claim.position)
-        return further or held.lag != claim.lag
+        return tuple(map(self._beat, self._held))
 
     def _beat(self, partition: Partition) -> Beat:
-        held = self._held[partition]
-        return Beat(partition, held.token, held.position, held.lag, self._view.claim(partition).seeks)
+        return replace(self._held[partition], seeks=self._view.claim(partition).seeks)
+
+
+def _is_news(beat: Beat, claim: Claim) -> bool:
+    return beat.lag != claim.lag or further(claim.position, beat.position) != claim.position
 
 
 def _recovered(lost: Claim) -> Recovered:
     """What a record can carry over of a claim: older losses are only counted."""
-    lost = unshared(lost)
-    given_up, dropped = listed(lost.given_up, RECOVERED_LOSSES_MAX)
-    return Recovered(lost.token, lost.position, lost.claimed, given_up, lost.given_up_before + dropped)
+    lost = losing(unshared(lost), count_max=RECOVERED_LOSSES_MAX)
+    return Recovered(lost.token, lost.position, lost.claimed, lost.given_up, lost.given_up_before)

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from penstock.claims.member.topics import SNAPSHOT_BYTES_MAX, CoordinationTopic, GrownTopicError
-from penstock.claims.protocol.codec import ForeignError, MalformedError, decode, encode, key_of
+from penstock.claims.protocol.codec import ForeignError, MalformedError, decode, encode
 from penstock.claims.protocol.group_view import coordination_partition
 from penstock.claims.protocol.records import Record
 from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, snapshots_of
@@ -26,9 +26,9 @@ READ_AT_ONCE_MAX = 1000
 SNAPSHOTS_READ = 20
 """Newest snapshots, of any group, that are looked at first; then ten times as many, and so on."""
 KEYS_READ_BACK = 1000
+"""Newest records of each partition that are looked at for the names of groups."""
 PLACED_KEYS = 20
 """So many of the newest snapshots of a partition show whether groups lie where they should."""
-"""Newest records of each partition that are looked at for the names of groups."""
 FETCH_INTERVALS = 1 / 10
 """How long the broker collects records for one answer at rest, as a part of a heartbeat interval."""
 FETCH_SECONDS_MIN, FETCH_SECONDS_MAX = 0.02, 1.0
@@ -60,7 +60,7 @@ class Journal:
         self.topic = topic
         self.group = group
         self.place = coordination_partition(group, topic.partitions)
-        self._key = key_of(group)
+        self._key = group.encode()
         self._bootstrap = spec.bootstrap
         self._fault: PenstockError | None = None
         self._settings: dict[str, Any] = {

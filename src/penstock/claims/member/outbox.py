@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.claims.member.membership import Verdict
 from penstock.claims.protocol.records import Record, Who
 
 R = TypeVar("R", bound=Record)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The offset of a record that we sent, and why the fold refused it (None: accepted)."""
+
+    offset: int
+    refusal: str | None
 
 
 class Outbox:
@@ -29,6 +37,10 @@ class Outbox:
     def ask(self, records: Iterable[Record]) -> None:
         """Keep the verdicts on records until `stop_asking`."""
         self._asked |= dict.fromkeys(each.seq for each in records)
+
+    def unread(self, records: Iterable[Record]) -> int:
+        """How many of the records are not read back yet."""
+        return sum(self._asked[each.seq] is None for each in records)
 
     def verdicts(self, records: Iterable[Record]) -> list[Verdict]:
         """The verdicts on those of the records that are read back."""

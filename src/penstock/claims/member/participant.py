@@ -8,24 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from penstock.claims.member.holdings import Holdings
-from penstock.claims.member.joining import Joining
-from penstock.claims.member.membership import MemberOptions, Phase, ReplacedError
+from penstock.claims.member.membership import Joining, MemberOptions, Phase, ReplacedError
 from penstock.claims.member.outbox import Outbox
 from penstock.claims.member.upkeep import FORGET_INTERVALS, Upkeep
+from penstock.claims.protocol import records
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.records import (
-    ClaimingMessages,
-    ClaimingPartition,
-    Heartbeat,
-    JoiningGroup,
-    LeavingGroup,
-    Presence,
-    Record,
-    Seeking,
-    Wanted,
-    Who,
-    wants_of,
-)
+from penstock.claims.protocol.records import Presence, Record, Wanted, Who, wants_of
 from penstock.claims.protocol.state import Claim, MemberState
 from penstock.events import Event, GroupJoined
 from penstock.logs.log import Partition
@@ -64,7 +52,7 @@ class Participant:
         self.heard_self_at = 0.0
         self._joining = Joining(options, self.who, view, self.outbox, former_nonces)
         self._upkeep = Upkeep(view, self.outbox, self.who)
-        self._holdings = Holdings(options, self.who, view, self.outbox, recovered or {}, self.events)
+        self.holdings = Holdings(options, self.who, view, self.outbox, recovered or {}, self.events)
         self._wanted: tuple[Partition, ...] = ()
         self._wants: tuple[Wanted, ...] = ()
         self._enough: tuple[int, float] | None = None
@@ -81,24 +69,12 @@ class Participant:
         wanted = tuple(partitions)
         if wanted != self._wanted:
             self._wanted, self._wants, self._state_changed = wanted, wants_of(wanted), True
-        self._holdings.want(frozenset(wanted), floors)
-
-    def using(self, partitions: Iterable[Partition]) -> None:
-        """The partitions being worked on: they are not released before that ends, within a limit."""
-        self._holdings.in_use = frozenset(partitions)
-
-    def progress(self, partition: Partition, position: int, lag: int = 0) -> None:
-        """Note how far a held partition is processed, for the next heartbeat."""
-        self._holdings.progress(partition, position, lag)
+        self.holdings.want(frozenset(wanted), floors)
 
     def shed(self, partition: Partition, reason: str, now: float) -> None:
         """Release a partition that this member cannot keep up with, for another member to take."""
-        units = self._holdings.shed(partition, reason, now)
+        units = self.holdings.shed(partition, reason, now)
         self._enough = (max(0, units - 1), now + FORGET_INTERVALS * self.options.heartbeat_seconds)
-
-    def renounce(self, partition: Partition, reason: str, now: float) -> None:
-        """Release a partition, to claim it again under a higher token."""
-        self._holdings.release_later([partition], reason, now)
 
     def idle_others(self, now: float, lag_max: int) -> bool:
         """Whether another live member lags by no more than that."""
@@ -106,7 +82,7 @@ class Participant:
 
     def takers(self, now: float) -> bool:
         """Whether another member could take a partition over: alive, with room, and with less than half our lag."""
-        own_lag = self._holdings.lag
+        own_lag = self.holdings.lag
         return any(2 * each.presence.lag <= own_lag and self._has_room(each) for each in self._others(now))
 
     def _others(self, now: float) -> list[MemberState]:
@@ -123,29 +99,24 @@ class Participant:
         """The partitions on which work may start now, with their tokens: certainly ours, and not being released."""
         if self.phase is not Phase.MEMBER or self.view.state.pauses or not self._certain(now):
             return {}
-        return self._holdings.kept()
+        return self.holdings.kept()
 
     def confirmed(self, partition: Partition, token: int, now: float) -> bool:
         """Whether the claim under this token is certainly ours: no other member can suspect us yet."""
-        return self._certain(now) and self._holdings.token(partition) == token
+        return self._certain(now) and self.holdings.token(partition) == token
 
     def _certain(self, now: float) -> bool:
         return now < self._renewed_at + GATE_INTERVALS * self.options.heartbeat_seconds
 
     @property
-    def owes(self) -> bool:
-        """Whether tokens and positions of a lost log are still to be written to the new one."""
-        return bool(self._holdings.owed())
-
-    @property
     def busy(self) -> bool:
         """Whether more is to be done soon: the group is changing, or records are in flight."""
-        claiming = bool(self.outbox.waiting(ClaimingPartition))
-        return self.phase is not Phase.MEMBER or self.view.state.unbalanced or claiming or self._holdings.changing
+        claiming = bool(self.outbox.waiting(records.ClaimingPartition))
+        return self.phase is not Phase.MEMBER or self.view.state.unbalanced or claiming or self.holdings.changing
 
     def record_about(self, kind: type[Record], partition: Partition, **content: object) -> Record:
         """A record about a partition for the application to send; some name the seeks that their sender has read."""
-        if kind in (Seeking, ClaimingMessages):
+        if kind in (records.Seeking, records.ClaimingMessages):
             content.setdefault("if_seeks", self.view.claim(partition).seeks)
         return self.outbox.record_of(kind, partition=partition, **content)
 
@@ -161,11 +132,11 @@ class Participant:
     def read(self, offset: int, record: Record, now: float, appended_at: float, epoch: int | None = None) -> str | None:
         """Apply one record of the group; returns why the fold refused it, if it did."""
         refusal = self.view.read(offset, record, now, appended_at, epoch)
-        if not isinstance(record, Heartbeat):
+        if not isinstance(record, records.Heartbeat):
             self._state_changed = True
         if record.who == self.who:
             self._read_back(offset, record, refusal, now, appended_at)
-        self._holdings.follow(record, refusal)
+        self.holdings.follow(record, refusal)
         return refusal
 
     def _read_back(self, offset: int, record: Record, refusal: str | None, now: float, appended_at: float) -> None:
@@ -177,7 +148,7 @@ class Participant:
             self.view.age_by(appended_at, now)
         if self.view.state.present(self.who):
             self._renewed_at = max(self._renewed_at, sent_at)
-        if isinstance(record, JoiningGroup) and refusal is None:
+        if isinstance(record, records.JoiningGroup) and refusal is None:
             self.phase = Phase.MEMBER
             self.events.append(GroupJoined(self.options.group, self.who.client_id))
 
@@ -190,26 +161,26 @@ class Participant:
     def decide(self, now: float) -> list[Record]:
         """What to send at this moment."""
         self.outbox.drop_lost(now, 2 * self.options.heartbeat_seconds)
-        records: list[Record] = []
+        said: list[Record] = []
         if self.phase in (Phase.WATCHING, Phase.JOINING):
-            records = self._join(now)
+            said = self._join(now)
         elif self.phase is Phase.MEMBER:
-            records = self._work(now)
-        return self.outbox.sending(records, now)
+            said = self._work(now)
+        return self.outbox.sending(said, now)
 
     def leave(self, now: float) -> list[Record]:
         """Release everything cleanly, so that others need not wait: claims on their way are refused from then on."""
         spoke, self.phase = self.phase in (Phase.JOINING, Phase.MEMBER), Phase.LEFT
         if not spoke:
             return []
-        beats = self._holdings.all_beats()
-        return self.outbox.sending([self.outbox.record_of(LeavingGroup, beats=beats)], now)
+        beats = self.holdings.all_beats()
+        return self.outbox.sending([self.outbox.record_of(records.LeavingGroup, beats=beats)], now)
 
     def _join(self, now: float) -> list[Record]:
-        records = self._joining.records(now, self._presence(now), self._wants)
-        if any(isinstance(each, JoiningGroup) for each in records):
+        said = self._joining.records(now, self._presence(now), self._wants)
+        if any(isinstance(each, records.JoiningGroup) for each in said):
             self.phase = Phase.JOINING
-        return records
+        return said
 
     def _work(self, now: float) -> list[Record]:
         member = self.view.state.members.get(self.who.client_id)
@@ -221,30 +192,30 @@ class Participant:
             self.phase = Phase.WATCHING
             self._joining.begin()
             return self._join(now)
-        records: list[Record] = []
+        said: list[Record] = []
         looks = now - self._looked_at > self.options.heartbeat_seconds / LOOKS_PER_INTERVAL
         if not self._hears_nothing(now) and (self._state_changed or looks or self.view.state.unbalanced):
             self._state_changed, self._looked_at = False, now
-            records += self._upkeep.records(now) + self._holdings.claims(now)
-        records += self._holdings.releases(now)
-        return records + self._beat(member, now)
+            said += self._upkeep.records(now) + self.holdings.claims(now)
+        said += self.holdings.releases(now)
+        return said + self._beat(member, now)
 
     def _beat(self, member: MemberState, now: float) -> list[Record]:
         """The heartbeat, twice per interval, and at once if what others share with us has changed."""
         presence = self._presence(now)
         asks = (presence.claims_max, presence.enough, self._wants)
         asked = (member.presence.claims_max, member.presence.enough, member.wants)
-        news = asks != asked and not self.outbox.waiting(Heartbeat)
+        news = asks != asked and not self.outbox.waiting(records.Heartbeat)
         if not news and now - self._heartbeat_sent_at < self.options.heartbeat_seconds / BEATS_PER_INTERVAL:
             return []
         self._heartbeat_sent_at = now
         self._heartbeats += 1
         full = self._heartbeats % FULL_HEARTBEATS == 0
         heartbeat = self.outbox.record_of(
-            Heartbeat,
+            records.Heartbeat,
             presence=presence if presence != member.presence else None,
             wants=self._wants if self._wants != member.wants else None,
-            beats=self._holdings.all_beats() if full else self._holdings.news(),
+            beats=self.holdings.all_beats() if full else self.holdings.news(),
         )
         return [heartbeat]
 
@@ -252,4 +223,4 @@ class Participant:
         if self._enough is not None and now >= self._enough[1]:
             self._enough = None
         enough = None if self._enough is None else self._enough[0]
-        return Presence(self.options.claims_max, enough, self._holdings.lag)
+        return Presence(self.options.claims_max, enough, self.holdings.lag)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.claims.member.agent import Agent
-from penstock.claims.protocol.records import (
-    ClaimingRange,
-    ClosingRanges,
-    FinishingRange,
-    GivingUpRange,
-    OpeningRanges,
-    ReturningRange,
-)
+from penstock.claims.protocol import records
 from penstock.logs.log import Partition
 
 ATTEMPTS_MAX = 5
@@ -51,12 +44,12 @@ class RangeClient:
 
     def open(self, partition: Partition, token: int, start: int, at_most_once: bool = False) -> bool:
         """Share a partition that this member holds, from `start` on."""
-        said = self._agent.say(OpeningRanges, partition, token=token, start=start, at_most_once=at_most_once)
+        said = self._agent.say(records.OpeningRanges, partition, token=token, start=start, at_most_once=at_most_once)
         return said.refusal is None
 
     def close(self, partition: Partition, token: int) -> bool:
         """Stop sharing a partition; refused while ranges are being worked on."""
-        return self._agent.say(ClosingRanges, partition, token=token).refusal is None
+        return self._agent.say(records.ClosingRanges, partition, token=token).refusal is None
 
     def claim(self, partition: Partition, size: int, end: int | None = None) -> HeldRange | None:
         """The next range for this member: the lowest one whose owner is gone, or the next `size` offsets.
@@ -76,21 +69,25 @@ class RangeClient:
             if stop <= start or len(ranges.leases) >= OPEN_RANGES_MAX:
                 return None
         elif ranges.at_most_once or (self._attempts_max is not None and lease.attempts >= self._attempts_max):
-            self._agent.say(GivingUpRange, partition, token=claim.token, start=lease.start, if_lease=lease.lease)
+            self._agent.say(
+                records.GivingUpRange, partition, token=claim.token, start=lease.start, if_lease=lease.lease
+            )
             return None
         else:
             start, stop, if_lease = lease.start, lease.end, lease.lease
-        said = self._agent.say(ClaimingRange, partition, token=claim.token, start=start, end=stop, if_lease=if_lease)
+        said = self._agent.say(
+            records.ClaimingRange, partition, token=claim.token, start=start, end=stop, if_lease=if_lease
+        )
         return HeldRange(partition, start, stop, claim.token, said.offset) if said.refusal is None else None
 
     def finish(self, held: HeldRange) -> bool:
         """The range is done; False if it was taken over meanwhile."""
-        return self._say_of(FinishingRange, held)
+        return self._say_of(records.FinishingRange, held)
 
     def give_back(self, held: HeldRange) -> bool:
         """Let others have the range at once."""
-        return self._say_of(ReturningRange, held)
+        return self._say_of(records.ReturningRange, held)
 
-    def _say_of(self, kind: type[FinishingRange] | type[ReturningRange], held: HeldRange) -> bool:
+    def _say_of(self, kind: type[records.FinishingRange] | type[records.ReturningRange], held: HeldRange) -> bool:
         said = self._agent.say(kind, held.partition, token=held.token, start=held.start, lease=held.lease)
         return said.refusal is None

@@ -11,9 +11,8 @@ from penstock.claims.member.membership import Phase
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.topics import GrownTopicError, MissingTopicError, describe_surely
 from penstock.claims.protocol.group_view import GroupView
-from penstock.claims.protocol.reading_start import LostHistoryError, ReadingStart, reading_start
 from penstock.claims.protocol.records import BalancingGroup, Record
-from penstock.claims.protocol.snapshots import SNAPSHOT_EVERY_RECORDS, SNAPSHOT_EVERY_SECONDS, Snapshot
+from penstock.claims.protocol.snapshots import LostHistoryError, ReadingStart, reading_start
 from penstock.errors import TransientError
 from penstock.events import Event, ForeignRecord, SnapshotTooLarge
 from penstock.job.spec import KafkaLogSpec
@@ -26,6 +25,9 @@ HURRYING_MEMBERS_MAX = 10
 IDENTITY_CHECK_INTERVALS = 6
 """How often the coordination topic is checked: it may have been deleted and recreated."""
 UNHEARD_INTERVALS_MAX = 6
+SNAPSHOT_EVERY_RECORDS = 500
+SNAPSHOT_EVERY_SECONDS = 600.0
+"""After so many records, or so long after the first of them, one of the members writes a snapshot."""
 LOSS_ASKED_TIMES = 3
 """A broker that has just restarted may give a wrong end once: only a loss that lasts is believed."""
 LOSS_ASKED_SECONDS = 0.5
@@ -52,12 +54,7 @@ def start_of(journal: Journal) -> ReadingStart:
     """Where to start reading; a loss is looked at several times."""
     for left in reversed(range(LOSS_ASKED_TIMES)):
         bounds = journal.bounds()
-
-        def fits(snapshot: Snapshot, bounds: tuple[int, int] = bounds) -> bool:
-            last = snapshot.state.next_offset - 1
-            return not bounds[0] <= last < bounds[1] or journal.holds(last, snapshot.appended_at)
-
-        found = reading_start(journal.snapshots(), journal.topic.topic_id, bounds, fits)
+        found = reading_start(journal.snapshots(), journal.topic.topic_id, bounds, journal.holds)
         if not found.fault or not left:
             return found
         time.sleep(LOSS_ASKED_SECONDS)
@@ -149,7 +146,7 @@ class Session:
     def keep_snapshots(self, participant: Participant) -> None:
         """Write the snapshot if it is due and ours to write; the other members begin to count anew."""
         now = self._now()
-        if participant.phase is not Phase.MEMBER or participant.owes or self._unkept_since is None:
+        if participant.phase is not Phase.MEMBER or participant.holdings.owed() or self._unkept_since is None:
             return
         due = self._unkept >= SNAPSHOT_EVERY_RECORDS or now - self._unkept_since >= SNAPSHOT_EVERY_SECONDS
         if not due and not self._due:
@@ -163,7 +160,7 @@ class Session:
         """Write what no snapshot holds if no member is left: the log may be deleted before the next one joins."""
         deadline = self._now() + seconds
         others = [each for each in participant.view.live_members(self._now()) if each.who != participant.who]
-        if not farewell or others or participant.owes:
+        if not farewell or others or participant.holdings.owed():
             return
         while participant.view.state.present(participant.who) and self._now() < deadline:
             self.take(participant, self.journal.poll(POLL_SECONDS))

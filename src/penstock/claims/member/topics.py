@@ -16,7 +16,6 @@ from penstock.logs.kafka.faults import Fault
 DEFAULT_TOPIC = "__penstock"
 DEFAULT_PARTITIONS = 8
 SNAPSHOT_SUFFIX = "_snapshots"
-KIND = "coordination topic"
 RETENTION_MS = 7 * 24 * 3600 * 1000
 RETENTION_MS_MIN = 3600 * 1000
 """Less would delete records that a member still needs before a snapshot holds them."""
@@ -80,11 +79,9 @@ def open_topic(admin: BoundedAdmin, name: str, partitions: int = DEFAULT_PARTITI
     known = _describe(admin, name, kept)
     if name not in known:
         count = known[kept].partitions if kept in known else partitions
-        create_topic(admin, KIND, name, count, _LOG_SETTINGS)
-        known[name] = _appeared(admin, name)
+        known[name] = _created(admin, name, count, _LOG_SETTINGS)
     if kept not in known:
-        create_topic(admin, KIND, kept, known[name].partitions, _SNAPSHOT_SETTINGS)
-        known[kept] = _appeared(admin, kept)
+        known[kept] = _created(admin, kept, known[name].partitions, _SNAPSHOT_SETTINGS)
     checked = {key: _LOG_SETTINGS[key] for key in _CHECKED}
     _check(admin, {name: checked, kept: {"cleanup.policy": _SNAPSHOT_SETTINGS["cleanup.policy"]}})
     return _matching(known, name)
@@ -106,8 +103,9 @@ def describe_surely(admin: BoundedAdmin, name: str) -> CoordinationTopic:
     return found[name]
 
 
-def _appeared(admin: BoundedAdmin, name: str) -> CoordinationTopic:
-    """A topic that was just created: a broker may learn of it a little later."""
+def _created(admin: BoundedAdmin, name: str, partitions: int, settings: Mapping[str, str]) -> CoordinationTopic:
+    create_topic(admin, "coordination topic", name, partitions, settings)
+    # A broker may learn of it a little later.
     deadline = time.monotonic() + _APPEARS_SECONDS_MAX
     while time.monotonic() < deadline:
         found = _describe(admin, name)

@@ -64,11 +64,6 @@ _LOOSE_DECODER = msgspec.json.Decoder(_Loose)
 _KINDS = frozenset(kind.__name__ for kind in get_args(Record))
 
 
-def key_of(group: str) -> bytes:
-    """The Kafka key of a group's records and snapshots."""
-    return group.encode()
-
-
 def encode(record: Record, group: str, partitions: int) -> bytes:
     """The bytes of a record; `partitions` is the partition count of the topic that its place was computed with.
 

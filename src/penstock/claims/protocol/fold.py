@@ -10,41 +10,14 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from penstock.claims.protocol.fold_ranges import RefusedError, about_range, further, listed, require, unshared
-from penstock.claims.protocol.records import (
-    BalancingGroup,
-    Beat,
-    ClaimingMessages,
-    ClaimingPartition,
-    ClaimingRange,
-    ClosingRanges,
-    FinishingRange,
-    ForgettingMember,
-    ForgettingPartitions,
-    FreeingPartition,
-    GivingUpRange,
-    Heartbeat,
-    JoiningGroup,
-    LeavingGroup,
-    OpeningRanges,
-    OwnerRecord,
-    PartitionRecord,
-    Record,
-    ReleaseGroup,
-    ReleasingPartition,
-    ResumingGroup,
-    ReturningRange,
-    Seeking,
-    Who,
-    Wish,
-)
+from penstock.claims.protocol import records
+from penstock.claims.protocol.fold_ranges import RefusedError, about_range, further, losing, require, unshared
+from penstock.claims.protocol.records import Beat, Record, Who, Wish
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause, Ranges, Span
 from penstock.claims.protocol.target import balance
 
 FOLD_VERSION = 2
 """Raised when the same log would fold to another state: readers stop at snapshots of another version."""
-
-_OF_ANYBODY = (JoiningGroup, ForgettingMember, ReleaseGroup, ResumingGroup, Seeking, FreeingPartition)
 
 
 def apply(group: Group, offset: int, record: Record, appended_at: float) -> str | None:
@@ -55,7 +28,7 @@ def apply(group: Group, offset: int, record: Record, appended_at: float) -> str 
             client_id = record.who.client_id
             group.members[client_id] = replace(group.members[client_id], last=offset)
         else:
-            require(isinstance(record, _OF_ANYBODY), "the sender is not a member")
+            require(isinstance(record, records.AnybodysRecord), "the sender is not a member")
         _apply(group, offset, record, appended_at)
     except RefusedError as refusal:
         return str(refusal)
@@ -64,15 +37,15 @@ def apply(group: Group, offset: int, record: Record, appended_at: float) -> str 
 
 def _apply(group: Group, offset: int, record: Record, appended_at: float) -> None:
     match record:
-        case Heartbeat():
+        case records.Heartbeat():
             _renew(group, offset, record)
-        case ClaimingPartition():
+        case records.ClaimingPartition():
             require(not group.pauses, "the group is paused")
             won = [each for each in record.wishes if _free(group.claim(each.partition), each)]
             require(bool(won), "the partitions changed meanwhile")
             for wish in won:
                 group.claims[wish.partition] = _claimed(group.claim(wish.partition), offset, record.who, wish)
-        case ReleasingPartition():
+        case records.ReleasingPartition():
             held = _owned(group, record)
             require(bool(held), "the sender does not hold the partitions")
             _release(group, offset, held)
@@ -81,23 +54,23 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
                     claim = group.claim(each.partition)
                     group.claims[each.partition] = replace(claim, refused_by=record.who.client_id)
                 group.changed = offset
-        case JoiningGroup():
+        case records.JoiningGroup():
             _join(group, offset, record)
-        case LeavingGroup():
+        case records.LeavingGroup():
             _release(group, offset, _owned(group, record))
             _absent(group, offset, record.who)
-        case ForgettingMember():
+        case records.ForgettingMember():
             _forget(group, offset, record)
-        case BalancingGroup():
+        case records.BalancingGroup():
             require(group.unbalanced and record.if_changed == group.changed, "the group is balanced, or has changed")
             group.target, group.balanced = balance(group), offset
-        case ReleaseGroup():
+        case records.ReleaseGroup():
             until_at = None if record.for_seconds is None else appended_at + record.for_seconds
             group.pauses[record.pause_id] = Pause(record.who.client_id, until_at, record.reason)
-        case ResumingGroup():
+        case records.ResumingGroup():
             require(record.pause_id in group.pauses, "there is no such pause")
             del group.pauses[record.pause_id]
-        case ForgettingPartitions():
+        case records.ForgettingPartitions():
             free = [each for each in record.partitions if each in group.claims and not group.claims[each].held]
             require(bool(free), "the partitions are held, or forgotten already")
             for partition in free:
@@ -109,14 +82,14 @@ def _apply(group: Group, offset: int, record: Record, appended_at: float) -> Non
 # members
 
 
-def _join(group: Group, offset: int, record: JoiningGroup) -> None:
+def _join(group: Group, offset: int, record: records.JoiningGroup) -> None:
     client_id = record.who.client_id
     before = group.members.get(client_id)
     require(not group.present(record.who), "the sender has joined already")
     last = None if before is None else before.last
     require(record.if_last == last, "the client id was used by another process meanwhile")
     others = any(each.present for key, each in group.members.items() if key != client_id)
-    require(not others or group.terms == record.terms, f"the group runs with {_terms_text(group)}")
+    require(not others or group.terms == record.terms, f"the group runs with {group.terms}")
     if before is not None and before.present and before.who != record.who:
         _free_all(group, offset, before.who)
     group.terms = record.terms
@@ -126,12 +99,7 @@ def _join(group: Group, offset: int, record: JoiningGroup) -> None:
     group.members[client_id] = joined
 
 
-def _terms_text(group: Group) -> str:
-    terms = group.terms
-    return "" if terms is None else f"a heartbeat interval of {terms.heartbeat_seconds:g} s and `unit` {terms.unit}"
-
-
-def _renew(group: Group, offset: int, record: Heartbeat) -> None:
+def _renew(group: Group, offset: int, record: records.Heartbeat) -> None:
     """Take over what the sender says of itself, and the positions of what it still holds."""
     member = before = group.members[record.who.client_id]
     if record.presence is not None:
@@ -150,7 +118,7 @@ def _asks(member: MemberState) -> object:
     return member.present, member.presence.claims_max, member.presence.enough, member.wants
 
 
-def _forget(group: Group, offset: int, record: ForgettingMember) -> None:
+def _forget(group: Group, offset: int, record: records.ForgettingMember) -> None:
     member = group.members.get(record.client_id)
     if member is None or member.last != record.if_last:
         raise RefusedError("the member is alive, or forgotten already")
@@ -186,13 +154,9 @@ def _free(claim: Claim, wish: Wish) -> bool:
     return not claim.held and claim.token == wish.if_token
 
 
-def _owned(group: Group, record: Heartbeat | ReleasingPartition | LeavingGroup) -> list[Beat]:
+def _owned(group: Group, record: records.Heartbeat | records.ReleasingPartition | records.LeavingGroup) -> list[Beat]:
     """The part of a record that is about what its sender still holds."""
-    return [
-        each
-        for each in record.beats
-        if (claim := group.claim(each.partition)).token == each.token and claim.held_by(record.who)
-    ]
+    return [each for each in record.beats if group.claim(each.partition).held_by(record.who, each.token)]
 
 
 def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
@@ -206,18 +170,9 @@ def _claimed(claim: Claim, offset: int, who: Who, wish: Wish) -> Claim:
             given_up=past.given_up,
             given_up_before=past.given_up_before,
         )
-    given_up, dropped = listed(claim.given_up + _lost(claim))
-    return Claim(
-        token=token + 1,
-        owner=who,
-        held=True,
-        last=offset,
-        position=further(claim.position, claim.claimed),
-        claimed=claim.claimed,
-        given_up=given_up,
-        given_up_before=claim.given_up_before + dropped,
-        seeks=claim.seeks,
-    )
+    position = further(claim.position, claim.claimed)
+    claim = losing(claim, *_lost(claim))
+    return replace(claim, token=token + 1, owner=who, held=True, last=offset, position=position, refused_by=None)
 
 
 def _moved(claim: Claim, beat: Beat) -> Claim:
@@ -235,46 +190,39 @@ def _freed(claim: Claim, offset: int) -> Claim:
     return replace(unshared(claim), held=False, last=offset, lag=0)
 
 
-def _about_partition(group: Group, offset: int, record: PartitionRecord) -> Claim:
+def _about_partition(group: Group, offset: int, record: records.PartitionRecord) -> Claim:
     claim = group.claim(record.partition)
+    if isinstance(record, records.OwnerRecord):
+        require(claim.held_by(record.who, record.token), "the sender does not hold the partition")
     match record:
-        case Seeking():
+        case records.Seeking():
             require(record.if_token == claim.token, "the partition has a newer token")
             require(record.if_seeks == claim.seeks, "the position was set meanwhile")
             require(not claim.held or claim.held_by(record.who), "another member holds the partition")
             return _sought(claim, offset, record.position, record.lost_from)
-        case FreeingPartition():
+        case records.FreeingPartition():
             return _fenced(group, claim, offset, record)
-        case ClaimingMessages() | OpeningRanges() | ClosingRanges():
-            require(record.token == claim.token and claim.held_by(record.who), "the sender does not hold the partition")
-            return _by_owner(claim, offset, record)
-        case ClaimingRange() | FinishingRange() | ReturningRange() | GivingUpRange():
-            require(not isinstance(record, ClaimingRange) or not group.pauses, "the group is paused")
+        case records.ClaimingMessages():
+            require(claim.ranges is None, "the partition is shared: its ranges are claimed")
+            require(record.if_seeks == claim.seeks, "the position was set meanwhile")
+            require(record.end > max(claim.claimed or 0, claim.position or 0), "these messages were claimed before")
+            return replace(claim, last=offset, claimed=record.end)
+        case records.OpeningRanges():
+            require(claim.ranges is None, "the partition is shared already")
+            require((claim.claimed or 0) <= (claim.position or 0), "claimed messages are still being worked on")
+            require(record.start >= (claim.position or 0), "the ranges begin before the position")
+            return replace(claim, last=offset, ranges=Ranges(record.start, (), record.at_most_once))
+        case records.ClosingRanges():
+            require(claim.ranges is not None and not claim.ranges.leases, "ranges are still being worked on")
+            return replace(claim, last=offset, ranges=None)
+        case records.ClaimingRange() | records.FinishingRange() | records.ReturningRange() | records.GivingUpRange():
+            require(not isinstance(record, records.ClaimingRange) or not group.pauses, "the group is paused")
             return about_range(claim, offset, record)
         case _:
             assert_never(record)
 
 
-def _by_owner(claim: Claim, offset: int, record: OwnerRecord) -> Claim:
-    match record:
-        case ClaimingMessages():
-            require(claim.ranges is None, "the partition is shared: its ranges are claimed")
-            require(record.if_seeks == claim.seeks, "the position was set meanwhile")
-            require(record.end > max(claim.claimed or 0, claim.position or 0), "these messages were claimed before")
-            return replace(claim, last=offset, claimed=record.end)
-        case OpeningRanges():
-            require(claim.ranges is None, "the partition is shared already")
-            require((claim.claimed or 0) <= (claim.position or 0), "claimed messages are still being worked on")
-            require(record.start >= (claim.position or 0), "the ranges begin before the position")
-            return replace(claim, last=offset, ranges=Ranges(record.start, (), record.at_most_once))
-        case ClosingRanges():
-            require(claim.ranges is not None and not claim.ranges.leases, "ranges are still being worked on")
-            return replace(claim, last=offset, ranges=None)
-        case _:
-            assert_never(record)
-
-
-def _fenced(group: Group, claim: Claim, offset: int, record: FreeingPartition) -> Claim:
+def _fenced(group: Group, claim: Claim, offset: int, record: records.FreeingPartition) -> Claim:
     """Free a partition under a token that nobody has; the target gives it to another member, if there is one."""
     require(not group.pauses, "the group is paused")
     require(record.if_token == claim.token, "the partition has a newer token")
@@ -289,16 +237,8 @@ def _sought(claim: Claim, offset: int, position: int, lost_from: int | None = No
     claim = unshared(claim)
     lost_from = position if lost_from is None else min(lost_from, position)
     past = tuple((start, min(end, lost_from)) for start, end in claim.given_up + _lost(claim) if start < lost_from)
-    given_up, dropped = listed((*past, (lost_from, position)) if lost_from < position else past)
-    return replace(
-        claim,
-        last=offset,
-        position=position,
-        claimed=None,
-        given_up=given_up,
-        given_up_before=claim.given_up_before + dropped,
-        seeks=claim.seeks + 1,
-    )
+    claim = replace(claim, last=offset, position=position, claimed=None, given_up=past, seeks=claim.seeks + 1)
+    return losing(claim, (lost_from, position)) if lost_from < position else losing(claim)
 
 
 def _lost(claim: Claim) -> tuple[Span, ...]:

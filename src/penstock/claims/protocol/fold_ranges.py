@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -52,26 +53,20 @@ def unshared(claim: Claim) -> Claim:
     if not ranges.at_most_once:
         return replace(claim, ranges=None)
     lost = tuple((each.start, each.end) for each in ranges.leases if each.given_up or not each.done)
-    kept, dropped = listed(claim.given_up + lost)
-    return replace(
-        claim,
-        position=further(claim.position, ranges.next),
-        ranges=None,
-        given_up=kept,
-        given_up_before=claim.given_up_before + dropped,
-    )
+    return losing(replace(claim, position=further(claim.position, ranges.next), ranges=None), *lost)
 
 
-def listed(losses: tuple[Span, ...], count_max: int = LOSSES_LISTED_MAX) -> tuple[tuple[Span, ...], int]:
-    """The losses to list, neighbours as one, and how many offsets are in those too old to be listed."""
+def losing(claim: Claim, *lost: Span, count_max: int = LOSSES_LISTED_MAX) -> Claim:
+    """The claim with these losses listed too: neighbours as one, and of those too old to be listed only the count."""
     merged: list[Span] = []
-    for start, end in losses:
+    for start, end in claim.given_up + lost:
         if merged and merged[-1][1] == start:
             merged[-1] = (merged[-1][0], end)
         else:
             merged.append((start, end))
     old = merged[: max(0, len(merged) - count_max)]
-    return tuple(merged[len(old) :]), sum(end - start for start, end in old)
+    dropped = sum(end - start for start, end in old)
+    return replace(claim, given_up=tuple(merged[len(old) :]), given_up_before=claim.given_up_before + dropped)
 
 
 def further(one: int | None, other: int | None) -> int | None:
@@ -113,17 +108,7 @@ def _with(ranges: Ranges, changed: Lease) -> Ranges:
 
 def _advanced(claim: Claim, ranges: Ranges) -> Claim:
     """Move the position over the finished prefix. Only there is a loss final: later ranges may become void."""
-    leases = list(ranges.leases)
-    position, given_up = claim.position, claim.given_up
-    while leases and leases[0].done:
-        over = leases.pop(0)
-        position = further(position, over.end)
-        given_up += ((over.start, over.end),) if over.given_up else ()
-    kept, dropped = listed(given_up)
-    return replace(
-        claim,
-        position=position,
-        given_up=kept,
-        given_up_before=claim.given_up_before + dropped,
-        ranges=replace(ranges, leases=tuple(leases)),
-    )
+    over = list(takewhile(lambda each: each.done, ranges.leases))
+    position = further(claim.position, over[-1].end if over else None)
+    claim = replace(claim, position=position, ranges=replace(ranges, leases=ranges.leases[len(over) :]))
+    return losing(claim, *((each.start, each.end) for each in over if each.given_up))

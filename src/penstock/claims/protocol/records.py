@@ -41,6 +41,9 @@ class Terms(_Part, frozen=True):
     heartbeat_seconds: Seconds
     unit: UnitKind = "partition"
 
+    def __str__(self) -> str:
+        return f"a heartbeat interval of {self.heartbeat_seconds:g} s and `unit` {self.unit}"
+
 
 class Presence(_Part, frozen=True):
     """What a member reports of itself: the most units it takes, how many it can keep up with, its lag in records.
@@ -262,6 +265,8 @@ OwnerRecord = ClaimingMessages | OpeningRanges | ClosingRanges
 PartitionRecord = Seeking | FreeingPartition | OwnerRecord | RangeRecord
 MemberRecord = JoiningGroup | LeavingGroup | ForgettingMember | Heartbeat
 GroupRecord = BalancingGroup | ReleaseGroup | ResumingGroup | ForgettingPartitions
+AnybodysRecord = JoiningGroup | ForgettingMember | ReleaseGroup | ResumingGroup | Seeking | FreeingPartition
+"""What counts also from somebody who is not a member."""
 Record = PartitionRecord | MemberRecord | GroupRecord | ClaimingPartition | ReleasingPartition
 
 

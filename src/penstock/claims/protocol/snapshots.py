@@ -1,37 +1,30 @@
 """Snapshots: the fold of a group, written beside its log so that start-up reads little (RULES M7).
 
-As the fold is pure, any member may write one, and reading the log from there gives the same state.
+As the fold is pure, any member may write one, and reading the log from there gives the same state. A reader starts from
+the snapshot that fits the log, or learns what of the log is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from penstock.claims.protocol.codec import (
-    VERSION,
-    ForeignError,
-    MalformedError,
-    UnknownVersionError,
-    check_version,
-)
+from penstock.claims.protocol.codec import VERSION, ForeignError, MalformedError, UnknownVersionError, check_version
 from penstock.claims.protocol.fold import FOLD_VERSION
 from penstock.claims.protocol.records import Terms
 from penstock.claims.protocol.state import Claim, Group, MemberState, Pause
+from penstock.errors import UserError
 from penstock.logs.log import Partition
 
-SNAPSHOT_EVERY_RECORDS = 500
-SNAPSHOT_EVERY_SECONDS = 600.0
-"""After so many records, or so long after the first of them, one of the members writes a snapshot."""
+RECREATED = "the topic was deleted and created again"
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """A state, the id of the topic that it belongs to, and the broker's append time of the last record before it."""
 
     topic_id: str
@@ -40,7 +33,7 @@ class Snapshot:
     state: Group
     epoch: int | None = None
     """Of the leader whose clock that time is."""
-    pauses_left: Mapping[str, float] = field(default_factory=dict)
+    pauses_left: Mapping[str, float] = {}
     """Seconds that timed pauses had left then: their ends may be by the clock of an earlier leader."""
 
 
@@ -70,26 +63,10 @@ _DECODER = msgspec.json.Decoder(_Stored)
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     state = snapshot.state
-    return msgspec.json.encode(
-        _Stored(
-            penstock=VERSION,
-            kind="Snapshot",
-            fold=FOLD_VERSION,
-            topic_id=snapshot.topic_id,
-            group=snapshot.group,
-            appended_at=snapshot.appended_at,
-            epoch=snapshot.epoch,
-            next_offset=state.next_offset,
-            changed=state.changed,
-            balanced=state.balanced,
-            terms=state.terms,
-            members=list(state.members.values()),
-            pauses=state.pauses,
-            pauses_left=snapshot.pauses_left,
-            target=state.target,
-            claims=list(state.claims.items()),
-        )
-    )
+    content = asdict(snapshot) | asdict(state)
+    content |= {"members": list(state.members.values()), "claims": list(state.claims.items())}
+    del content["state"]
+    return msgspec.json.encode(_Stored(penstock=VERSION, kind="Snapshot", fold=FOLD_VERSION, **content))
 
 
 def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
@@ -107,17 +84,10 @@ def decode_snapshot(content: bytes | None, group: str) -> Snapshot:
         raise MalformedError(f"not a snapshot: {error}") from None
     if stored.group != group:
         raise MalformedError(f"written for group {stored.group}")
-    state = Group(
-        next_offset=stored.next_offset,
-        claims=dict(stored.claims),
-        members={each.who.client_id: each for each in stored.members},
-        pauses=stored.pauses,
-        terms=stored.terms,
-        target=stored.target,
-        changed=stored.changed,
-        balanced=stored.balanced,
-    )
-    return Snapshot(stored.topic_id, stored.group, stored.appended_at, state, stored.epoch, stored.pauses_left)
+    found = asdict(stored)
+    found |= {"members": {each.who.client_id: each for each in stored.members}, "claims": dict(stored.claims)}
+    found["state"] = Group(**{each: found[each] for each in Group.__struct_fields__})
+    return Snapshot(**{each: found[each] for each in Snapshot.__struct_fields__})
 
 
 def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]:
@@ -127,3 +97,68 @@ def snapshots_of(group: str, contents: Iterable[bytes | None]) -> list[Snapshot]
         with suppress(ForeignError, MalformedError):
             found.append(decode_snapshot(content, group))
     return found
+
+
+# where to start reading
+
+
+class LostHistoryError(UserError):
+    """The log and its snapshots do not fit together, so who owns what is unknown (RULES M7)."""
+
+    def __init__(self, topic: str, group: str, what: str) -> None:
+        super().__init__(
+            f"the history of group {group} in coordination topic {topic} is lost: {what}",
+            detail="who owns which partition, and how far it is, cannot be known from what is left",
+            hint="stop every process of the group and set `claims.lost_history: restart` "
+            "(library: `restart_lost_history=True`) for the next start: it goes on from the last snapshot's tokens "
+            "and positions, and tables keep their own",
+        )
+
+
+class ReadingStart(Struct, frozen=True):
+    """A reader begins with `snapshot` (None: with nothing) at `offset`; `lost` is the newest state that does not count.
+
+    `fault` says what is lost.
+    """
+
+    snapshot: Snapshot | None
+    offset: int
+    lost: Group | None = None
+    fault: str = ""
+    recreated: bool = False
+
+
+def reading_start(
+    snapshots: Sequence[Snapshot],
+    topic_id: str,
+    bounds: tuple[int, int],
+    holds: Callable[[int, float], bool],
+) -> ReadingStart:
+    """Choose among a group's snapshots, in the order in which they were written.
+
+    The highest event position counts, as late writers may append an older one after a newer. A snapshot that names more
+    than the log holds, or another record than the log has there, is of a log that was cut: unless a snapshot that fits
+    was written after it, that is a loss. `holds` tells whether the record at an offset was appended at that time.
+    """
+    first, end = bounds
+    ours = [each for each in snapshots if each.topic_id == topic_id]
+    chosen: Snapshot | None = None
+    lost: Snapshot | None = None
+    for each in ours:
+        last = each.state.next_offset - 1
+        if last >= end or (last >= first and not holds(last, each.appended_at)):
+            lost = each
+            continue
+        lost = None
+        chosen = each if chosen is None or last >= chosen.state.next_offset else chosen
+    offset = 0 if chosen is None else chosen.state.next_offset
+    if lost is not None:
+        fault = f"it was cut below {lost.state.next_offset}, and holds [{first}, {end})"
+        return ReadingStart(chosen, max(first, offset), lost.state, fault)
+    if chosen is not None and offset < first and any(each.present for each in chosen.state.members.values()):
+        fault = f"no snapshot covers the deleted records {offset} to {first - 1}"
+        return ReadingStart(chosen, first, chosen.state, fault)
+    if snapshots and not ours:
+        return ReadingStart(None, first, snapshots[-1].state, RECREATED, recreated=True)
+    # A group without a snapshot is new, and one without members has said nothing since its last one.
+    return ReadingStart(chosen, max(first, offset))

@@ -6,9 +6,8 @@ What they hold are frozen values, so `copy` is cheap and nobody changes the stat
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.claims.protocol.records import Presence, Terms, Wanted, Who
 from penstock.logs.log import Partition
@@ -70,8 +69,9 @@ class Claim(Struct, frozen=True):
     def leases(self) -> tuple[Lease, ...]:
         return () if self.ranges is None else self.ranges.leases
 
-    def held_by(self, who: Who) -> bool:
-        return self.held and self.owner == who
+    def held_by(self, who: Who, token: int | None = None) -> bool:
+        """Whether a process holds it, under that token if one is given."""
+        return self.held and self.owner == who and token in (None, self.token)
 
 
 class MemberState(Struct, frozen=True):
@@ -91,16 +91,15 @@ class Pause(Struct, frozen=True):
     reason: str
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """The fold of one group up to `next_offset`."""
 
     next_offset: int = 0
-    claims: dict[Partition, Claim] = field(default_factory=dict)
-    members: dict[str, MemberState] = field(default_factory=dict)
-    pauses: dict[str, Pause] = field(default_factory=dict)
+    claims: dict[Partition, Claim] = {}
+    members: dict[str, MemberState] = {}
+    pauses: dict[str, Pause] = {}
     terms: Terms | None = None
-    target: dict[str, tuple[Partition, ...]] = field(default_factory=dict)
+    target: dict[str, tuple[Partition, ...]] = {}
     """Which partitions each client id should hold, as of the record at `balanced`."""
     changed: int | None = None
     """The offset of the last record after which another target may be better."""

@@ -49,9 +49,8 @@ def balance(group: Group) -> dict[str, tuple[Partition, ...]]:
     }
     given: dict[str, list[Unit]] = {key: [] for key in seats}
     former = _former(group)
-    for wanting, units in sorted(
-        _classes(members, _whole_topics(group)).items(), key=lambda each: (len(each[0]), each)
-    ):
+    whole_topics = group.terms is not None and group.terms.unit == "topic"
+    for wanting, units in sorted(_classes(members, whole_topics).items(), key=lambda each: (len(each[0]), each)):
         chosen = {key: seats[key] for key in wanting}
         keepers = [former.get(unit[0]) for unit in units]
         refusers = [group.claim(unit[0]).refused_by for unit in units]
@@ -62,10 +61,6 @@ def balance(group: Group) -> dict[str, tuple[Partition, ...]]:
         for key, units in given.items()
         if units
     }
-
-
-def _whole_topics(group: Group) -> bool:
-    return group.terms is not None and group.terms.unit == "topic"
 
 
 def _former(group: Group) -> dict[Partition, str]:

@@ -82,8 +82,7 @@ def history(
     of = _group(job, bootstrap, group, topic)
     found = admin.history(of, partition, limit, records)
     if json:
-        beginnings = [{"place": each.place, "offset": each.offset} for each in found.starts]
-        head = {"group": of.group, "topic": of.topic, "records": found.records, "beginnings": beginnings}
+        head = {"group": of.group, "topic": of.topic, "start": found.start, "records": found.records}
         typer.echo(json_text.dumps({**head, "lines": [line_json(each) for each in found.lines]}))
     else:
         print_history(found, of.topic, Console(highlight=False))
@@ -164,9 +163,9 @@ def release(
     """
     of = _group(job, bootstrap, group, topic)
     before = admin.find_claim(of, partition)
-    if not yes and sys.stdin.isatty() and (before.held or seek is not None):
+    if not yes and sys.stdin.isatty() and (before.claim.held or seek is not None):
         typer.confirm(f"{claim_text(before)}\nfree it?", abort=True, err=True)
-    report = admin.release(of, partition, seek, before.token)
+    report = admin.release(of, partition, seek, before.claim.token)
     if json:
         body = {"group": of.group, "topic": of.topic, "released": report.released, "token": report.token}
         typer.echo(json_text.dumps({**body, "position": report.position, "before": claim_json(report.before)}))

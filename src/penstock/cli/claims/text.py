@@ -11,16 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.claims.admin.lines import Change, History, Line
+from penstock.claims.admin.history import Change, History, Line
 from penstock.claims.admin.listing import ClaimsListing, ListedClaim, ListedMember
 from penstock.claims.protocol.group_view import Freshness
-from penstock.claims.protocol.state import Span
+from penstock.claims.protocol.state import Ranges, Span
 from penstock.cli.tables import cell, duration, table
 
 LEFT = "left"
 ALIVE = "alive"
-_INSTANTS = {"at", "until_at", "last_at", "ended_at"}
-_COUNTS = {"heartbeats"}
+_INSTANTS = {"at", "until_at"}
 _STYLES = {Freshness.FRESH: "", Freshness.UNKNOWN: "yellow", Freshness.STALE: "red"}
 
 
@@ -39,8 +38,11 @@ def listing_json(listing: ClaimsListing) -> dict[str, Any]:
         "group": listing.group,
         "topic": listing.topic,
         "at": instant(listing.at),
-        "paused": listing.paused,
-        "pauses": [{**asdict(each), "until_at": instant(each.until_at)} for each in listing.pauses],
+        "paused": bool(listing.pauses),
+        "pauses": [
+            {"id": key, **msgspec.to_builtins(each), "until_at": instant(each.until_at)}
+            for key, each in listing.pauses.items()
+        ],
         "members": [_member_json(each) for each in listing.members],
         "claims": [claim_json(each) for each in listing.claims],
     }
@@ -52,11 +54,42 @@ def _member_json(member: ListedMember) -> dict[str, Any]:
     return told
 
 
-def claim_json(claim: ListedClaim) -> dict[str, Any]:
-    told = msgspec.to_builtins(claim)
-    place, age = told.pop("partition"), claim.age_seconds
-    told["age_seconds"] = None if age is None else round(age, 3)
-    return {"topic": place["topic"], "topic_id": place["topic_id"], "partition": place["number"], **told}
+def claim_json(listed: ListedClaim) -> dict[str, Any]:
+    place, claim, age = listed.partition, listed.claim, listed.age_seconds
+    return {
+        "topic": place.topic,
+        "topic_id": place.topic_id,
+        "partition": place.number,
+        "owner": listed.owner,
+        "held": claim.held,
+        "token": claim.token,
+        "position": claim.position,
+        "claimed_end": claim.claimed,
+        "lag": claim.lag,
+        "age_seconds": None if age is None else round(age, 3),
+        "freshness": _word(listed.freshness),
+        "ranges": None if claim.ranges is None else _ranges_json(claim.ranges, listed),
+        "given_up": claim.given_up,
+    }
+
+
+def _ranges_json(ranges: Ranges, listed: ListedClaim) -> dict[str, Any]:
+    leases = [
+        {
+            "start": each.start,
+            "end": each.end,
+            "owner": None if each.owner is None else each.owner.client_id,
+            "attempts": each.attempts,
+            "done": each.done,
+            "freshness": None if each.done else _word(listed.freshness_of(each.owner)),
+        }
+        for each in ranges.leases
+    ]
+    return {"next": ranges.next, "at_most_once": ranges.at_most_once, "leases": leases}
+
+
+def _word(freshness: Freshness | None) -> str | None:
+    return None if freshness is None else freshness.value
 
 
 def line_json(line: Line) -> dict[str, Any]:
@@ -64,7 +97,7 @@ def line_json(line: Line) -> dict[str, Any]:
     told: dict[str, Any] = {}
     for each in fields(line):
         content = getattr(line, each.name)
-        if content in (None, "", ()) or (each.name in _COUNTS and content == 0):
+        if content in (None, "", ()):
             continue
         if each.name == "partition":
             told |= {"topic": content.topic, "topic_id": content.topic_id, "partition": content.number}
@@ -85,10 +118,10 @@ def _state(freshness: Freshness | None) -> str:
 def print_listing(listing: ClaimsListing, console: Console) -> None:
     """Pauses first, then members, then claims."""
     console.print(Text.assemble((listing.group, "bold"), f"  {listing.topic}  {instant(listing.at)}"), soft_wrap=True)
-    for each in listing.pauses:
+    for key, each in listing.pauses.items():
         until = "" if each.until_at is None else f" until {instant(each.until_at)}"
         reason = f": {each.reason}" if each.reason else ""
-        console.print(Text(f"! paused{until} by {each.by} ({each.id}){reason}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"! paused{until} by {each.by} ({key}){reason}", style="yellow"), soft_wrap=True)
     console.print(_members(listing))
     console.print()
     console.print(_claims(listing))
@@ -116,11 +149,11 @@ def _claims(listing: ClaimsListing) -> Table:
     rows = [
         (
             str(each.partition),
-            (each.owner or "-") if each.held else "-",
+            (each.owner or "-") if each.claim.held else "-",
             Text("free", style="dim") if each.freshness is None else _fresh(each.freshness),
-            str(each.token),
-            cell(each.position),
-            str(each.lag),
+            str(each.claim.token),
+            cell(each.claim.position),
+            str(each.claim.lag),
             "-" if each.age_seconds is None else duration(each.age_seconds),
         )
         for each in listing.claims
@@ -132,25 +165,28 @@ def _fresh(freshness: Freshness) -> Text:
     return Text(freshness.value, style=_STYLES[freshness])
 
 
-def _shared_text(claim: ListedClaim) -> list[str]:
+def _shared_text(listed: ListedClaim) -> list[str]:
     """What does not fit into a row: ranges, and offsets that were given up."""
-    lines = []
+    lines, claim = [], listed.claim
     if claim.ranges is not None:
         once = ", at most once" if claim.ranges.at_most_once else ""
-        lines.append(f"{claim.partition} is shared by ranges, the next begins at {claim.ranges.next}{once}")
+        lines.append(f"{listed.partition} is shared by ranges, the next begins at {claim.ranges.next}{once}")
         for each in claim.ranges.leases:
-            state = "done" if each.done else "returned" if each.freshness is None else each.freshness.value
-            lines.append(f"  {_span((each.start, each.end))} {each.owner or '-'}, attempt {each.attempts}, {state}")
+            state = "done" if each.done else _word(listed.freshness_of(each.owner)) or "returned"
+            owner = "-" if each.owner is None else each.owner.client_id
+            lines.append(f"  {_span((each.start, each.end))} {owner}, attempt {each.attempts}, {state}")
     if claim.given_up:
-        lines.append(f"{claim.partition} gave up {_spans(claim.given_up)}")
+        lines.append(f"{listed.partition} gave up {_spans(claim.given_up)}")
     return lines
 
 
-def claim_text(claim: ListedClaim) -> str:
+def claim_text(listed: ListedClaim) -> str:
     """One claim in a sentence."""
+    claim = listed.claim
     if not claim.held:
-        return f"{claim.partition}, free, last of {claim.owner or 'nobody'}, token {claim.token}"
-    return f"{holder_text(claim)}, token {claim.token}, position {'none' if claim.position is None else claim.position}"
+        return f"{listed.partition}, free, last of {listed.owner or 'nobody'}, token {claim.token}"
+    position = "none" if claim.position is None else claim.position
+    return f"{holder_text(listed)}, token {claim.token}, position {position}"
 
 
 def holder_text(claim: ListedClaim) -> str:
@@ -162,8 +198,8 @@ def holder_text(claim: ListedClaim) -> str:
 
 def print_history(history: History, topic: str, console: Console) -> None:
     """One line per change, oldest first."""
-    for each in history.starts:
-        text = f"! partition {each.place} of {topic} is read from offset {each.offset} on: what came before is inferred"
+    if history.start:
+        text = f"! {topic} is read from offset {history.start} on: what came before is inferred"
         console.print(Text(text, style="yellow"), soft_wrap=True)
     for line in history.lines:
         console.print(Text(f"{instant(line.at)}  {line_text(line)}"), soft_wrap=True)
@@ -177,7 +213,7 @@ def line_text(line: Line) -> str:
 def _subject(line: Line) -> str:
     if line.partition is not None:
         return str(line.partition)
-    return f"offset {line.offset} of partition {line.place}" if line.change is Change.FOREIGN else "group"
+    return f"offset {line.offset}" if line.change is Change.FOREIGN else "group"
 
 
 def _what(line: Line) -> str:
@@ -187,24 +223,26 @@ def _what(line: Line) -> str:
         case Change.LEFT:
             return f"{line.who} left"
         case Change.SILENT:
-            return f"{line.before} fell silent{_silent(line)}, and all it held is free (sent by {line.who})"
+            return f"{line.before} was silent{_silent(line)}, and all it held is free (sent by {line.who})"
         case Change.FORGOTTEN:
             return f"{line.before} was absent for a long time and is forgotten (sent by {line.who})"
         case Change.BALANCED:
-            return f"a new target: {line.reason} (sent by {line.who})"
-        case Change.HELD_BEFORE | Change.CLAIMED | Change.TAKEN_OVER | Change.RESTARTED:
-            return f"{_claimed(line)}{_given_up(line)}{_tenure(line)}"
+            return f"a new target{_because(line.reason)} (sent by {line.who})"
+        case Change.HELD_BEFORE:
+            return f"{line.who} held it already with token {line.token}{_at(line.position)}"
+        case Change.CLAIMED:
+            after = f", after {line.before}" if line.before else ""
+            return f"{line.who} claimed it with token {line.token}{_at(line.position)}{after}{_given_up(line)}"
         case Change.RELEASED:
-            return f"{line.who} released it{_at(line.position)}{_because(line.reason)}{_given_up(line)}"
+            return f"{_released(line)}{_given_up(line)}"
         case Change.REFUSED:
-            beats = f", {line.heartbeats} times" if line.heartbeats > 1 else ""
-            return f"{line.record} of {line.who} refused{_of_range(line)}{_because(line.reason)}{beats}"
+            return f"{line.record} of {line.who} refused{_of_range(line)}{_because(line.reason)}"
         case Change.SOUGHT:
-            return f"{line.who} set the position from {line.start} to {line.position}{_because(line.reason)}"
+            moved = f"{line.who} set the position from {line.start} to {line.position}"
+            return f"{moved}{_because(line.reason)}{_given_up(line)}"
         case Change.PAUSED:
             until = "" if line.until_at is None else f" until {instant(line.until_at)}"
-            ended = "" if line.ended_at is None else f"; ended {instant(line.ended_at)}"
-            return f"{line.who} paused the group{until} ({line.pause_id}){_because(line.reason)}{ended}"
+            return f"{line.who} paused the group{until} ({line.pause_id}){_because(line.reason)}"
         case Change.RESUMED:
             return f"{line.who} ended the pause {line.pause_id}"
         case Change.SHARED:
@@ -212,44 +250,29 @@ def _what(line: Line) -> str:
         case Change.UNSHARED:
             return f"{line.who} works alone again{_at(line.position)}"
         case Change.RANGE_CLAIMED:
-            return f"{line.who} works on{_of_range(line)}"
-        case Change.RANGE_TAKEN_OVER:
-            return f"{line.who} took{_of_range(line)} over from {line.before}{_silent(line)}, attempt {line.attempts}"
+            return f"{line.who} works on{_of_range(line)}, attempt {line.attempts}"
         case Change.RANGE_FINISHED:
-            return f"{line.who} finished{_of_range(line)}"
+            return f"{line.who} finished{_of_range(line)}{_given_up(line)}"
         case Change.RANGE_RETURNED:
-            return f"{line.who} gave{_of_range(line)} back"
+            return f"{line.before} gave{_of_range(line)} back{_because(line.reason)}{_silent(line)}"
         case Change.RANGE_GIVEN_UP:
-            return f"{line.who} gave{_of_range(line)} up for good{_silent(line)}"
+            return f"{line.who} gave{_of_range(line)} up for good{_given_up(line)}"
         case Change.FOREIGN:
             return f"not a record of Penstock: {line.reason}"
         case _:
             assert_never(line.change)
 
 
-def _claimed(line: Line) -> str:
-    begun = f" with token {line.token}{_at(line.position)}"
-    match line.change:
-        case Change.HELD_BEFORE:
-            return f"{line.who} held it already{begun}"
-        case Change.TAKEN_OVER:
-            return f"{line.who} took it over from {line.before}{_silent(line)}{begun}"
-        case Change.RESTARTED:
-            return f"{line.who} restarted and took it back{begun}"
-        case _:
-            return f"{line.who} claimed it{begun}"
+def _released(line: Line) -> str:
+    """Who releases its own claim, or whose claim another record ends."""
+    why = f"{_at(line.position)}{_because(line.reason)}{_silent(line)}"
+    if line.before in ("", line.who):
+        return f"{line.who} released it{why}"
+    return f"{line.before} lost it{why} (sent by {line.who})"
 
 
-def _tenure(line: Line) -> str:
-    """How the claim went on."""
-    beats = f"; {line.heartbeats} heartbeats{_at(line.last_position, ' up to')}" if line.heartbeats else ""
-    claimed = "" if line.claimed_end is None else f"; claimed messages up to {line.claimed_end}"
-    ended = "; held" if line.ended_at is None else f"; {line.ended} after {duration(line.ended_at - line.at)}"
-    return f"{beats}{claimed}{ended}"
-
-
-def _at(position: int | None, word: str = " at") -> str:
-    return "" if position is None else f"{word} {position}"
+def _at(position: int | None) -> str:
+    return "" if position is None else f" at {position}"
 
 
 def _because(reason: str, before: str = ": ") -> str:
@@ -257,7 +280,7 @@ def _because(reason: str, before: str = ": ") -> str:
 
 
 def _silent(line: Line) -> str:
-    return "" if line.silent_seconds is None else f" (silent for {line.silent_seconds:.1f} s)"
+    return "" if line.silent_seconds is None else f" for {line.silent_seconds:.1f} s"
 
 
 def _given_up(line: Line) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.claims.admin.history import HistoryReader
-from penstock.claims.admin.lines import Change, HistoryStart, Line
+from penstock.claims.admin.history import Change, HistoryReader, Line
 from penstock.claims.protocol.records import (
     Beat,
     ClaimingMessages,
@@ -33,7 +32,7 @@ class RecordedLog:
 
     def __init__(self, cut: int = 0) -> None:
         self.log = Log()
-        self.reader = HistoryReader(0, cut)
+        self.reader = HistoryReader(cut)
         self._told = cut
         self._now = 0.0
 
@@ -46,7 +45,7 @@ class RecordedLog:
     def lines(self) -> tuple[Line, ...]:
         """All but the first joins."""
         self._tell()
-        return tuple(each for each in self.reader.history().lines if each.offset >= 3)
+        return tuple(each for each in self.reader.lines if each.offset >= 3)
 
     def changes(self) -> list[Change]:
         return [each.change for each in self.lines()]
@@ -68,7 +67,7 @@ class RecordedLog:
 # ownership
 
 
-def test_a_claim_is_one_line_with_its_heartbeats_and_its_end() -> None:
+def test_a_claim_and_its_release_are_a_line_each_and_heartbeats_are_none() -> None:
     recorded = RecordedLog()
     recorded.at(100).claim(ANNA)
     recorded.at(105).beat(ANNA, token=1, position=40)
@@ -76,9 +75,8 @@ def test_a_claim_is_one_line_with_its_heartbeats_and_its_end() -> None:
     recorded.at(112).release(ANNA, 1, 75, reason="above the fair share")
     claimed, released = recorded.lines()
     assert (claimed.change, claimed.who, claimed.at, claimed.token) == (Change.CLAIMED, "anna", 100, 1)
-    assert (claimed.heartbeats, claimed.last_at, claimed.last_position) == (2, 110, 75)
-    assert (claimed.ended, claimed.ended_at) == ("released: above the fair share", 112)
-    assert (released.change, released.position, released.reason) == (Change.RELEASED, 75, "above the fair share")
+    assert (released.change, released.who, released.at, released.token) == (Change.RELEASED, "anna", 112, 1)
+    assert (released.position, released.reason) == (75, "above the fair share")
 
 
 def test_the_next_owner_begins_where_the_last_one_stopped() -> None:
@@ -88,7 +86,6 @@ def test_the_next_owner_begins_where_the_last_one_stopped() -> None:
     recorded.at(102).claim(BERT)
     line = recorded.last()
     assert (line.change, line.who, line.before, line.position, line.token) == (Change.CLAIMED, "bert", "anna", 75, 2)
-    assert line.ended_at is None
 
 
 def test_a_take_over_says_from_whom_and_how_long_it_was_silent() -> None:
@@ -98,11 +95,13 @@ def test_a_take_over_says_from_whom_and_how_long_it_was_silent() -> None:
     recorded.at(130.5)
     recorded.silence(ANNA, BERT)
     recorded.at(131).claim(BERT)
-    first, silent, second = recorded.lines()
+    _, silent, released, second = recorded.lines()
     assert (silent.change, silent.before, silent.who, silent.silent_seconds) == (Change.SILENT, "anna", "bert", 25.5)
-    assert (second.change, second.before, second.silent_seconds) == (Change.TAKEN_OVER, "anna", 25.5)
+    assert (released.change, released.before, released.who) == (Change.RELEASED, "anna", "bert")
+    assert (released.at, released.position, released.silent_seconds) == (130.5, 40, 25.5)
+    assert released.reason == "silent"
+    assert (second.change, second.who, second.before) == (Change.CLAIMED, "bert", "anna")
     assert (second.position, second.token) == (40, 2)
-    assert (first.ended, first.ended_at) == ("anna fell silent", 130.5)
 
 
 def test_a_restart_under_the_same_client_id_is_not_a_take_over() -> None:
@@ -110,10 +109,11 @@ def test_a_restart_under_the_same_client_id_is_not_a_take_over() -> None:
     recorded.at(100).claim(ANNA)
     recorded.at(121).join(Who("anna", "a2"))
     recorded.at(122).claim(Who("anna", "a2"))
-    first, joined, second = recorded.lines()
+    _, joined, released, second = recorded.lines()
     assert (joined.change, joined.reason) == (Change.JOINED, "again, in a new process")
-    assert (second.change, second.before, second.silent_seconds) == (Change.RESTARTED, "anna", 21)
-    assert first.ended == "restarted"
+    assert (released.change, released.before, released.who, released.at) == (Change.RELEASED, "anna", "anna", 121)
+    assert released.reason == "restarted"
+    assert (second.change, second.before, second.who) == (Change.CLAIMED, "anna", "anna")
 
 
 def test_a_claim_that_lost_the_race_is_told_with_its_reason() -> None:
@@ -135,14 +135,15 @@ def test_heartbeats_of_one_who_was_taken_for_dead_are_one_line() -> None:
     recorded.at(130).claim(BERT)
     for seconds in (131, 136, 141):
         recorded.at(seconds).beat(ANNA, token=1, position=50)
-    refused = recorded.last()
-    assert (refused.change, refused.who, refused.record, refused.heartbeats) == (
-        Change.REFUSED,
-        "anna",
-        "Heartbeat",
-        3,
-    )
-    assert (refused.at, refused.last_at) == (131, 141)
+    [refused] = [each for each in recorded.lines() if each.change is Change.REFUSED]
+    assert (refused.who, refused.record, refused.at) == ("anna", "Heartbeat", 131)
+    assert refused.reason == "the sender is not a member"
+
+
+def test_a_heartbeat_of_one_who_only_asks_for_the_time_is_no_line() -> None:
+    recorded = RecordedLog()
+    recorded.at(100).say(Heartbeat, Who("dora", "d1"))
+    assert recorded.lines() == ()
 
 
 def test_a_target_is_told_with_its_size() -> None:
@@ -155,9 +156,9 @@ def test_what_an_administrator_frees_is_told_as_released_by_it() -> None:
     recorded = RecordedLog()
     recorded.at(100).claim(ANNA)
     recorded.at(101).say(FreeingPartition, Who("admin", "x"), partition=WEB, if_token=1, position=5)
-    claimed, released, sought = recorded.lines()
-    assert claimed.ended == "released"
-    assert (released.change, released.who, released.token) == (Change.RELEASED, "admin", 2)
+    _, released, sought = recorded.lines()
+    assert (released.change, released.who, released.before) == (Change.RELEASED, "admin", "anna")
+    assert released.token == 2
     assert (sought.change, sought.position) == (Change.SOUGHT, 5)
 
 
@@ -170,7 +171,7 @@ def test_a_seek_says_from_where_to_where() -> None:
     assert (line.change, line.start, line.position, line.reason) == (Change.SOUGHT, 40, 10, "again")
 
 
-def test_claimed_messages_are_part_of_the_claim_and_what_a_successor_gives_up_is_told() -> None:
+def test_claimed_messages_are_no_line_and_what_a_successor_gives_up_is_told() -> None:
     recorded = RecordedLog()
     recorded.at(100).claim(ANNA)
     recorded.at(101).beat(ANNA, token=1, position=40)
@@ -178,9 +179,25 @@ def test_claimed_messages_are_part_of_the_claim_and_what_a_successor_gives_up_is
     recorded.at(130)
     recorded.silence(ANNA, BERT)
     recorded.at(130).claim(BERT)
-    first, _, second = recorded.lines()
-    assert first.claimed_end == 60
+    *_, second = recorded.lines()
+    assert [each.change for each in recorded.lines()] == [
+        Change.CLAIMED,
+        Change.SILENT,
+        Change.RELEASED,
+        Change.CLAIMED,
+    ]
     assert (second.position, second.given_up) == (60, ((40, 60),))
+
+
+def test_a_loss_right_after_an_earlier_one_is_told_alone() -> None:
+    recorded = RecordedLog()
+    recorded.at(100).claim(ANNA)
+    for token, end in ((1, 20), (2, 30)):
+        recorded.at(101).say(ClaimingMessages, ANNA, partition=WEB, token=token, end=end)
+        recorded.at(102).release(ANNA, token)
+        recorded.at(103).claim(ANNA)
+    assert recorded.log.claim_of().given_up == ((0, 30),)
+    assert [each.given_up for each in recorded.lines() if each.given_up] == [((0, 20),), ((20, 30),)]
 
 
 # members and pauses
@@ -203,16 +220,16 @@ def test_members_that_come_go_and_are_forgotten() -> None:
     assert recorded.last().before == "bert"
 
 
-def test_who_leaves_releases_everything_first() -> None:
+def test_who_leaves_releases_everything() -> None:
     recorded = RecordedLog()
     recorded.at(100).claim(ANNA)
     recorded.at(101).say(LeavingGroup, ANNA, beats=(Beat(WEB, 1, 9),))
-    claimed, released, left = recorded.lines()
+    _, left, released = recorded.lines()
+    assert (left.change, left.who) == (Change.LEFT, "anna")
     assert (released.change, released.position, released.reason) == (Change.RELEASED, 9, "the process ended")
-    assert (left.change, claimed.ended) == (Change.LEFT, "released: the process ended")
 
 
-def test_a_pause_is_a_line_with_its_end() -> None:
+def test_a_pause_is_a_line_and_so_is_its_end() -> None:
     recorded = RecordedLog()
     recorded.at(100).say(ReleaseGroup, ANNA, pause_id="p1", for_seconds=400.0, reason="maintenance")
     recorded.at(300).say(ResumingGroup, BERT, pause_id="p1")
@@ -220,8 +237,7 @@ def test_a_pause_is_a_line_with_its_end() -> None:
     recorded.at(300.2).say(ResumingGroup, CLEO, pause_id="p1")
     paused, resumed = recorded.lines()
     assert (paused.change, paused.at, paused.until_at, paused.reason) == (Change.PAUSED, 100, 500.0, "maintenance")
-    assert paused.ended == "resumed"
-    assert (resumed.change, resumed.who) == (Change.RESUMED, "bert")
+    assert (resumed.change, resumed.who, resumed.at, resumed.pause_id) == (Change.RESUMED, "bert", 300, paused.pause_id)
 
 
 def test_a_claim_during_a_pause_is_refused_because_of_it() -> None:
@@ -268,12 +284,13 @@ def test_a_range_that_is_taken_over_says_from_whom_and_which_attempt_it_is() -> 
     recorded.at(131)
     recorded.silence(BERT, CLEO)
     recorded.at(131).say(ClaimingRange, CLEO, partition=WEB, token=1, start=0, end=10, if_lease=lease)
-    line = recorded.last()
-    assert (line.change, line.who, line.before) == (Change.RANGE_TAKEN_OVER, "cleo", "bert")
-    assert (line.silent_seconds, line.attempts) == (26, 2)
+    returned, claimed = recorded.lines()[-2:]
+    assert (returned.change, returned.before, returned.reason) == (Change.RANGE_RETURNED, "bert", "silent")
+    assert (returned.silent_seconds, returned.start, returned.end) == (26, 0, 10)
+    assert (claimed.change, claimed.who, claimed.attempts) == (Change.RANGE_CLAIMED, "cleo", 2)
 
 
-def test_a_range_that_was_given_back_is_claimed_and_not_taken_over() -> None:
+def test_a_range_that_was_given_back_is_claimed_again() -> None:
     recorded = shared()
     recorded.at(102).say(ReturningRange, BERT, partition=WEB, token=1, start=0, lease=recorded.log.lease(0).lease)
     again = recorded.log.lease(0).lease
@@ -290,8 +307,25 @@ def test_a_range_that_is_given_up_names_the_lost_offsets() -> None:
     lease = recorded.log.lease(0).lease
     recorded.at(131).say(GivingUpRange, CLEO, partition=WEB, token=1, start=0, if_lease=lease)
     line = recorded.last()
-    assert (line.change, line.before, line.given_up) == (Change.RANGE_GIVEN_UP, "bert", ((0, 10),))
-    assert line.silent_seconds == 30
+    assert (line.change, line.who, line.start, line.end) == (Change.RANGE_GIVEN_UP, "cleo", 0, 10)
+    assert line.given_up == ((0, 10),)
+
+
+def test_ranges_that_are_finished_out_of_order_are_told_once_each() -> None:
+    recorded = shared()
+    recorded.at(102).lease_next(CLEO)
+    for who, start in ((CLEO, 10), (BERT, 0)):
+        lease = recorded.log.lease(start).lease
+        recorded.at(103).say(FinishingRange, who, partition=WEB, token=1, start=start, lease=lease)
+    first, second = recorded.lines()[-2:]
+    assert (first.change, first.who, first.start, first.position) == (Change.RANGE_FINISHED, "cleo", 10, None)
+    assert (second.change, second.who, second.start, second.position) == (Change.RANGE_FINISHED, "bert", 0, 20)
+
+
+def test_a_seek_of_the_owner_ends_the_sharing() -> None:
+    recorded = shared()
+    recorded.at(102).say(Seeking, ANNA, partition=WEB, if_token=1, position=50)
+    assert recorded.changes()[-2:] == [Change.SOUGHT, Change.UNSHARED]
 
 
 def test_a_range_claimed_twice_is_refused_to_the_second() -> None:
@@ -306,14 +340,14 @@ def test_a_range_claimed_twice_is_refused_to_the_second() -> None:
 
 
 def test_what_is_no_record_of_ours_is_told_as_such() -> None:
-    reader = HistoryReader(3)
+    reader = HistoryReader()
     reader.read(6, 99.0, None)
     reader.read(7, 100.0, None, "not JSON")
-    [line] = reader.history().lines
-    assert (line.change, line.place, line.offset, line.reason) == (Change.FOREIGN, 3, 7, "not JSON")
+    [line] = reader.lines
+    assert (line.change, line.offset, line.reason) == (Change.FOREIGN, 7, "not JSON")
 
 
-def test_a_log_that_lost_its_beginning_says_so_and_knows_owners_by_their_heartbeats() -> None:
+def test_a_log_that_lost_its_beginning_knows_owners_by_their_heartbeats() -> None:
     recorded = RecordedLog(cut=5)
     recorded.at(100).claim(ANNA)
     recorded.at(105).beat(ANNA, token=1, position=40)
@@ -321,11 +355,35 @@ def test_a_log_that_lost_its_beginning_says_so_and_knows_owners_by_their_heartbe
     recorded.at(140)
     recorded.silence(ANNA, BERT)
     recorded.at(140).claim(BERT)
-    held, silent, taken_over = recorded.lines()
-    assert recorded.reader.history().starts == (HistoryStart(0, 5),)
+    held, silent, released, claimed = recorded.lines()
     assert (held.change, held.who, held.token, held.position) == (Change.HELD_BEFORE, "anna", 1, 50)
     assert silent.change is Change.SILENT
-    assert (taken_over.change, taken_over.before, taken_over.silent_seconds) == (Change.TAKEN_OVER, "anna", 30)
+    assert (released.change, released.before, released.silent_seconds) == (Change.RELEASED, "anna", 30)
+    assert (claimed.change, claimed.who, claimed.before) == (Change.CLAIMED, "bert", "anna")
+
+
+def test_a_log_that_lost_its_beginning_knows_owners_by_what_they_claim_or_seek_too() -> None:
+    recorded = RecordedLog(cut=5)
+    log = recorded.at(100)
+    log.claim(ANNA)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, position=10)
+    log.say(Seeking, ANNA, partition=WEB, if_token=1, if_seeks=1, position=20)
+    log.say(ClaimingMessages, ANNA, partition=WEB, token=1, if_seeks=2, end=30)
+    log.release(ANNA, 1, 30)
+    assert recorded.changes() == [Change.SOUGHT, Change.HELD_BEFORE, Change.RELEASED]
+    assert [each.who for each in recorded.lines()] == ["anna"] * 3
+
+
+def test_ranges_that_were_opened_before_the_log_begins_are_not_judged() -> None:
+    recorded = RecordedLog(cut=6)
+    log = recorded.at(100)
+    log.claim(ANNA)
+    log.say(OpeningRanges, ANNA, partition=WEB, token=1, start=0)
+    log.lease_next(BERT)
+    log.lease_next(CLEO)
+    log.say(FinishingRange, CLEO, partition=WEB, token=1, start=10, lease=6)
+    log.beat(ANNA, token=1, position=0)
+    assert recorded.changes() == [Change.HELD_BEFORE]
 
 
 def test_wherever_a_log_is_cut_the_changes_after_it_are_reported_alike() -> None:
@@ -349,22 +407,13 @@ def test_wherever_a_log_is_cut_the_changes_after_it_are_reported_alike() -> None
     whole = RecordedLog()
     said(whole)
     later = [(each.offset, each.change, each.who, each.token) for each in whole.lines() if each.offset >= 9]
-    assert len(later) == 6
+    assert len(later) == 8
     for cut in (1, 3, 6, 7):
         recorded = RecordedLog(cut=cut)
         said(recorded)
         assert [
             (each.offset, each.change, each.who, each.token) for each in recorded.lines() if each.offset >= 9
         ] == later
-
-
-def test_the_newest_lines_are_chosen() -> None:
-    recorded = RecordedLog()
-    for number in range(3):
-        recorded.at(100.0 + number).claim(ANNA, web(number))
-    assert len(recorded.lines()) == 3
-    assert [each.partition for each in recorded.reader.history(limit=2).lines] == [web(1), web(2)]
-    assert recorded.reader.history().records == 6
 
 
 # words and JSON
@@ -378,31 +427,26 @@ def test_every_line_has_a_sentence_with_who_did_what_and_why() -> None:
     recorded.silence(ANNA, BERT)
     recorded.at(130).claim(BERT)
     assert [line_text(each) for each in recorded.lines()] == [
-        "web/0: anna claimed it with token 1; 1 heartbeats up to 40; anna fell silent after 30s",
-        "group: anna fell silent (silent for 25.0 s), and all it held is free (sent by bert)",
-        "web/0: bert took it over from anna (silent for 25.0 s) with token 2 at 40; held",
+        "web/0: anna claimed it with token 1",
+        "group: anna was silent for 25.0 s, and all it held is free (sent by bert)",
+        "web/0: anna lost it at 40: silent for 25.0 s (sent by bert)",
+        "web/0: bert claimed it with token 2 at 40, after anna",
     ]
 
 
 def test_json_leaves_out_what_is_not_told_and_keeps_a_position_of_zero() -> None:
     recorded = RecordedLog()
     recorded.at(0).claim(ANNA)
-    recorded.at(1).say(
-        Heartbeat,
-        ANNA,
-        beats=(Beat(WEB, 1, 0),),
-    )
+    recorded.at(1).release(ANNA, 1, 0)
     assert line_json(recorded.last()) == {
-        "change": "claimed",
-        "at": "1970-01-01T00:00:00.000Z",
-        "place": 0,
-        "offset": 3,
+        "change": "released",
+        "at": "1970-01-01T00:00:01.000Z",
+        "offset": 4,
         "who": "anna",
         "topic": "web",
         "topic_id": "id-of-web",
         "partition": 0,
         "token": 1,
-        "heartbeats": 1,
-        "last_at": "1970-01-01T00:00:01.000Z",
-        "last_position": 0,
+        "position": 0,
+        "before": "anna",
     }

@@ -7,7 +7,7 @@ from typing import cast
 from confluent_kafka import Message
 
 from penstock.claims.consumer.options import Delivery, DeliveryOptions
-from penstock.claims.consumer.start_offsets import StartOffsets, StartTerms
+from penstock.claims.consumer.start_offsets import StartOffsets
 from penstock.claims.consumer.stream_supervisor import StreamSupervisor
 from penstock.claims.consumer.streams import Work
 from penstock.logs.log import Partition
@@ -25,9 +25,10 @@ class Reading:
         self.group = MemoryGroup()
         log = MemoryLog({WEB: dict.fromkeys(range(RECORDS), b"")})
         self.agent = self.group.join("anna", [WEB])
-        starts = StartOffsets(self.agent, log, lambda: log, StartTerms(), lambda event: None)
+        options = DeliveryOptions(delivery)
+        starts = StartOffsets(self.agent, log, lambda: log, options, lambda event: None)
         starts.know(frozenset([WEB]))
-        self.supervisor = StreamSupervisor(self.agent, log, starts, DeliveryOptions(delivery), lambda event: None)
+        self.supervisor = StreamSupervisor(self.agent, log, starts, options, lambda event: None)
         self.pass_seconds(INTERVAL)
 
     def pass_seconds(self, seconds: float) -> None:

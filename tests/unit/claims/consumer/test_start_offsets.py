@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.claims.consumer.doubts import ANSWERS_MIN, LASTING_INTERVALS
-from penstock.claims.consumer.start_offsets import PositionOutOfRangeError, StartOffsets, StartTerms
-from penstock.claims.member.membership import Verdict
+from penstock.claims.consumer.options import Delivery, DeliveryOptions, OutOfRange
+from penstock.claims.consumer.start_offsets import ANSWERS_MIN, LASTING_INTERVALS, PositionOutOfRangeError, StartOffsets
+from penstock.claims.member.outbox import Verdict
 from penstock.claims.protocol.records import Record, Seeking
 from penstock.errors import OutcomeUnknownError
 from penstock.events import Event, MessagesGivenUp, ReadingInterrupted
@@ -20,7 +20,7 @@ from penstock.logs.memory import MemoryLog
 from tests.group_in_memory import INTERVAL, MemoryAgent, MemoryGroup
 
 ZERO, ONE = Partition("web", "id-of-web", 0), Partition("web", "id-of-web", 1)
-LATEST = StartTerms(StartAt.LATEST)
+LATEST = DeliveryOptions(start=StartAt.LATEST)
 RESTARTED = Bounds(0, 3)
 """What a broker tells of a log with ten records that has just come back."""
 
@@ -60,17 +60,17 @@ class Group:
         self.heard: list[Event] = []
 
     def join(
-        self, client_id: str, terms: StartTerms, claims_max: int | None = None
+        self, client_id: str, options: DeliveryOptions, claims_max: int | None = None
     ) -> tuple[MemoryAgent, StartOffsets]:
         agent = self.coordination.join(client_id, self.log.partitions(), claims_max=claims_max)
-        starts = StartOffsets(agent, self.broker.client(), self.broker.client, terms, self.heard.append)
+        starts = StartOffsets(agent, self.broker.client(), self.broker.client, options, self.heard.append)
         starts.know(frozenset(self.log.partitions()))
         starts.see_begun()
         return agent, starts
 
-    def alone(self, terms: StartTerms, position: int) -> tuple[MemoryAgent, StartOffsets]:
+    def alone(self, options: DeliveryOptions, position: int) -> tuple[MemoryAgent, StartOffsets]:
         """A member that holds partition 0, where the group has a position."""
-        agent, starts = self.join("anna", terms)
+        agent, starts = self.join("anna", options)
         self.coordination.pass_seconds(INTERVAL)
         [token] = agent.held().values()
         assert agent.say(Seeking, ZERO, if_token=token, position=position, reason="a test").refusal is None
@@ -132,11 +132,11 @@ def test_p1_members_that_begin_together_begin_where_start_says_each_with_its_sha
 
 
 @pytest.mark.parametrize("out_of_range", ["fail", "earliest"])
-@pytest.mark.parametrize("at_most_once", [False, True])
-def test_p12_one_wrong_answer_of_a_broker_is_not_believed(out_of_range: str, at_most_once: bool) -> None:
+@pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
+def test_p12_one_wrong_answer_of_a_broker_is_not_believed(out_of_range: OutOfRange, delivery: Delivery) -> None:
     group = Group(ZERO, records=10)
-    terms = StartTerms(out_of_range=out_of_range, at_most_once=at_most_once)  # type: ignore[arg-type]
-    anna, starts = group.alone(terms, position=10)
+    options = DeliveryOptions(delivery, out_of_range=out_of_range)
+    anna, starts = group.alone(options, position=10)
     group.broker.wrong[ZERO] = RESTARTED
     assert starts.find(anna.held()) == {}
     assert starts.find(anna.held()) == {}, "it is not asked in a hurry"
@@ -152,7 +152,7 @@ def test_p12_one_wrong_answer_of_a_broker_is_not_believed(out_of_range: str, at_
 
 def test_p12_what_the_log_says_for_long_is_believed_and_stops_the_member() -> None:
     group = Group(ZERO, records=10)
-    anna, starts = group.alone(StartTerms(), position=99)
+    anna, starts = group.alone(DeliveryOptions(), position=99)
     began_at = group.coordination.now
     with pytest.raises(PositionOutOfRangeError) as outside:
         group.wait_for_start(anna, starts)
@@ -163,7 +163,7 @@ def test_p12_what_the_log_says_for_long_is_believed_and_stops_the_member() -> No
 
 def test_p12_another_wrong_answer_later_begins_another_doubt() -> None:
     group = Group(ZERO, records=10)
-    anna, starts = group.alone(StartTerms(), position=10)
+    anna, starts = group.alone(DeliveryOptions(), position=10)
     for _ in range(3):
         group.broker.wrong[ZERO] = RESTARTED
         with suppress(PositionOutOfRangeError):
@@ -175,7 +175,7 @@ def test_p12_another_wrong_answer_later_begins_another_doubt() -> None:
 
 def test_p12_at_least_once_a_truncated_log_is_read_from_its_beginning_and_no_heartbeat_undoes_that() -> None:
     group = Group(ZERO, records=10)
-    anna, starts = group.alone(StartTerms(out_of_range="earliest"), position=99)
+    anna, starts = group.alone(DeliveryOptions(out_of_range="earliest"), position=99)
     anna.progress(ZERO, 99)
     group.coordination.pass_seconds(INTERVAL)
     assert group.wait_for_start(anna, starts) == {ZERO: 0}
@@ -186,7 +186,7 @@ def test_p12_at_least_once_a_truncated_log_is_read_from_its_beginning_and_no_hea
 def test_p12_at_most_once_a_truncated_log_is_read_from_its_end() -> None:
     """Everything before was claimed already, so that it may have been processed."""
     group = Group(ZERO, records=10)
-    anna, starts = group.alone(StartTerms(out_of_range="earliest", at_most_once=True), position=99)
+    anna, starts = group.alone(DeliveryOptions("at_most_once", out_of_range="earliest"), position=99)
     assert group.wait_for_start(anna, starts) == {ZERO: 10}
     group.coordination.pass_seconds(INTERVAL)
     assert group.coordination.claim(ZERO).position == 10
@@ -195,7 +195,7 @@ def test_p12_at_most_once_a_truncated_log_is_read_from_its_end() -> None:
 
 def test_p12_at_most_once_what_retention_took_is_in_the_loss_ledger() -> None:
     group = Group(ZERO, records=10)
-    anna, starts = group.alone(StartTerms(out_of_range="earliest", at_most_once=True), position=2)
+    anna, starts = group.alone(DeliveryOptions("at_most_once", out_of_range="earliest"), position=2)
     group.log.expire(ZERO, 6)
     assert group.wait_for_start(anna, starts) == {ZERO: 6}
     claim = group.coordination.claim(ZERO)
@@ -205,7 +205,7 @@ def test_p12_at_most_once_what_retention_took_is_in_the_loss_ledger() -> None:
 
 def test_p12_at_most_once_a_loss_whose_claim_was_not_confirmed_in_time_is_listed_all_the_same() -> None:
     group = Group(ZERO, records=10)
-    anna, starts = group.alone(StartTerms(out_of_range="earliest", at_most_once=True), position=2)
+    anna, starts = group.alone(DeliveryOptions("at_most_once", out_of_range="earliest"), position=2)
     group.log.expire(ZERO, 6)
     say_each = anna.say_each
 

@@ -403,7 +403,7 @@ def test_m7_what_a_lost_log_knew_is_in_the_new_one_before_a_snapshot_of_it() -> 
 
 
 def owes(attendant: Attendant) -> bool:
-    return attendant.participant.owes
+    return bool(attendant.participant.holdings.owed())
 
 
 def test_a_release_that_was_sent_is_not_called_off() -> None:

@@ -105,7 +105,7 @@ def test_a_bounded_member_gives_back_before_it_takes_something_else() -> None:
     room = Room(partitions=4)
     anna = room.enter("anna", wanted=[web(0), web(1)], claims_max=2)
     room.run(2)
-    anna.participant.using([web(0), web(1)])
+    anna.participant.holdings.using([web(0), web(1)])
     anna.participant.want([web(2), web(3)], {})
     for _ in range(20):
         room.run(0.1)
@@ -169,13 +169,13 @@ def test_work_under_way_is_finished_before_a_partition_goes() -> None:
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)
-    anna.participant.using(room.partitions)
+    anna.participant.holdings.using(room.partitions)
     room.enter("bert")
     room.run(0.9)
     assert {each.reason for each in room.words(ReleasingPartition)} <= {ABOVE_SHARE}
     assert room.owners() == ["anna", "anna"]
     assert len(room.held(anna)) == 1, "no new work begins on what is on its way out"
-    anna.participant.using([])
+    anna.participant.holdings.using([])
     room.run(1)
     assert Counter(room.owners()) == {"anna": 1, "bert": 1}
 
@@ -184,7 +184,7 @@ def test_work_that_does_not_end_holds_a_partition_for_one_interval_only() -> Non
     room = Room(partitions=2)
     anna = room.enter("anna")
     room.run(2)
-    anna.participant.using(room.partitions)
+    anna.participant.holdings.using(room.partitions)
     room.enter("bert")
     room.run(2.5)
     assert Counter(room.owners()) == {"anna": 1, "bert": 1}
@@ -352,7 +352,7 @@ def test_somebody_can_take_a_partition_only_if_alive_with_room_and_without_lag()
     cleo = room.enter("cleo")
     room.run(3)
     assert anna.participant.takers(room.now)
-    cleo.participant.progress(room.held(cleo)[0], 5, lag=100)
+    cleo.participant.holdings.progress(room.held(cleo)[0], 5, lag=100)
     room.run(1)
     assert not anna.participant.takers(room.now), "cleo lags herself"
     assert bert.error is None
@@ -430,7 +430,7 @@ def test_heartbeats_go_out_twice_an_interval_and_carry_the_position() -> None:
     room = Room(partitions=1)
     anna = room.enter("anna")
     room.run(2)
-    anna.participant.progress(web(0), 77, lag=3)
+    anna.participant.holdings.progress(web(0), 77, lag=3)
     before = len(room.words(Heartbeat))
     room.run(4)
     assert len(room.words(Heartbeat)) - before == 8
@@ -442,7 +442,7 @@ def test_a_heartbeat_says_only_what_has_changed_and_now_and_then_everything() ->
     room = Room(partitions=3)
     anna = room.enter("anna")
     room.run(2)
-    anna.participant.progress(web(1), 5)
+    anna.participant.holdings.progress(web(1), 5)
     before = len(room.words(Heartbeat))
     room.run(6)
     said = [len(each.beats) for each in room.words(Heartbeat)[before:]]
@@ -455,13 +455,13 @@ def test_an_owners_seek_back_is_not_undone_by_its_next_heartbeat() -> None:
     room = Room(partitions=1)
     anna = room.enter("anna")
     room.run(2)
-    anna.participant.progress(web(0), 500)
+    anna.participant.holdings.progress(web(0), 500)
     room.run(1)
     seek = anna.participant.record_about(Seeking, web(0), if_token=1, position=300)
     room.append(anna.participant.outbox.sending([seek], room.now))
     room.run(2)
     assert room.claim(web(0)).position == 300
-    anna.participant.progress(web(0), 310)
+    anna.participant.holdings.progress(web(0), 310)
     room.run(1)
     assert room.claim(web(0)).position == 310
 
@@ -487,8 +487,8 @@ def test_what_a_lost_snapshot_says_counts_where_an_older_one_has_the_same_token(
     anna.gone = True
     lost = {web(0): Claim(token=1, position=50, claimed=60)}
     bert = room.enter("bert", recovered=lost)
-    assert bert.participant.owes, "nor is a snapshot written before it is known"
+    assert bert.participant.holdings.owed(), "nor is a snapshot written before it is known"
     room.run(4)
     assert room.held(bert) == [web(0)]
     assert (room.claim(web(0)).position, room.claim(web(0)).given_up) == (60, ((50, 60),))
-    assert not bert.participant.owes
+    assert not bert.participant.holdings.owed()

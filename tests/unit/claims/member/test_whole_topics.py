@@ -27,14 +27,14 @@ def test_upstream_36_a_topic_is_not_taken_while_another_member_holds_a_part_of_i
     room = Room(topics(2))
     bert = enter_for_topics(room, "bert")
     room.run(3)
-    bert.participant.using(topics(2))
+    bert.participant.holdings.using(topics(2))
     anna = enter_for_topics(room, "anna")
     bert.participant.shed(topics(2)[0], "slow", room.now)
-    bert.participant.using([topics(2)[1]])
+    bert.participant.holdings.using([topics(2)[1]])
     room.run(0.7)
     assert room.owners() == [None, "bert"]
     assert room.held(anna) == []
-    bert.participant.using([])
+    bert.participant.holdings.using([])
     room.run(1)
     assert room.held(anna) == topics(2)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.claims.protocol.fold_ranges import LOSSES_LISTED_MAX, listed
+from penstock.claims.protocol.fold_ranges import LOSSES_LISTED_MAX, losing
 from penstock.claims.protocol.records import (
     ClaimingRange,
     ClosingRanges,
@@ -240,10 +240,10 @@ def test_a_loss_that_becomes_void_is_not_listed() -> None:
 
 def test_old_losses_are_counted_and_no_longer_listed() -> None:
     losses = tuple((start, start + 1) for start in range(0, 2 * (LOSSES_LISTED_MAX + 5), 2))
-    kept, dropped = listed(losses)
-    assert (len(kept), dropped) == (LOSSES_LISTED_MAX, 5)
-    assert kept[-1] == losses[-1]
-    assert listed(((1, 2), (2, 5), (7, 8))) == (((1, 5), (7, 8)), 0)
+    claim = losing(Claim(given_up_before=2), *losses)
+    assert (len(claim.given_up), claim.given_up_before) == (LOSSES_LISTED_MAX, 2 + 5)
+    assert claim.given_up[-1] == losses[-1]
+    assert losing(Claim(), (1, 2), (2, 5), (7, 8)).given_up == ((1, 5), (7, 8))
 
 
 # at most once

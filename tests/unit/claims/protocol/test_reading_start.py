@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.claims.protocol.reading_start import ReadingStart, reading_start
-from penstock.claims.protocol.snapshots import Snapshot
+from penstock.claims.protocol.snapshots import ReadingStart, Snapshot, reading_start
 from penstock.claims.protocol.state import Group, MemberState
 from tests.coordination import ANNA
 
@@ -16,7 +15,7 @@ def at(offset: int, topic_id: str = "t", members: dict[str, MemberState] = PRESE
 
 
 def start(snapshots: list[Snapshot], first: int, end: int, misfits: tuple[int, ...] = ()) -> ReadingStart:
-    return reading_start(snapshots, "t", (first, end), lambda each: each.state.next_offset not in misfits)
+    return reading_start(snapshots, "t", (first, end), lambda offset, appended_at: offset + 1 not in misfits)
 
 
 def chosen(found: ReadingStart) -> int | None:

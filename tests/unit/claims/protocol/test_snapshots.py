@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.claims.protocol.codec import MalformedError, UnknownVersionError, encode
 from penstock.claims.protocol.fold import FOLD_VERSION, apply

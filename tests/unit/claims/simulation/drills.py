@@ -146,7 +146,7 @@ class Drills:
         participant = process.participant
         if participant is None:
             return set()
-        refused = {each for each, leaving in participant._holdings._leaving.items() if leaving.refused}
+        refused = {each for each, leaving in participant.holdings._leaving.items() if leaving.refused}
         return set(participant.view.state.target.get(process.client_id, ())) - refused
 
     def _unowned(self) -> list[Partition]:

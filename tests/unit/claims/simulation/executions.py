@@ -14,10 +14,9 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.consumer.deliveries import Deliveries
 from penstock.claims.consumer.options import Delivery, DeliveryOptions
-from penstock.claims.consumer.start_offsets import StartOffsets, StartTerms
-from penstock.claims.consumer.stream_supervisor import StreamSupervisor
+from penstock.claims.consumer.start_offsets import StartOffsets
+from penstock.claims.consumer.stream_supervisor import Deliveries, StreamSupervisor
 from penstock.claims.consumer.streams import Work
 from penstock.claims.protocol.records import FreeingPartition, Record, ReleasingPartition, Seeking
 from penstock.claims.protocol.state import Claim, Group
@@ -86,9 +85,8 @@ class ConsumerTrade(PlainTrade):
         self._rng = rng
         self._careless = careless
         behind = rng.random() < 0.2
-        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, release_if_behind=behind)
         start = StartAt.LATEST if latest else StartAt.EARLIEST
-        self._terms = StartTerms(start, at_most_once=self._options.at_most_once)
+        self._options = DeliveryOptions(delivery, IN_FLIGHT_MAX, release_if_behind=behind, start=start)
         self._lanes: dict[Partition, Lane] = defaultdict(Lane)
         self._consumers: dict[Process, Consumer] = {}
         self._streams: set[tuple[Process, int, Partition, int]] = set()
@@ -120,7 +118,7 @@ class ConsumerTrade(PlainTrade):
 
     def start(self, process: Process) -> None:
         topics = _Topics(self, process)
-        starts = StartOffsets(process.agent, topics, lambda: topics, self._terms, _ignore)
+        starts = StartOffsets(process.agent, topics, lambda: topics, self._options, _ignore)
         starts.know(frozenset(process.wanted))
         supervisor = StreamSupervisor(process.agent, topics, starts, self._options, _ignore)
         deliveries = Deliveries(process.agent, supervisor, self._options.at_most_once and not self._careless)
@@ -201,7 +199,7 @@ class ConsumerTrade(PlainTrade):
         if not isinstance(record, ReleasingPartition):
             return
         consumer = self._consumers[process]
-        used = frozenset() if process.participant is None else process.participant._holdings.in_use
+        used = frozenset() if process.participant is None else process.participant.holdings.in_use
         for beat in record.beats:
             stream = consumer.supervisor.streams.get(beat.partition)
             if stream is None or stream.token != beat.token or stream.stale or beat.partition in used:
@@ -236,7 +234,7 @@ class ConsumerTrade(PlainTrade):
         for partition, lane in self._lanes.items():
             lane.base_token = 0
             position = known[partition].position if partition in known else None
-            if position is None and self._terms.moves:
+            if position is None and self._options.start_moves:
                 # It begins again where `start` says, and what was there is skipped.
                 lane.begun, lane.late = set(), False
             elif (position or 0) > lane.reached:

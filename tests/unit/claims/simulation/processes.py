@@ -11,7 +11,8 @@ from typing import Protocol, cast
 
 from penstock.claims.member.agent import Agent, CoordinationOptions
 from penstock.claims.member.journal import Journal, JournalEntry
-from penstock.claims.member.membership import MemberOptions, Verdict
+from penstock.claims.member.membership import MemberOptions
+from penstock.claims.member.outbox import Verdict
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import Session
 from penstock.claims.member.topics import CoordinationTopic

@@ -192,7 +192,7 @@ class OnceTrade(PlainTrade):
                 del process.jobs[partition]
                 self._execute(partition, job)
                 if self.rng.random() < 0.9 or not hostile:
-                    participant.progress(partition, job.end)
+                    participant.holdings.progress(partition, job.end)
             elif job.lease is None and job.ready_at + 2 * INTERVAL <= now:
                 # The claim of the messages may be lost: it is said again, for the same messages.
                 job.ready_at = now

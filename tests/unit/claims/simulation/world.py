@@ -14,8 +14,8 @@ from penstock.claims.member.membership import (
     MemberOptions,
     ReplacedError,
 )
-from penstock.claims.protocol.reading_start import LostHistoryError
 from penstock.claims.protocol.records import Record, UnitKind
+from penstock.claims.protocol.snapshots import LostHistoryError
 from penstock.claims.protocol.state import Claim
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
 from penstock.logs.log import Partition
