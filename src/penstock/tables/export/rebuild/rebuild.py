@@ -9,8 +9,7 @@ files and the quarantine name: both would take a number that comes twice for don
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -21,7 +20,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.type_files import REPLAYED
 from penstock.job.spec import JobSpec, StartAt
-from penstock.lake.delta.keys import fingerprint, position_key
+from penstock.lake.delta.keys import fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
@@ -34,23 +33,25 @@ from penstock.tables.export.ledger.entry import (
     StartRecord,
     TakenRecord,
     TypeRecord,
-    WrittenRecord,
 )
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, schema_text
-from penstock.tables.export.rebuild.inputs import Ambiguity, FileRecord, PartitionProof, file_record, prove
-from penstock.tables.export.rebuild.replayed_inputs import (
+from penstock.tables.export.rebuild.inputs import (
+    Ambiguity,
+    FileRecord,
+    PartitionProof,
     ReplayedFile,
     bad_counts,
-    replay_ambiguities,
+    file_record,
+    prove,
     replay_record,
-    replayed_file,
-    with_replays,
+    written_of,
 )
 from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.spec import TypeStart
 from penstock.tables.export.table import ExportTable
+from penstock.tables.quarantine.life import positions_in
 from penstock.tables.quarantine.table import adopt, open_quarantine
 
 
@@ -75,18 +76,12 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     """Make the ledger again, or say what keeps it from being made; `bounds` are of the topics' present partitions."""
     _refuse_remains(table)
     found = _look(table)
-    proofs, open_questions = prove(found.records, table.export.all_types)
-    ambiguities = (
-        *found.ambiguities,
-        *open_questions,
-        *replay_ambiguities(found.replayed, proofs),
-        *_without_files(table.job, proofs, bounds),
-    )
+    proofs, open_questions = prove(found.records, found.replayed, table.export.all_types)
+    ambiguities = (*found.ambiguities, *open_questions, *_without_files(table.job, proofs, bounds))
     files, rows = len(found.files), sum(each.rows for each in found.files)
     if ambiguities or not proofs:
         nothing = () if ambiguities else (Ambiguity("there are no data files of this job"),)
         return RebuildReport(None, None, files, rows, (*ambiguities, *nothing))
-    proofs = with_replays(proofs, found.replayed)
     table.claim_names({each.partition.topic for each in proofs})
     table.claim_topics({each.partition.topic_id for each in proofs})
     _forget_markers(table)
@@ -159,27 +154,20 @@ def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
 
 
 def _records_of(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[FileRecord | ReplayedFile | Ambiguity]:
-    if file.name is not None:
-        expected = table.space.of(str(footer.facts.get("topic", "")))
-        if footer.facts and file.name.space != expected:
-            yield Ambiguity(
-                f"its name does not begin with {expected}: was table.export.cluster changed?", files=(file.path,)
-            )
-            return
+    expected = table.space.of(str(footer.facts.get("topic", "")))
+    if file.name is not None and footer.facts and file.name.space != expected:
+        reason = f"its name does not begin with {expected}: was table.export.cluster changed?"
+        yield Ambiguity(reason, files=(file.path,))
+    elif file.name is not None or footer.facts.get("kind") == REPLAYED:
         yield file_record(footer.facts, file.path, footer.rows, file.size_bytes)
-        return
-    if footer.facts.get("kind") == REPLAYED:
-        yield replayed_file(footer.facts, file.path, footer.rows, file.size_bytes)
-        return
-    if footer.facts.get("kind") != COMPACTED:
+    elif footer.facts.get("kind") != COMPACTED:
         yield Ambiguity("its footer does not tell what it replaces", files=(file.path,))
-        return
-    replaced = footer.facts["replaces"]
-    if sum(each["rows"] for each in replaced) != footer.rows:
-        yield Ambiguity("it has not as many rows as the files that it replaces", files=(file.path,))
-    for each in replaced:
-        tell = replayed_file if each.get("kind") == REPLAYED else file_record
-        yield tell(each, each["path"], each["rows"], each["size_bytes"])
+    else:
+        replaced = footer.facts["replaces"]
+        if sum(each["rows"] for each in replaced) != footer.rows:
+            yield Ambiguity("it has not as many rows as the files that it replaces", files=(file.path,))
+        for each in replaced:
+            yield file_record(each, each["path"], each["rows"], each["size_bytes"])
 
 
 def _files(table: ExportTable) -> Iterator[DataFile]:
@@ -208,15 +196,15 @@ def _without_files(
 
 
 def _entries(
-    table: ExportTable, found: Found, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
+    table: ExportTable, found: Found, proofs: Sequence[PartitionProof], bounds: Mapping[Partition, Bounds]
 ) -> tuple[tuple[Entry, Entry], LedgerState]:
     """The starts and slices of all partitions, then each type back to where it is proved to be."""
-    proofs = list(proofs)
-    number = max(found.entry_max, _quarantined_up_to(table, proofs))
+    quarantine = open_quarantine(table.job, table.environment)
+    appended = () if quarantine is None else positions_in(quarantine, table.job.name).values()
+    number = max([found.entry_max, *appended])
     schemas = _type_schemas(table, found)
     at = table.environment.now()
     present = {each.topic_id for each in bounds}
-    quarantine = open_quarantine(table.job, table.environment)
     bad = bad_counts(quarantine, proofs, found.replayed)
     begun = Entry(
         number + 1,
@@ -250,7 +238,7 @@ def _entries(
 
 def _whole_slice(proof: PartitionProof, bad: int) -> SliceRecord:
     """Everything that slices of the partition itself wrote, as one."""
-    written = {name: _written(each.main) for name, each in proof.types.items() if each.main}
+    written = {name: written_of(each.main) for name, each in proof.types.items() if each.main}
     rows = sum(each.rows for each in written.values())
     free = proof.position - proof.origin - rows
     bad = min(bad, free)
@@ -279,7 +267,7 @@ def _type_slices(
             position,
             0,
             Totals(written=rows, backfilled=rows),
-            written={name: _written(proved.caught_up)} if proved and proved.caught_up else {},
+            written={name: written_of(proved.caught_up)} if proved and proved.caught_up else {},
             taken={name: TakenRecord(proof.origin, rows)},
         )
 
@@ -290,24 +278,6 @@ def _began_unseen(table: ExportTable, proof: PartitionProof, name: str) -> bool:
     proved = proof.types.get(name)
     seen = proved is not None and bool(proved.main or proved.caught_up)
     return spec is not None and spec.start is TypeStart.NOW and not seen
-
-
-def _written(files: Iterable[FileRecord]) -> WrittenRecord:
-    rows, count, size_bytes = 0, 0, 0
-    days: Counter[str] = Counter()
-    for each in files:
-        rows, count, size_bytes = rows + each.rows, count + 1, size_bytes + each.size_bytes
-        days[each.day] += each.rows
-    return WrittenRecord(rows, count, size_bytes, dict(days))
-
-
-def _quarantined_up_to(table: ExportTable, proofs: Iterable[PartitionProof]) -> int:
-    """The greatest entry number whose quarantine files are appended."""
-    quarantine = open_quarantine(table.job, table.environment)
-    if quarantine is None:
-        return 0
-    marks = (quarantine.transaction(position_key(table.job.name, each.partition)) for each in proofs)
-    return max((each for each in marks if each is not None), default=0)
 
 
 def _type_schemas(table: ExportTable, found: Found) -> dict[str, str]:
