@@ -50,13 +50,13 @@ def _need_findings(file: ExportFile, document: Document) -> Iterator[Finding]:
 
 
 def _contradiction_findings(file: ExportFile, document: Document) -> Iterator[Finding]:
-    if document.has("schema"):
-        yield Finding(("schema",), "contradicts table.export: each type has its own", "move it to types", on_key=True)
-    if document.has("sql"):
-        hint = "remove it; computed columns work"
-        yield Finding(("sql",), "contradicts table.export, which writes every type in one pass", hint, on_key=True)
-    if document.has("drop"):
-        yield Finding(("drop",), "contradicts table.export: each type keeps its fields", "remove it", on_key=True)
+    for name, reason, hint in (
+        ("schema", ": each type has its own", "move it to types"),
+        ("sql", ", which writes every type in one pass", "remove it; computed columns work"),
+        ("drop", ": each type keeps its fields", "remove it"),
+    ):
+        if document.has(name):
+            yield Finding((name,), f"contradicts table.export{reason}", hint, on_key=True)
     if file.decode is not None and file.decode.format == "protobuf" and document.has("decode", "message"):
         yield Finding(("decode", "message"), "each type has its own", "move it to types", on_key=True)
     if file.delivery is Delivery.AT_MOST_ONCE:
@@ -133,12 +133,8 @@ def _file_name_findings(export: ExportTableSection, file: ExportFile) -> Iterato
         yield Finding((*AT, "cluster"), f"{shown(cluster)} cannot stand in a file name", "letters, digits, _ -")
     elif cluster is not None and len(cluster) > CLUSTER_CHARACTERS_MAX:
         yield Finding((*AT, "cluster"), f"longer than {CLUSTER_CHARACTERS_MAX} characters")
-    topics = [
-        (log, index, topic) for log, section in file.logs.items() for index, topic in enumerate(section.topics or ())
-    ]
-    for log, index, topic in topics:
-        if len(cluster or "") + len(topic) > NAME_CHARACTERS_MAX:
-            message = (
-                f"cluster and topic together have more than {NAME_CHARACTERS_MAX} characters: no file name holds them"
-            )
-            yield Finding(("log", log, "topics", index), message)
+    long = f"cluster and topic together have more than {NAME_CHARACTERS_MAX} characters: no file name holds them"
+    for log, section in file.logs.items():
+        for index, topic in enumerate(section.topics or ()):
+            if len(cluster or "") + len(topic) > NAME_CHARACTERS_MAX:
+                yield Finding(("log", log, "topics", index), long)

@@ -30,17 +30,12 @@ def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, E
     added = _added_columns(columns)
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     findings += _merged({name: column_findings(raw, columns, schema) for name, schema in known.items()})
-    findings += _day_findings(("columns", name) for name in raw)
     if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE:
         findings += _unknown_findings(raw)
-    for name in raw:
-        if name.casefold() in added:
-            findings.append(_added_finding(("columns", name), added[name.casefold()]))
-    for type_name, schema in known.items():
-        fields = [_field_key(type_name, field, file) for field in schema.names]
-        findings += _day_findings(fields, schema.names)
-        clashes = [(at, name) for at, name in zip(fields, schema.names, strict=True) if name.casefold() in added]
-        findings += [_added_finding(at, added[name.casefold()]) for at, name in clashes]
+    places: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in raw]
+    places += [(_field_key(each, field, file), field) for each, schema in known.items() for field in schema.names]
+    for at, name in places:
+        findings += _name_findings(at, name, added)
     return columns | added, findings
 
 
@@ -57,14 +52,6 @@ def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
     return ("types", type_name, "message") if section.message is not None else ("types", type_name, "schema", field)
 
 
-def _day_findings(places: Iterable[KeyPath], names: Iterable[str] | None = None) -> Iterator[Finding]:
-    listed = list(places)
-    for at, name in zip(listed, names or [str(place[-1]) for place in listed], strict=True):
-        if name.casefold() == DAY_FOLDER:
-            message = f"{name} is what readers call the folders day=...: they would see one of both"
-            yield Finding(at, message, "give it another name", on_key=at[-1] == name)
-
-
 def _unknown_findings(names: Iterable[str]) -> Iterator[Finding]:
     for name in names:
         if name.casefold() in UNKNOWN_SCHEMA.names:
@@ -72,10 +59,16 @@ def _unknown_findings(names: Iterable[str]) -> Iterator[Finding]:
             yield Finding(("columns", name), message, "choose another name", on_key=True)
 
 
-def _added_finding(at: KeyPath, column: KafkaField) -> Finding:
-    message = f"kafka_{column.name} is added to every row of an export"
-    hint = f"give kafka.{column.name} a name of its own, as in columns: {{source_{column.name}: kafka.{column.name}}}"
-    return Finding(at, message, hint, on_key=at[-1] != "message")
+def _name_findings(at: KeyPath, name: str, added: Mapping[str, KafkaField]) -> Iterator[Finding]:
+    """Names that every row of an export has already."""
+    on_key = at[-1] != "message"
+    if name.casefold() == DAY_FOLDER:
+        message = f"{name} is what readers call the folders day=...: they would see one of both"
+        yield Finding(at, message, "give it another name", on_key=on_key)
+    if (column := added.get(name.casefold())) is not None:
+        own = f"kafka.{column.name}"
+        hint = f"give {own} a name of its own, as in columns: {{source_{column.name}: {own}}}"
+        yield Finding(at, f"kafka_{column.name} is added to every row of an export", hint, on_key=on_key)
 
 
 def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.schema import parse_schema
-from penstock.job.spec import DecodeSpec, Secret
+from penstock.job.spec import DecodeSpec, MessageName, Secret
 from penstock.tables.export.section.models import INFER, ExportFile, TypeSection
 
 MARKER_MIN, MARKER_MAX = -(2**31), 2**31 - 1
@@ -82,7 +82,6 @@ def read_type_schemas(
 ) -> tuple[dict[str, pa.Schema | None], list[Finding]]:
     """The decoded fields of each type; None where they are inferred later or cannot be told."""
     findings: list[Finding] = []
-    schemas: dict[str, pa.Schema | None] = {}
     if decode is None:
         return dict.fromkeys(file.types or ()), findings
     usable = decode
@@ -92,45 +91,45 @@ def read_type_schemas(
         schema, findings = try_schema(read, header, ("decode", "header"))
         if schema is None:
             usable = DecodeSpec("garmadon")
-    for name, section in (file.types or {}).items():
-        schemas[name], further = _read_type_schema(section, ("types", name), document, usable)
-        findings += further
+    schemas = {
+        name: _read_type_schema(section, ("types", name), document, usable, findings)
+        for name, section in (file.types or {}).items()
+    }
     return schemas, findings
 
 
 def _read_type_schema(
-    section: TypeSection, at: KeyPath, document: Document, decode: DecodeSpec
-) -> tuple[pa.Schema | None, list[Finding]]:
+    section: TypeSection, at: KeyPath, document: Document, decode: DecodeSpec, findings: list[Finding]
+) -> pa.Schema | None:
     schema_at: KeyPath = (*at, "schema")
     message_at: KeyPath = (*at, "message")
+    schema: pa.Schema | None = None
+    further: list[Finding] = []
     match decode.format:
-        case "json":
-            findings = _without_message(message_at, decode, document)
-            schema, further = _read_json_schema(section.schema_, schema_at, stated=document.has(*schema_at))
-            return schema, findings + further
-        case "raw":
-            findings = _without_message(message_at, decode, document)
-            if document.has(*schema_at):
-                message = "contradicts decode: raw, whose one field is value (binary)"
-                findings.append(Finding(schema_at, message, on_key=True))
-            return RAW_SCHEMA, findings
+        case "json" | "raw":
+            if document.has(*message_at):
+                message = f"has no meaning with decode {decode.format}"
+                findings.append(Finding(message_at, message, "remove it", on_key=True))
+            if decode.format == "json":
+                schema, further = _read_json_schema(section.schema_, schema_at, stated=document.has(*schema_at))
+            else:
+                schema = RAW_SCHEMA
+                if document.has(*schema_at):
+                    message = "contradicts decode: raw, whose one field is value (binary)"
+                    findings.append(Finding(schema_at, message, on_key=True))
         case "protobuf" | "garmadon":
-            findings = [contradiction(schema_at, decode.format)] if document.has(*schema_at) else []
+            if document.has(*schema_at):
+                findings.append(contradiction(schema_at, decode.format))
             if not document.has(*message_at):
                 findings.append(Finding(message_at, f"required key is missing: decode {decode.format} needs it"))
-            schema, further = _read_message_schema(section, message_at, decode)
-            return schema, findings + further
+            schema, further = _read_message_schema(section.message, message_at, decode)
         case "telegraf" | "influx":
             # Refused already, with the decoder.
-            return None, []
+            pass
         case _:
             assert_never(decode.format)
-
-
-def _without_message(at: KeyPath, decode: DecodeSpec, document: Document) -> list[Finding]:
-    if not document.has(*at):
-        return []
-    return [Finding(at, f"has no meaning with decode {decode.format}", "remove it", on_key=True)]
+    findings += further
+    return schema
 
 
 def _read_json_schema(raw: object, at: KeyPath, *, stated: bool) -> tuple[pa.Schema | None, list[Finding]]:
@@ -146,13 +145,10 @@ def _read_json_schema(raw: object, at: KeyPath, *, stated: bool) -> tuple[pa.Sch
 
 
 def _read_message_schema(
-    section: TypeSection, at: KeyPath, decode: DecodeSpec
+    message: MessageName | None, at: KeyPath, decode: DecodeSpec
 ) -> tuple[pa.Schema | None, list[Finding]]:
-    message, header = section.message, decode.header
-    if message is None or not decode.descriptors:
-        return None, []
-    if decode.format == "protobuf":
+    if message is not None and decode.descriptors and decode.format == "protobuf":
         return try_schema(partial(message_schema, decode.descriptors, message), message, at)
-    if header is None:
-        return None, []
-    return try_schema(partial(garmadon_schema, decode.descriptors, header, message), message, at)
+    if message is not None and decode.descriptors and decode.header is not None:
+        return try_schema(partial(garmadon_schema, decode.descriptors, decode.header, message), message, at)
+    return None, []
