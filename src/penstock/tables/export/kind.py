@@ -13,21 +13,18 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, Dropped, VacuumReport
-from penstock.logs.log import Batch, Log
+from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.export.chores import CatchUpBatch
 from penstock.tables.export.compact import compact as compact_files
 from penstock.tables.export.delta_types import open_export
-from penstock.tables.export.export import Export
 from penstock.tables.export.proof.verification import prove_export
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.rebuild.report import RebuildReport
-from penstock.tables.export.replay_target import ExportTarget
 from penstock.tables.export.section.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.day_answers import day_answers
@@ -35,8 +32,8 @@ from penstock.tables.export.status.metrics import METRICS, ExportMeter
 from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import drop_lost_files, vacuum
-from penstock.tables.export.writer import ExportWriter, WrittenShares
-from penstock.tables.kind import CompactWish, ReadWish, SchemaChanged, VacuumWish
+from penstock.tables.export.writer import ExportWriter
+from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_life
 
@@ -55,22 +52,6 @@ def type_frame(spark: SparkSession, job: JobSpec[ExportSpec], name: str | None) 
         return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
 
 
-class TypesWriter:
-    def __init__(self, files: ExportTable, spark: SparkSession, log: Log) -> None:
-        self.table = Export(files, log)
-        self.batches = ExportWriter(files, spark, log)
-        self._spark = spark
-
-    def stage(self, batch: Batch) -> WrittenShares | SchemaChanged:
-        catching_up = isinstance(batch, CatchUpBatch)
-        routing = batch.routing if isinstance(batch, CatchUpBatch) else ""
-        written = self.batches.write(batch, self.table.roles(batch), main=not catching_up, routing=routing)
-        return SchemaChanged() if written is None else written
-
-    def replay_target(self) -> ExportTarget:
-        return ExportTarget(self.table, self.batches, self._spark)
-
-
 class ExportKind:
     name = ExportSpec.kind
     section = ExportSection()
@@ -86,17 +67,17 @@ class ExportKind:
         export = job_of(job, ExportSpec).table
         return f"export of {len(export.types)} types as {export.format}"
 
-    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> TypesWriter:
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         files = open_export(job_of(job, ExportSpec), environment)
         refuse_earlier_life(job, files.state().life, open_quarantine(job, environment))
         files.agree_on_types()
-        return TypesWriter(files, spark, log)
+        return ExportWriter(files, spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_export(job_of(job, ExportSpec), depth, open_log)
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-        return export_status(job_of(job, ExportSpec), open_log, now).whole()
+        return export_status(job_of(job, ExportSpec), open_log, now)
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         return day_answers(job_of(job, ExportSpec), day, types)

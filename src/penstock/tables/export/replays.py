@@ -19,7 +19,7 @@ from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.quarantine.replayed import ReplayRun
 
-Shares = Mapping[Partition, Mapping[str, Share]]
+RunShares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""
 
 _NO_END = 2**63 - 1
@@ -69,7 +69,7 @@ def left_to_log(state: LedgerState, partition: Partition, name: str) -> Ranges:
     return tuple(found)
 
 
-def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
+def land_replay(table: ExportTable, run: ReplayRun, shares: RunShares) -> bool:
     """Make a run true in one entry; False if another run came first."""
 
     def decide(state: LedgerState) -> Draft | None:
@@ -87,7 +87,7 @@ def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
     return landed
 
 
-def _renames(table: ExportTable, entry: int, run: int, shares: Shares) -> Iterator[Rename]:
+def _renames(table: ExportTable, entry: int, run: int, shares: RunShares) -> Iterator[Rename]:
     """They belong to no slice: one that fails holds its type back, but no position of it."""
     number = itertools.count()
     for partition, named in shares.items():
@@ -117,7 +117,7 @@ def raise_run(table: ExportTable, known: int) -> None:
     table.append(lambda state: begun if state.replay_run < known else None)
 
 
-def _written(shares: Shares) -> dict[str, WrittenRecord]:
+def _written(shares: RunShares) -> dict[str, WrittenRecord]:
     found: dict[str, WrittenRecord] = {}
     for named in shares.values():
         for name, share in named.items():

@@ -22,7 +22,7 @@ from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
-from penstock.tables.export.files.finishing import Finishing
+from penstock.tables.export.files.finishing import Finishing, PlainFiles
 from penstock.tables.export.files.unknown_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
 from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
@@ -78,7 +78,7 @@ class ExportTable:
         self.space = NameSpace(job.table.cluster)
         self.routing = Routing.of(job)
         self.ledger = Ledger(self.storage, self.places, environment)
-        self.finishing = Finishing(self.storage, self.places, self.ledger, environment)
+        self.finishing = Finishing(self.storage, self.places, self.ledger, environment, PlainFiles(self.storage))
         self.failures = self.finishing.failures
         self.refusals: dict[str, str] = {}
         """Types whose own table did not take a commit, with the reason."""

@@ -14,7 +14,7 @@ import pytest
 from penstock.errors import UserError
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
-from penstock.tables.export.catching_up.catch_up import CatchUpTerms, catch_up
+from penstock.tables.export.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import Cause

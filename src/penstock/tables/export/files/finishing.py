@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.failpoints import Reach
-from penstock.lake.storage import Entry, NotFoundError, Storage
+from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.days.markers import DayMarkers
 from penstock.tables.export.ledger.chain import Ledger
 from penstock.tables.export.ledger.names import Places, type_and_day
@@ -94,8 +95,7 @@ class Finishing:
     places: Places
     ledger: Ledger
     environment: Environment
-    placing: Placing | None = None
-    """How the files get there; None: each by a rename."""
+    placing: Placing
     failures: dict[str, int] = field(default_factory=dict)
     """Writes to the final place that failed since the last entry of ours, by type."""
     marked: list[DayMarkers] = field(default_factory=list)
@@ -139,19 +139,35 @@ class Finishing:
     def _carry_out(self, orders: Unfinished, markers: DayMarkers) -> Leftover:
         """Do what an entry orders; a day is marked only while every file of it is where readers look for it."""
         markers.take_away(orders.marks)
-        leftover = finish(self.storage, orders, self.environment.reach, self.placing)
+        leftover = self.move(orders)
         waiting = [each for each in orders.marks if leftover.holds_back(each)]
         markers.put_back(each for each in orders.marks if each not in waiting)
         if markers.put or markers.taken:
             self.environment.reach("marked")
         return replace(leftover, marks=tuple(sorted({*waiting, *markers.failed})))
 
+    def move(self, orders: Unfinished) -> Leftover:
+        """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
+        reach = self.environment.reach
+        kept = tuple(path for path in orders.removes if not _removed(self.storage, path, reach))
+        if orders.removes:
+            reach("removed")
+        held = [FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits]
+        ready = [each for each in orders.renames if not (kept and each.waits)]
+        return Leftover((*held, *self.placing.place(ready, reach)), kept)
+
     def unseen(self, state: LedgerState) -> Counter[TypeDay]:
-        """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
+        """Per type and day the files that are not as the newest entry says: not in place, or there although replaced.
+
+        Nothing is done about them.
+        """
         orders = state.unfinished
         if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
             return Counter()
-        return unseen_files(self.storage, orders, self.placing)
+        there = _sizes(self.storage, orders.removes)
+        unplaced = self.placing.unplaced(orders.renames)
+        paths = [*(each.target for each in unplaced), *(path for path in orders.removes if path in there)]
+        return Counter(place for path in paths if (place := type_and_day(path)) is not None)
 
     def remove_stale_markers(self) -> None:
         """Take markers away that processes left which died while they put them."""
@@ -166,36 +182,13 @@ class Finishing:
             self.marked.append(markers)
 
 
-def finish(storage: Storage, orders: Unfinished, reach: Reach, placing: Placing | None = None) -> Leftover:
-    """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
-    kept = tuple(path for path in orders.removes if not _removed(storage, path, reach))
-    if orders.removes:
-        reach("removed")
-    waiting = tuple(FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits)
-    ready = [each for each in orders.renames if not (kept and each.waits)]
-    return Leftover((*waiting, *(placing or PlainFiles(storage)).place(ready, reach)), kept)
-
-
-def unseen_files(storage: Storage, orders: Unfinished, placing: Placing | None = None) -> Counter[TypeDay]:
-    """Per type and day the files that are not in their place yet, or still there although replaced; nothing is done."""
-    there = _sizes(storage, orders.removes)
-    unplaced = (placing or PlainFiles(storage)).unplaced(orders.renames)
-    paths = [*(each.target for each in unplaced), *(path for path in orders.removes if path in there)]
-    return Counter(place for path in paths if (place := type_and_day(path)) is not None)
-
-
 def _sizes(storage: Storage, paths: Sequence[str]) -> dict[str, int]:
-    """The files that are there in the folders of these, with their sizes."""
-    folders = {path.rpartition("/")[0] for path in paths}
-    return {entry.path: entry.size_bytes for folder in folders for entry in _listed(storage, folder)}
-
-
-def _listed(storage: Storage, folder: str) -> list[Entry]:
-    """What readers find in a folder: nothing, if it cannot be listed."""
-    try:
-        return list(storage.list(folder))
-    except PenstockError:
-        return []
+    """What readers find in the folders of these files, with sizes: nothing in one that cannot be listed."""
+    found: dict[str, int] = {}
+    for folder in {path.rpartition("/")[0] for path in paths}:
+        with suppress(PenstockError):
+            found.update({entry.path: entry.size_bytes for entry in storage.list(folder)})
+    return found
 
 
 def _removed(storage: Storage, path: str, reach: Reach) -> bool:

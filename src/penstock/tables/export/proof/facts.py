@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -40,7 +40,6 @@ class LedgerFacts:
     chain: Chain
     slices: Check
     quarantine: QuarantineFiles
-    incarnations: TopicIncarnations
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
     read_at: str = ""
@@ -81,7 +80,7 @@ def read_ledger(
         state = table.ledger.refresh()
     except InvariantError as error:
         return _broken(table, error)
-    if state.number == 0 and not _numbers(table):
+    if state.number == 0 and not table.ledger.numbers():
         return None
     proved = None if from_first or deleted is not None else _known(table, state.number)
     reading = _read(table, quarantine, state.number, proved, Chain(deleted=deleted or {}))
@@ -92,7 +91,6 @@ def read_ledger(
         chain=reading.chain,
         slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
         quarantine=QuarantineFiles.of(job, quarantine, reading.pending, state.life),
-        incarnations=incarnations_of(state),
         last=reading.last,
         read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
         known=proved,
@@ -125,7 +123,7 @@ def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Prove
     """
     reading = _Reading(none if proved is None else proved.chain)
     life = table.state().life
-    numbers = _numbers(table, 0 if proved is None else proved.number)
+    numbers = table.ledger.numbers(0 if proved is None else proved.number)
     first = min(numbers, default=1) if proved is None else proved.number + 1
     for number, entry in _entries(table, first, last):
         reading.count += 1
@@ -146,13 +144,6 @@ def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Prove
     return reading
 
 
-def _numbers(table: ExportTable, after: int = 0) -> list[int]:
-    """The numbers of the entries that are there, above one."""
-    listed = table.storage.list(table.places.entries, table.places.entry(after) if after else "")
-    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in listed]
-    return [int(stem) for stem in stems if stem.isdecimal()]
-
-
 def _entries(table: ExportTable, first: int, last: int) -> Iterator[tuple[int, Entry | None]]:
     """The entries in their order, a bounded number of them in memory; None for one that cannot be read."""
 
@@ -170,7 +161,7 @@ def _entries(table: ExportTable, first: int, last: int) -> Iterator[tuple[int, E
 
 def _broken(table: ExportTable, error: InvariantError) -> Check:
     """Where the chain breaks, as far as its entries tell."""
-    numbers: Sequence[int] = _numbers(table)
+    numbers = table.ledger.numbers()
     chain = Chain()
     chain.texts.append(str(error))
     for _, entry in _entries(table, min(numbers, default=1), max(numbers, default=0)):

@@ -214,10 +214,7 @@ class _Owned:
 
     def __init__(self, table: ExportTable, state: LedgerState) -> None:
         self._job = table.job.name
-        self._topics: dict[str, set[str]] = {}
-        for each in state.partitions:
-            self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
-        self._ids = state.lives()
+        self._lives = {table.space.of(topic): ids for topic, ids in state.lives().items()}
         listed = table.storage.list(CLAIMS)
         claims = {each.path.rsplit("/", 1)[-1]: table.storage.read(each.path).decode() for each in listed}
         self._other_jobs = set(claims.values()) - {self._job}
@@ -225,7 +222,7 @@ class _Owned:
 
     def is_ours(self, path: str) -> bool:
         parsed = parse_final_name(path)
-        ours = is_own_output(path, self._job) or (parsed is not None and parsed.space in self._topics)
+        ours = is_own_output(path, self._job) or (parsed is not None and parsed.space in self._lives)
         return ours and type_and_day(path) is not None
 
     def is_others(self, path: str) -> bool:
@@ -235,21 +232,13 @@ class _Owned:
         return any(is_own_output(path, job) for job in self._other_jobs)
 
     def file(self, now: str, final: str) -> DataFile:
-        """A file where it is or will be, as its name describes it."""
-        parsed = parse_final_name(final)
-        number = None if parsed is None else parsed.partition
+        """A file where it is or will be, as its name describes it; that of a compacted one tells no partition."""
         moves_to = final if now != final else None
-        return DataFile(now, None, topic_id=self._topic_id(final), number=number, moves_to=moves_to)
-
-    def _topic_id(self, path: str) -> str | None:
-        """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""
-        parsed = parse_final_name(path)
-        topics = set() if parsed is None else self._topics.get(parsed.space, set())
-        if parsed is None or len(topics) != 1:
-            return None
-        [topic] = topics
-        ids = self._ids[topic]
-        return ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
+        if (parsed := parse_final_name(final)) is None:
+            return DataFile(now, None, moves_to=moves_to)
+        ids = self._lives.get(parsed.space, [])
+        topic_id = ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
+        return DataFile(now, None, topic_id=topic_id, number=parsed.partition, moves_to=moves_to)
 
 
 def _waiting(files: Sequence[DataFile]) -> Iterator[str]:

@@ -33,7 +33,7 @@ from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
-from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
+from penstock.tables.export.proof.facts import LedgerFacts, incarnations_of, read_ledger
 from penstock.tables.export.proof.files import Landed, deleted_days, delta_files, parquet_files
 from penstock.tables.export.proof.proved import Proved, keep_proved
 from penstock.tables.export.spec import ExportSpec
@@ -108,11 +108,10 @@ def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> 
 
 def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     partitions = facts.state.partitions
-    others = {**facts.incarnations.others, **landed.others}
     owed = {} if facts.unfinished is None else facts.unfinished.offsets
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
-        incarnations=replace(facts.incarnations, others=others),
+        incarnations=replace(incarnations_of(facts.state), others=landed.others),
         leaves={each: Leave(twice_below=_twice_below(facts, each), owed=owed.get(each, ())) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,7 +19,6 @@ from penstock.status.log_lag import read_log_view
 from penstock.status.model import (
     COMMITS_SHOWN,
     UNKNOWN,
-    Alert,
     CommitStatus,
     JobStatus,
     LogView,
@@ -29,48 +28,26 @@ from penstock.status.model import (
     Section,
     shown_path,
 )
+from penstock.tables.export.days.days import MILLIS_PER_SECOND
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.state import LedgerState, Rename, RoutedPartition
 from penstock.tables.export.proof.facts import incarnations_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec
-from penstock.tables.export.status.alerts import Measured, Rule, breaches, limit_of, measure
-from penstock.tables.export.status.types import TypeStatus, type_alerts, type_status, types_section
+from penstock.tables.export.status.alerts import KEYS, Measured, Rule, breaches, limit_of, measure, named
+from penstock.tables.export.status.types import type_alerts, types_section
+from penstock.tables.export.table import ExportTable
 
 ENTRIES_SEARCHED = 20
 """How many of the newest entries are searched for gaps."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExportStatus:
-    """How an export stands: what every job tells, and what only exports do. Commits are the entries of its ledger."""
-
-    common: JobStatus
-    types: tuple[TypeStatus, ...] = ()
-    pending: tuple[Rename, ...] = ()
-    measured: Measured = field(default_factory=Measured)
-    limits: AlertLimits = field(default_factory=AlertLimits)
-
-    def whole(self) -> JobStatus:
-        """With the sections and alerts of exports."""
-        broken = (Alert(each.rule, each.text) for each in breaches(self.measured, self.limits))
-        return replace(
-            self.common,
-            alerts=(*self.common.alerts, *type_alerts(self.types), *broken),
-            sections=(
-                types_section(self.types),
-                pending_section(self.pending),
-                rules_section(self.measured, self.limits, self.common.log_error is not None),
-            ),
-        )
-
-
-def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> ExportStatus:
+def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
     """Ask ledger and log how the job stands; nothing is finished or changed on the way."""
     table = open_export(job, Environment(now=now))
     state = table.state()
     if state.number == 0:
-        return ExportStatus(JobStatus(job.name, shown_path(job), None), limits=job.table.alerts)
+        return _with_sections(JobStatus(job.name, shown_path(job), None), table, state, Measured())
     entries = table.ledger.last(ENTRIES_SEARCHED)
     told = TableView(
         version=state.number,
@@ -81,14 +58,23 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     )
     view = read_log_view(job, open_log, told.incarnations, told.positions, now)
     common = job_status(job, told, view, lambda each: _with_types(each, state))
-    after, now_ms, unseen = job.table.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
     ends = {each.partition: each.end for each in common.partitions if each.end is not None}
-    return ExportStatus(
+    found = measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now()))
+    return _with_sections(common, table, state, found)
+
+
+def _with_sections(common: JobStatus, table: ExportTable, state: LedgerState, found: Measured) -> JobStatus:
+    """With what only exports tell."""
+    after, now_ms = table.export.days.complete_after_seconds, int(table.environment.now() * MILLIS_PER_SECOND)
+    limits = table.export.alerts
+    return replace(
         common,
-        types=tuple(type_status(state, name, after, now_ms, unseen) for name in sorted(state.types)),
-        pending=state.pending,
-        measured=measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now())),
-        limits=job.table.alerts,
+        alerts=(*common.alerts, *type_alerts(state), *breaches(found, limits)),
+        sections=(
+            types_section(state, after, now_ms, table.finishing.unseen(state)),
+            _pending_section(state.pending),
+            _rules_section(found, limits, common.log_error is not None),
+        ),
     )
 
 
@@ -143,57 +129,30 @@ def _gaps(entry: Entry) -> Iterator[RecordedGap]:
             yield RecordedGap(piece.partition, piece.start, piece.start + piece.totals.gap, entry.number, at)
 
 
-def pending_section(pending: Sequence[Rename]) -> Section:
+def _pending_section(pending: Sequence[Rename]) -> Section:
     """Files that could not be moved to their place."""
     lines = (f"files that wait to be moved to their place: {len(pending)}",) if pending else ()
     return Section("pending_renames", [{"type": each.type, "target": each.target} for each in pending], lines=lines)
 
 
-def rules_section(measured: Measured, limits: AlertLimits, log_is_away: bool) -> Section:
+def _rules_section(found: Measured, limits: AlertLimits, log_is_away: bool) -> Section:
     """The rules with their limits; what only the log could tell is unknown while it is away."""
-    percent = measured.failed_writes_percent
-    values: Mapping[Rule, object] = {
-        Rule.FAILED_WRITES: "-" if percent is None else f"{percent:.1f}%",
-        Rule.LAG: max(measured.lag_records.values(), default=UNKNOWN if log_is_away else "-"),
-        Rule.DISCREPANCY: max(measured.discrepancy_records.values(), default="-"),
-        Rule.RETENTION: UNKNOWN if log_is_away else sum(measured.expiring_records.values()),
+    expiring: Counter[str] = Counter()
+    for (_, name), count in found.expiring_records.items():
+        expiring[name] += count
+    lag, apart = named(found.lag_records), named(found.discrepancy_records)
+    measured: Mapping[Rule, tuple[float | None, str, dict[str, Any]]] = {
+        Rule.FAILED_WRITES: (found.failed_writes_percent, "types", dict(found.failed_writes_percent_by_type)),
+        Rule.LAG: (max(lag.values(), default=None), "partitions", lag),
+        Rule.DISCREPANCY: (max(apart.values(), default=None), "partitions", apart),
+        Rule.RETENTION: (expiring.total(), "types", dict(expiring)),
     }
-    told = (f"{rule.value.replace('_', ' ')} {values[rule]} ({_limit(limit_of(rule, limits))})" for rule in Rule)
-    return Section("rules", _rules_json(measured, limits), lines=("rules: " + ", ".join(told),))
-
-
-def _limit(limit: float | None) -> str:
-    return "no limit" if limit is None else f"limit {limit:g}"
-
-
-def _rules_json(measured: Measured, limits: AlertLimits) -> dict[str, Any]:
-    """The rules as plain values."""
-    return {
-        "failed_writes_percent": {
-            "value": measured.failed_writes_percent,
-            "types": dict(measured.failed_writes_percent_by_type),
-            "limit": limits.failed_writes_percent_max,
-        },
-        "lag_records": {
-            "value": max(measured.lag_records.values(), default=None),
-            "partitions": {str(each): lag for each, lag in measured.lag_records.items()},
-            "limit": limits.lag_records_max,
-        },
-        "discrepancy_records": {
-            "value": max(measured.discrepancy_records.values(), default=None),
-            "partitions": {str(each): apart for each, apart in measured.discrepancy_records.items()},
-            "limit": limits.discrepancy_records_max,
-        },
-        "retention_percent": {
-            "value": sum(measured.expiring_records.values()),
-            "types": _by_type(measured.expiring_records),
-            "limit": limits.retention_percent_max,
-        },
-    }
-
-
-def _by_type(records: Mapping[tuple[Partition, str], int]) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for (_, name), count in records.items():
-        found[name] += count
-    return dict(found)
+    values, words = {}, []
+    for rule, (value, by, places) in measured.items():
+        limit = limit_of(rule, limits)
+        values[KEYS[rule]] = {"value": value, by: places, "limit": limit}
+        shown = "-" if value is None else f"{value:.1f}%" if rule is Rule.FAILED_WRITES else str(value)
+        if log_is_away and rule in (Rule.LAG, Rule.RETENTION):
+            shown = UNKNOWN
+        words.append(f"{rule.replace('_', ' ')} {shown} ({'no limit' if limit is None else f'limit {limit:g}'})")
+    return Section("rules", values, lines=("rules: " + ", ".join(words),))

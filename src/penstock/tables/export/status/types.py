@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -24,122 +23,94 @@ class TypeAlert(StrEnum):
     TYPE_LAGGING = "type lagging"
 
 
-@dataclass(frozen=True, slots=True)
-class LaneStatus:
-    partition: Partition
-    position: int
-    gap_records: int
-    """Offsets between it and the partition's position."""
-    deferred: int
-    cause: Cause
-    since: datetime
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "topic": self.partition.topic,
-            "partition": self.partition.number,
-            "position": self.position,
-            "gap_records": self.gap_records,
-            "deferred": self.deferred,
-            "cause": self.cause.value,
-            "since": self.since.isoformat(),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class TypeStatus:
-    """One type: what is written of it, where it lags, and how its days stand."""
-
-    type: str
-    rows: int
-    files: int
-    size_bytes: int
-    gap_records: int
-    """Of the partition where it is furthest back."""
-    lagging: tuple[LaneStatus, ...]
-    pending_renames: int
-    writes: int
-    """How many of the last writes are remembered; `failed_writes_percent` is of these."""
-    failed_writes_percent: float | None
-    watermark: str | None
-    last_complete_day: Day | None
-    open_days: tuple[Day, ...]
-    reopened_days: tuple[Day, ...]
-
-    @property
-    def failing(self) -> bool:
-        return bool(self.pending_renames) or any(each.cause is Cause.FAILING for each in self.lagging)
-
-    def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "lagging": [each.as_json() for each in self.lagging]}
-
-
-def type_status(
-    state: LedgerState, name: str, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
-) -> TypeStatus:
-    """One type by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
-    known = state.types[name]
-    current = dict(sorted(state.current()))
-    lanes = [(each, here.lanes[name]) for each, here in current.items() if name in here.lanes]
-    return TypeStatus(
-        type=name,
-        rows=known.rows,
-        files=known.files,
-        size_bytes=known.size_bytes,
-        gap_records=max((gap_records(state, each, name) for each in current), default=0),
-        lagging=tuple(_lane(each, lane, current[each].position or 0) for each, lane in lanes),
-        pending_renames=sum(each.type == name for each in state.pending),
-        writes=len(known.outcomes),
-        failed_writes_percent=failed_percent(known.outcomes),
-        watermark=instant(watermark_of(state, name, now_ms)),
-        last_complete_day=last_complete_day(state, name, after_seconds, now_ms, unseen),
-        open_days=tuple(sorted(day for each, day in state.open_days if each == name)),
-        reopened_days=tuple(sorted(day for each, day in state.reopened if each == name)),
-    )
-
-
-def type_alerts(types: Iterable[TypeStatus]) -> Iterator[Alert]:
+def type_alerts(state: LedgerState) -> Iterator[Alert]:
     """The types that a person has to help; one that only waits for its rotation is well."""
-    for each in types:
-        failing = [lane for lane in each.lagging if lane.cause is Cause.FAILING]
+    for name in sorted(state.types):
+        failing = [lane for _, lane in _lanes(state, name) if lane.cause is Cause.FAILING]
         if failing:
             deferred = sum(lane.deferred for lane in failing)
-            since = min(lane.since for lane in failing)
-            text = f"type {each.type} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
+            since = min(map(_since, failing))
+            text = f"type {name} cannot be written since {since:%Y-%m-%dT%H:%M:%SZ}: {deferred} records wait"
             yield Alert(TypeAlert.TYPE_LAGGING, text)
-        if each.pending_renames:
-            text = f"type {each.type}: {each.pending_renames} files cannot be moved to their place"
-            yield Alert(TypeAlert.TYPE_LAGGING, text)
+        if pending := _pending(state, name):
+            yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending} files cannot be moved to their place")
 
 
-def _lane(partition: Partition, lane: Lane, head: int) -> LaneStatus:
-    since = datetime.fromtimestamp(lane.since, UTC)
-    return LaneStatus(partition, lane.position, head - lane.position, lane.deferred, lane.cause, since)
-
-
-def types_section(types: Sequence[TypeStatus]) -> Section:
+def types_section(
+    state: LedgerState, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
+) -> Section:
+    """All types by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
+    names = sorted(state.types)
+    types = [_type(state, name, after_seconds, now_ms, unseen) for name in names]
     lanes = [
-        f"lagging: {each.type} in {lane.partition} at {lane.position}, {lane.deferred} records wait"
-        f" ({lane.cause.value}, since {lane.since:%Y-%m-%d %H:%M:%SZ})"
-        for each in types
-        for lane in each.lagging
+        f"lagging: {name} in {each} at {lane.position}, {lane.deferred} records wait"
+        f" ({lane.cause.value}, since {_since(lane):%Y-%m-%d %H:%M:%SZ})"
+        for name in names
+        for each, lane in _lanes(state, name)
     ]
-    rows = tuple(_cells(each) for each in types)
-    return Section("types", [each.as_json() for each in types], HEADINGS, rows, tuple(lanes[:LANES_SHOWN]))
+    return Section("types", types, HEADINGS, tuple(_cells(each) for each in types), tuple(lanes[:LANES_SHOWN]))
 
 
-def _cells(each: TypeStatus) -> tuple[str, ...]:
+def _type(
+    state: LedgerState, name: str, after_seconds: float, now_ms: int | None, unseen: Collection[TypeDay]
+) -> dict[str, Any]:
+    """One type: `gap_records` is of the partition where it is furthest back, `writes` are the last that are known."""
+    known = state.types[name]
+    return {
+        "type": name,
+        "rows": known.rows,
+        "files": known.files,
+        "size_bytes": known.size_bytes,
+        "gap_records": max((gap_records(state, each, name) for each, _ in state.current()), default=0),
+        "lagging": [_lane(state, each, lane) for each, lane in _lanes(state, name)],
+        "pending_renames": _pending(state, name),
+        "writes": len(known.outcomes),
+        "failed_writes_percent": failed_percent(known.outcomes),
+        "watermark": instant(watermark_of(state, name, now_ms)),
+        "last_complete_day": last_complete_day(state, name, after_seconds, now_ms, unseen),
+        "open_days": sorted(day for each, day in state.open_days if each == name),
+        "reopened_days": sorted(day for each, day in state.reopened if each == name),
+    }
+
+
+def _lane(state: LedgerState, partition: Partition, lane: Lane) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.number,
+        "position": lane.position,
+        "gap_records": (state.of(partition).position or 0) - lane.position,
+        "deferred": lane.deferred,
+        "cause": lane.cause.value,
+        "since": _since(lane).isoformat(),
+    }
+
+
+def _lanes(state: LedgerState, name: str) -> list[tuple[Partition, Lane]]:
+    """Where a type lags, in the topics' present lives."""
+    return [(each, here.lanes[name]) for each, here in sorted(state.current()) if name in here.lanes]
+
+
+def _since(lane: Lane) -> datetime:
+    return datetime.fromtimestamp(lane.since, UTC)
+
+
+def _pending(state: LedgerState, name: str) -> int:
+    return sum(each.type == name for each in state.pending)
+
+
+def _cells(each: Mapping[str, Any]) -> tuple[str, ...]:
+    percent = each["failed_writes_percent"]
     return (
-        each.type,
-        str(each.rows),
-        str(each.files),
-        f"{each.size_bytes / 2**20:.1f}",
-        str(each.gap_records),
-        "-" if each.failed_writes_percent is None else f"{each.failed_writes_percent:.1f}%",
-        each.watermark or "-",
-        each.last_complete_day or "-",
-        _days(each.open_days),
-        _days(each.reopened_days),
+        each["type"],
+        str(each["rows"]),
+        str(each["files"]),
+        f"{each['size_bytes'] / 2**20:.1f}",
+        str(each["gap_records"]),
+        "-" if percent is None else f"{percent:.1f}%",
+        each["watermark"] or "-",
+        each["last_complete_day"] or "-",
+        _days(each["open_days"]),
+        _days(each["reopened_days"]),
     )
 
 

@@ -9,10 +9,10 @@ import pytest
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.kafka.log import Retention
 from penstock.logs.log import Partition
+from penstock.status.model import Alert
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.status.alerts import (
-    Breach,
     Measured,
     Rule,
     breaches,
@@ -149,9 +149,9 @@ def test_without_limits_nothing_is_an_alert() -> None:
 
 def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_reach_its_own() -> None:
     assert list(breaches(FOUND, AlertLimits(50.0, 10, 5))) == [
-        Breach(Rule.FAILED_WRITES, "a", 50.0, 50.0),
-        Breach(Rule.LAG, "events/0", 10, 10),
-        Breach(Rule.DISCREPANCY, "events/1", 6, 5),
+        Alert(Rule.FAILED_WRITES, "type a: 50.0 % of the last writes failed, the limit is 50 %"),
+        Alert(Rule.LAG, "events/0: 10 records up to the end of the log, the limit is 10"),
+        Alert(Rule.DISCREPANCY, "events/1: its types are 6 records apart, the limit is 5"),
     ]
     assert list(breaches(FOUND, AlertLimits(50.1, 11, 6))) == []
 
@@ -165,7 +165,7 @@ def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_re
     ],
 )
 def test_each_rule_is_switched_on_alone(limits: AlertLimits, rule: Rule) -> None:
-    assert {each.rule for each in breaches(FOUND, limits)} == {rule}
+    assert {each.kind for each in breaches(FOUND, limits)} == {rule}
 
 
 def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
@@ -203,9 +203,9 @@ def test_a_type_whose_oldest_waiting_record_has_used_up_its_share_of_the_retenti
 ) -> None:
     """`a` waits from 40 on, `b` from 60 on."""
     found = measure(ledger(100, {"a": 40, "b": 60}), [ZERO], {ZERO: 100}, {ZERO: expiring})
-    breached = list(breaches(found, AlertLimits()))
-    assert [(each.rule, each.place) for each in breached] == [
-        (Rule.RETENTION, f"type {name} in events/0") for name in broken
+    assert list(breaches(found, AlertLimits())) == [
+        Alert(Rule.RETENTION, f"type {name} in events/0: 1 records wait, 50 % of the topic's retention is over")
+        for name in broken
     ]
 
 
