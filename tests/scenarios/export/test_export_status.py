@@ -18,7 +18,7 @@ from penstock.cli.status import status as status_command
 from penstock.errors import UserError
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.status.alerts import Rule
-from penstock.tables.export.status.types import TypeAlert
+from penstock.tables.export.status.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.kafka import Produce, Topics
 from tests.routed_parts import landed

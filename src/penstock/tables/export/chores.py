@@ -16,16 +16,9 @@ from penstock.events import Listener
 from penstock.job.spec import DaysSpec, GapPolicy, JobSpec
 from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.plan import GapError, records_per_batch_max
+from penstock.tables.export import events
 from penstock.tables.export.catch_up import CatchUpTerms, catch_up, lost_lanes
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, next_boundary_ms
-from penstock.tables.export.events import (
-    DayComplete,
-    DayMarkerFailed,
-    DayOpenedAgain,
-    RecordsVanished,
-    RetentionNotKnown,
-    TypeStoppedByAGap,
-)
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.alerts import measured_rules
@@ -142,7 +135,7 @@ class WaitingRecords:
                 self._stopped.add((error.partition, error.type))
                 place = str(error.partition)
                 self._listener.event(
-                    TypeStoppedByAGap(type=error.type, partition=place, reason=error.primary, hint=error.hint)
+                    events.TypeStoppedByAGap(type=error.type, partition=place, reason=error.primary, hint=error.hint)
                 )
 
     def expiring(self, state: LedgerState, bounds: Mapping[Partition, Bounds], now: float) -> Mapping[Partition, int]:
@@ -154,7 +147,7 @@ class WaitingRecords:
                 self._expiring = self._log.expiring(waiting, self._retention_percent, now)
             except PenstockError as error:
                 # Whoever only watches stops nobody.
-                self._listener.event(RetentionNotKnown(reason=error.primary, detail=error.detail))
+                self._listener.event(events.RetentionNotKnown(reason=error.primary, detail=error.detail))
         return self._expiring if waiting else {}
 
 
@@ -212,7 +205,7 @@ class Telling:
         vanished = self._vanished_now()
         if vanished > self._vanished:
             # Left to a type, and the log no longer had them: lost, and said so (I7).
-            self._listener.event(RecordsVanished(records=vanished - self._vanished))
+            self._listener.event(events.RecordsVanished(records=vanished - self._vanished))
         self._vanished = vanished
         self.rules()
 
@@ -225,11 +218,11 @@ class Telling:
         """Tell which days the ledger's entries completed and opened again."""
         for marks in self._table.finishing.marked:
             for name, day in marks.opened:
-                self._listener.event(DayOpenedAgain(type=name, day=day))
+                self._listener.event(events.DayOpenedAgain(type=name, day=day))
             for name, day in marks.completed:
-                self._listener.event(DayComplete(type=name, day=day))
+                self._listener.event(events.DayComplete(type=name, day=day))
             for reason in sorted(set(marks.failed.values())):
-                self._listener.event(DayMarkerFailed(reason=reason))
+                self._listener.event(events.DayMarkerFailed(reason=reason))
         self._table.finishing.marked.clear()
 
     def _vanished_now(self) -> int:

@@ -128,5 +128,5 @@ def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
             f"there is no ledger of the job {job.name} at {job.table.path}",
             hint="`penstock run` creates it; `penstock verify --rebuild` makes a lost one again from the files",
         )
-    table.refuse_other_names(job.log.topics)
+    table.refuse_other_names()
     return table

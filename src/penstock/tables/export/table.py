@@ -160,8 +160,8 @@ class ExportTable:
         return self.finishing.complete()
 
     def failing_types(self) -> dict[str, str]:
-        """The types whose files could not be moved to their place, with the reason."""
-        return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
+        """The types whose files could not be moved to their place, or into their tables, with the reason."""
+        return {each.rename.type: each.reason for each in self.finishing.leftover.renames} | self.refusals
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
         starts = [each for each in draft.parts if isinstance(each, StartPart)]
@@ -241,7 +241,7 @@ class ExportTable:
             refuse_files_without_ledger(self.storage, self.job)
         else:
             self.refuse_older_ledger()
-        self.refuse_other_names(self.job.log.topics)
+        self.refuse_other_names()
 
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
@@ -311,12 +311,9 @@ class ExportTable:
         claim_topics(self.storage, self.job, self.export.all_types, topic_ids)
 
     def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
-        """Refuse a job file under which the files that are there would no longer be ours.
-
-        Only another `cluster` does that: what a topic's names begin with never changes otherwise.
-        """
+        """Refuse a job file under which the files that are there would no longer be ours."""
         known = {each.topic for each in self.ledger.refresh().partitions}
-        refuse_other_names(self.storage, self.job, self.space, known.union(topics))
+        refuse_other_names(self.storage, self.job, self.space, known.union(self.job.log.topics, topics))
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
@@ -345,7 +342,7 @@ class ExportTable:
             self.storage.put(path, b"")
             self.storage.delete(path)
         except PenstockError as error:
-            self.failures[name] = self.failures.get(name, 0) + 1
+            self.failures[name] += 1
             return error.primary
         return None
 
@@ -364,4 +361,5 @@ class ExportTable:
 
     def forget_probes(self, name: str) -> None:
         """A type that failed is looked at again before its next files are named."""
+        self.refusals.pop(name, None)
         self._probed = {folder for folder in self._probed if not folder.startswith(f"{name}/")}

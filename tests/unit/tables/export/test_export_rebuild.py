@@ -54,7 +54,7 @@ def rebuilt(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) 
 def ambiguities(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> set[str]:
     """The reasons why nothing was written."""
     report = rebuilt(root, bounds)
-    assert (report.number, report.ok) == (None, False)
+    assert (report.state, report.ok) == (None, False)
     assert root.state.number == 0
     assert not (root.lake / "_penstock" / "shop" / "ledger").exists()
     return {each.reason for each in report.ambiguities}

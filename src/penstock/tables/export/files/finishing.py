@@ -96,7 +96,7 @@ class Finishing:
     ledger: Ledger
     environment: Environment
     placing: Placing
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
     """Writes to the final place that failed since the last entry of ours, by type."""
     marked: list[DayMarkers] = field(default_factory=list)
     """What became of day markers since this list was last emptied."""
@@ -128,8 +128,7 @@ class Finishing:
         known = not again and self.own_number != state.number and self.ledger.is_complete(state.number)
         if (orders.renames or orders.removes or orders.marks) and not known:
             self.leftover = self._carry_out(orders, markers)
-            for name in {each.rename.type for each in self.leftover.renames}:
-                self.failures[name] = self.failures.get(name, 0) + 1
+            self.failures.update({each.rename.type for each in self.leftover.renames})
             if not self.leftover:
                 self.ledger.note_complete(state.number)
         else:

@@ -12,13 +12,7 @@ from penstock.flow.write.report import UNROUTED, Share
 from penstock.lake.proposal import FencePart, Refusal, StartPart, split
 from penstock.lake.state import Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.export.ledger.entry import (
-    DeferredRecord,
-    EntryKind,
-    SliceRecord,
-    TakenRecord,
-    WrittenRecord,
-)
+from penstock.tables.export.ledger.entry import DeferredRecord, EntryKind, SliceRecord, TakenRecord, WrittenRecord
 from penstock.tables.export.ledger.state import Cause, LedgerState, RoutedPartition
 
 

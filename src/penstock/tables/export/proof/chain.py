@@ -182,9 +182,9 @@ class Chain:
             unknown = (piece.start, ViolationKind.UNKNOWN_PARTITION, None, "was never started")
             self._tell(piece.partition, number, unknown)
             return
-        rows = {name: each.rows for name, each in piece.written.items()}
+        rows = sum(each.rows for each in piece.written.values())
         deleted = self._count_days(piece, number)
-        if not piece.totals.conserved or sum(rows.values()) != piece.totals.written:
+        if not piece.totals.conserved or rows != piece.totals.written:
             text = f"the counts of [{piece.start}, {piece.end}) do not add up"
             self._tell(piece.partition, number, (piece.start, ViolationKind.NOT_COUNTED, piece.end, text))
         if piece.taken is None:

@@ -40,19 +40,16 @@ class LedgerFacts:
     chain: Chain
     slices: Check
     quarantine: QuarantineFiles
+    proved: Proved
+    """What was proved before, on which this reading builds, and when it was read."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
-    read_at: str = ""
-    """When, as ISO 8601."""
-    known: Proved | None = None
-    """What was proved before, on which this reading builds."""
     unfinished: ReplayRun | None = None
     """The newest replay run, if its rows may still be in quarantine too (RULES Q2)."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    chain: Chain
     count: int = 0
     """How many entries were read."""
     missing: list[int] = field(default_factory=list)
@@ -82,18 +79,19 @@ def read_ledger(
         return _broken(table, error)
     if state.number == 0 and not table.ledger.numbers():
         return None
-    proved = None if from_first or deleted is not None else _known(table, state.number)
-    reading = _read(table, quarantine, state.number, proved, Chain(deleted=deleted or {}))
+    read_at = datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds")
+    known = None if from_first or deleted is not None else _known(table, state.number)
+    proved = known or Proved(0, "", Chain(deleted=deleted or {}), read_at, read_at)
+    reading = _read(table, quarantine, state.number, proved)
     owes = quarantine is not None and state.replay_run > run_number(quarantine)
     return LedgerFacts(
         table=table,
         state=state,
-        chain=reading.chain,
-        slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
+        chain=proved.chain,
+        slices=_told(proved.chain.close(state, reading.missing), reading.count, proved),
         quarantine=QuarantineFiles.of(job, quarantine, reading.pending, state.life),
         last=reading.last,
-        read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
-        known=proved,
+        proved=replace(proved, until=read_at),
         unfinished=last_run(table, state) if owes else None,
     )
 
@@ -110,30 +108,27 @@ def _known(table: ExportTable, last: int) -> Proved | None:
     return proved if entry is not None and entry.batch_id == proved.batch_id else None
 
 
-def _told(slices: Check, count: int, proved: Proved | None) -> Check:
+def _told(slices: Check, count: int, proved: Proved) -> Check:
     """The invariant of the slices, with what was not read for it."""
     facts = {**slices.facts, "entries_read": count}
-    return replace(slices, detail=slices.detail if proved is None else f"{slices.detail}; {proved}", facts=facts)
+    return replace(slices, detail=f"{slices.detail}; {proved}" if proved.number else slices.detail, facts=facts)
 
 
-def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved | None, none: Chain) -> _Reading:
-    """Go through all entries up to `last`, and look whether there are any after a number that is free.
-
-    They are put upon the chain that is proved, or upon `none`.
-    """
-    reading = _Reading(none if proved is None else proved.chain)
+def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved) -> _Reading:
+    """Put all entries up to `last` upon the chain, and look whether there are any after a number that is free."""
+    reading = _Reading()
     life = table.state().life
-    numbers = table.ledger.numbers(0 if proved is None else proved.number)
-    first = min(numbers, default=1) if proved is None else proved.number + 1
+    numbers = table.ledger.numbers(proved.number)
+    first = proved.number + 1 if proved.number else min(numbers, default=1)
     for number, entry in _entries(table, first, last):
         reading.count += 1
         if entry is None:
             reading.missing.append(number)
             continue
         reading.last = entry
-        if number == first and number > 1 and proved is None and entry.kind is not EntryKind.REBUILD:
+        if number == first and number > 1 and not proved.number and entry.kind is not EntryKind.REBUILD:
             reading.missing.append(1)
-        reading.chain.add(entry)
+        proved.chain.add(entry)
         for piece in entry.slices:
             if piece.quarantine and number > appended_up_to(quarantine, table.job.name, life, piece.partition):
                 reading.pending += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]

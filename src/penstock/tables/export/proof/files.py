@@ -153,7 +153,7 @@ def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataF
     """The files of a type's table without those of replays that came after the checked entry."""
     files = data_files(table)
     run = run_number(table)
-    unknown = {_below(each) for each in later if each.type == name and each.run <= run}
+    unknown = {each.path_in_table for each in later if each.type == name and each.run <= run}
     if not unknown <= {each.path for each in files}:
         raise GoneError(f"rows that were replayed into type {name} meanwhile are in a compacted file already")
     return [each for each in files if each.path not in unknown]
@@ -163,16 +163,7 @@ def _untaken_files(name: str, table: Table, state: LedgerState) -> list[DataFile
     """The files of replays that a type's table has yet to take."""
     run = run_number(table)
     orders = [each for each in state.unfinished.renames if each.type == name and each.run > run]
-    return [
-        DataFile(_below(each), each.rows, each.size_bytes, {"day": place[1]})
-        for each in orders
-        if (place := type_and_day(each.target)) is not None
-    ]
-
-
-def _below(rename: Rename) -> str:
-    """The path of a file as the table of its type sees it."""
-    return rename.target.removeprefix(f"{rename.type}/")
+    return [DataFile(each.path_in_table, each.rows, each.size_bytes, {"day": each.day}) for each in orders]
 
 
 def _visible(storage: Storage, name: str) -> list[str]:

@@ -35,7 +35,7 @@ from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
 from penstock.tables.export.proof.facts import LedgerFacts, incarnations_of, read_ledger
 from penstock.tables.export.proof.files import Landed, deleted_days, delta_files, parquet_files
-from penstock.tables.export.proof.proved import Proved, keep_proved
+from penstock.tables.export.proof.proved import keep_proved
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow
@@ -48,7 +48,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
         return NO_TABLE
     if isinstance(facts, Check):
         return Proof(None, (facts,))
-    facts.table.refuse_other_names(job.log.topics)
+    facts.table.refuse_other_names()
     proof = prove(job, depth, open_log, provable(job, facts))
     keep_for_next(facts, proof.checks)
     return proof
@@ -90,8 +90,7 @@ def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
         return
     if all(each.verdict is not Verdict.VIOLATED for each in checks):
         table = facts.table
-        since = facts.read_at if facts.known is None else facts.known.since
-        proved = Proved(last.number, last.batch_id, facts.chain, since, facts.read_at)
+        proved = replace(facts.proved, number=last.number, batch_id=last.batch_id)
         keep_proved(table.storage, table.places.proved, proved)
 
 

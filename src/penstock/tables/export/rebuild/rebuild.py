@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,14 +26,7 @@ from penstock.logs.log import Bounds, Partition
 from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
 from penstock.tables.export.ledger.claimed import known_owner
 from penstock.tables.export.ledger.codec import encode_entry
-from penstock.tables.export.ledger.entry import (
-    Entry,
-    EntryKind,
-    SliceRecord,
-    StartRecord,
-    TakenRecord,
-    TypeRecord,
-)
+from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, schema_text
@@ -60,16 +53,12 @@ class Found:
     """Everything that was read from the data files."""
 
     records: tuple[FileRecord, ...]
+    replayed: tuple[ReplayedFile, ...]
+    ambiguities: tuple[Ambiguity, ...]
     schemas: Mapping[str, pa.Schema]
     """By type, of the file with the most columns: columns are only ever added."""
-    ambiguities: tuple[Ambiguity, ...]
     entry_max: int
     """The greatest number of an entry that a file name tells."""
-    replayed: tuple[ReplayedFile, ...] = ()
-
-    @property
-    def files(self) -> tuple[FileRecord | ReplayedFile, ...]:
-        return (*self.records, *self.replayed)
 
 
 def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
@@ -78,10 +67,12 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     found = _look(table)
     proofs, open_questions = prove(found.records, found.replayed, table.export.all_types)
     ambiguities = (*found.ambiguities, *open_questions, *_without_files(table.job, proofs, bounds))
-    files, rows = len(found.files), sum(each.rows for each in found.files)
-    if ambiguities or not proofs:
-        nothing = () if ambiguities else (Ambiguity("there are no data files of this job"),)
-        return RebuildReport(None, None, files, rows, (*ambiguities, *nothing))
+    files = (*found.records, *found.replayed)
+    report = RebuildReport(len(files), sum(each.rows for each in files), ambiguities)
+    if not proofs and not ambiguities:
+        return replace(report, ambiguities=(Ambiguity("there are no data files of this job"),))
+    if ambiguities:
+        return report
     table.claim_names({each.partition.topic for each in proofs})
     table.claim_topics({each.partition.topic_id for each in proofs})
     _forget_markers(table)
@@ -92,7 +83,7 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     table.ledger.keep_snapshot(state)
     for entry in entries:
         table.storage.put_if_absent(table.places.entry(entry.number), encode_entry(entry))
-    return RebuildReport(state.number, state, files, rows, warnings=tuple(_warnings(table, proofs, state, bounds)))
+    return replace(report, state=state, warnings=tuple(_warnings(table, proofs, state, bounds)))
 
 
 def _refuse_remains(table: ExportTable) -> None:
@@ -120,31 +111,28 @@ def _forget_markers(table: ExportTable) -> None:
 def _look(table: ExportTable) -> Found:
     """Read the footers of all data files of this job."""
     files = list(_files(table))
-    records: list[FileRecord] = []
-    replayed: list[ReplayedFile] = []
-    ambiguities: list[Ambiguity] = []
+    told: list[FileRecord | ReplayedFile | Ambiguity] = []
     schemas: dict[str, pa.Schema] = {}
     for file, footer in zip(files, read_footers(table.storage, [each.path for each in files]), strict=True):
         if not isinstance(footer, Footer):
             reason = "it is gone again" if footer is None else footer.detail
-            ambiguities.append(Ambiguity(f"its footer cannot be read: {reason}", files=(file.path,)))
+            told.append(Ambiguity(f"its footer cannot be read: {reason}", files=(file.path,)))
             continue
         if not _is_ours(table, file, footer):
             continue
-        for each in _records_of(table, file, footer):
-            match each:
-                case Ambiguity():
-                    ambiguities.append(each)
-                case ReplayedFile():
-                    replayed.append(each)
-                case FileRecord():
-                    records.append(each)
+        told += _records_of(table, file, footer)
         known = schemas.get(file.type, footer.schema)
         # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
         youngest = max(known, footer.schema, key=len)
         schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
     numbers = (output_entry(each.path, table.job.name) or 0 for each in files)
-    return Found(tuple(records), schemas, tuple(ambiguities), max(numbers, default=0), tuple(replayed))
+    return Found(
+        tuple(each for each in told if isinstance(each, FileRecord)),
+        tuple(each for each in told if isinstance(each, ReplayedFile)),
+        tuple(each for each in told if isinstance(each, Ambiguity)),
+        schemas,
+        max(numbers, default=0),
+    )
 
 
 def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.tables.export.ledger.state import LedgerState
@@ -12,13 +12,12 @@ from penstock.tables.export.rebuild.inputs import Ambiguity
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """What a rebuild found. `number` is the newest entry of the new ledger; None if an ambiguity prevented it."""
+    """What a rebuild found. `state` is that of the new ledger; None if an ambiguity prevented it."""
 
-    number: int | None
-    state: LedgerState | None
     files: int
     rows: int
     ambiguities: tuple[Ambiguity, ...] = ()
+    state: LedgerState | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -26,10 +25,10 @@ class RebuildReport:
         return not self.ambiguities
 
     def as_json(self) -> dict[str, Any]:
-        partitions = self.state.partitions if self.state is not None else {}
+        state = self.state
         return {
             "ok": self.ok,
-            "entry": self.number,
+            "entry": None if state is None else state.number,
             "files": self.files,
             "rows": self.rows,
             "partitions": [
@@ -41,15 +40,10 @@ class RebuildReport:
                     "position": here.position,
                     "read_again": {name: lane.position for name, lane in sorted(here.lanes.items())},
                 }
-                for each, here in partitions.items()
+                for each, here in (state.partitions if state is not None else {}).items()
             ],
             "ambiguities": [
-                {
-                    "partition": each.partition or None,
-                    "offsets": each.offsets,
-                    "files": list(each.files),
-                    "reason": each.reason,
-                }
+                {**asdict(each), "partition": each.partition or None, "files": list(each.files)}
                 for each in self.ambiguities
             ],
             "warnings": list(self.warnings),
@@ -61,7 +55,7 @@ class RebuildReport:
                 yield f"{each}: from {here.origin} to {here.position}"
                 for name, lane in sorted(here.lanes.items()):
                     yield f"  {name} is read again from {lane.position}"
-            yield f"rebuilt as entry {self.number} from {self.files} files with {self.rows} rows"
+            yield f"rebuilt as entry {self.state.number} from {self.files} files with {self.rows} rows"
         for warning in self.warnings:
             yield f"warning: {warning}"
         for ambiguity in self.ambiguities:

@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.job.checks.columns import column_findings, field_findings, parse_columns, read_expression, type_of
+from penstock.errors import UserError
+from penstock.flow.columns.computed import is_time, output_type
+from penstock.job.checks.columns import column_findings, field_findings, parse_columns, read_expression
 from penstock.job.document import Document
-from penstock.job.expressions import Call, Constant, Expression, KafkaField, KafkaName, to_text
+from penstock.job.expressions import Constant, Expression, KafkaField, KafkaName, fields, to_text
 from penstock.job.faults import Finding, KeyPath
-from penstock.job.kafka_types import KAFKA_TYPES, UNKNOWN_SCHEMA
-from penstock.job.schema import job_type_name
+from penstock.job.kafka_types import UNKNOWN_SCHEMA
+from penstock.job.schema import job_type_name, type_at
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.section.models import ExportFile
 
 TYPES_NAMED_MAX = 5
-
-_TIMES = ("timestamp_seconds", "timestamp_millis", "timestamp_micros")
 
 Schemas = Mapping[str, pa.Schema | None]
 
@@ -142,60 +142,24 @@ def _read_time(value: str | None, at: KeyPath, decode: DecodeSpec | None, findin
 
 def _time_findings(time: _Time, schema: pa.Schema) -> Iterator[Finding]:
     missing = list(field_findings(time.expression, schema, time.at, hidden=time.hidden))
-    if missing:
-        yield from missing
-        return
-    fault = _time_fault(time.expression, schema)
+    yield from missing
+    fault = None if missing else _time_fault(time.expression, schema)
     if fault is not None:
         yield Finding(time.at, "gives no time") if time.hidden else Finding(time.at, *fault)
 
 
 def _time_fault(expression: Expression, schema: pa.Schema) -> tuple[str, str] | None:
-    fault = _argument_fault(expression, schema)
-    if fault is not None:
-        return fault, ""
-    kind = _kind(expression, schema)
-    if kind is None or _is_time(kind):
+    kinds = (type_at(schema, each.path) for each in fields(expression))
+    if any(kind is None or pa.types.is_null(kind) for kind in kinds):
+        # A type that could not be read has a finding already.
         return None
+    try:
+        kind = output_type(expression, schema)
+    except UserError as error:
+        return error.primary, ""
     text = to_text(expression)
+    if is_time(kind):
+        return None
     if pa.types.is_integer(kind):
         return f"{text} is a number, not a time", f"write timestamp_millis({text}), or _seconds or _micros"
     return f"{text} is no time: it is of type {job_type_name(kind)}", ""
-
-
-def _argument_fault(expression: Expression, schema: pa.Schema) -> str | None:
-    if not isinstance(expression, Call):
-        return None
-    for arg in expression.args:
-        kind = _kind(arg, schema)
-        if kind is not None and expression.function in _TIMES and not (pa.types.is_integer(kind) or _is_open(kind)):
-            return f"{expression.function} takes whole numbers, not {job_type_name(kind)}"
-        if kind is not None and expression.function in ("day", "hour") and not _is_time(kind):
-            return f"{expression.function} takes a time, a date or text, not {job_type_name(kind)}"
-        fault = _argument_fault(arg, schema)
-        if fault is not None:
-            return fault
-    return None
-
-
-def _kind(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
-    """The type of an expression; None where only the run will know it."""
-    match expression:
-        case Call(function="day"):
-            return pa.date32()
-        case Call(function="coalesce", args=args):
-            return next((kind for kind in (_kind(arg, schema) for arg in args) if kind is not None), None)
-        case Call(function=function):
-            return KAFKA_TYPES["timestamp"] if function == "hour" or function in _TIMES else pa.string()
-        case _:
-            return type_of(expression, schema)
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_timestamp, pa.types.is_date32, pa.types.is_string, _is_open)
-    return any(test(kind) for test in tests)
-
-
-def _is_open(kind: pa.DataType) -> bool:
-    """The mark of a field whose type could not be read, which has a finding already."""
-    return bool(pa.types.is_null(kind))
