@@ -224,20 +224,21 @@ class Export:
         parts = tuple(self._part(piece, tokens[piece.partition], staged) for piece in batch.slices)
         outcome = self.files.land(batch.id, self._writable(parts))
         self.environment.reach("committed")
-        landed = [part for part in outcome.accepted if isinstance(part, RoutedPart)]
-        result = Outcome(outcome.version, tuple(landed), outcome.refused)
         if outcome.version is None:
-            return Landed(result)
+            return Landed(outcome)
+        landed = [part for part in outcome.accepted if isinstance(part, RoutedPart)]
         for name, reason in self.files.failing_types().items():
             self._fail(name, reason)
         self.quarantine.append_listed(self._listed(part.partition for part in landed))
         self.environment.reach("quarantined")
         self.telling.days()
-        self._tell_recovered(landed)
+        for name in sorted({name for part in landed for name in part.written} - self.files.failing_types().keys()):
+            if self.failing.recovered(name):
+                self.environment.listener.event(TypeWrittenAgain(type=name))
         self.telling.rules()
         files = [file for part in landed for file in part.files]
         counts = sum((part.counted for part in landed), Counts())
-        return Landed(result, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
+        return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         shares = staged.found.of(piece.partition)
@@ -285,9 +286,3 @@ class Export:
         self.files.forget_probes(name)
         if self.failing.note(name, reason, self.environment.now(), costly):
             self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
-
-    def _tell_recovered(self, landed: Iterable[RoutedPart]) -> None:
-        for part in landed:
-            for name in part.written:
-                if name not in self.files.failing_types() and self.failing.recovered(name):
-                    self.environment.listener.event(TypeWrittenAgain(type=name))

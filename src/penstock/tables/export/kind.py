@@ -38,20 +38,6 @@ from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_life
 
 
-def type_frame(spark: SparkSession, job: JobSpec[ExportSpec], name: str | None) -> DataFrame:
-    """All days of a type, each row with its day."""
-    known = job.table.all_types
-    if name not in known:
-        asked = "needs a type" if name is None else f"has no type {name}"
-        hint = did_you_mean(name or "", known) or f"types: {', '.join(known)}"
-        raise UserError(f"the export {job.name} {asked}", hint=hint)
-    path = f"{job.table.path.rstrip('/')}/{name}"
-    if job.table.format == "delta":
-        return delta_frame(spark, path)
-    with spark_errors(spark):
-        return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
-
-
 class ExportKind:
     name = ExportSpec.kind
     section = ExportSection()
@@ -103,8 +89,18 @@ class ExportKind:
         return replace(report, dropped=tuple(Dropped(each.type, each.target, each.rows) for each in lost))
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        """All days of a type, each row with its day."""
         wish.refuse_keys(f"the export {job.name}")
-        return type_frame(spark, job_of(job, ExportSpec), wish.type)
+        export, name = job_of(job, ExportSpec).table, wish.type
+        if name not in export.all_types:
+            asked = "needs a type" if name is None else f"has no type {name}"
+            hint = did_you_mean(name or "", export.all_types) or f"types: {', '.join(export.all_types)}"
+            raise UserError(f"the export {job.name} {asked}", hint=hint)
+        path = f"{export.path.rstrip('/')}/{name}"
+        if export.format == "delta":
+            return delta_frame(spark, path)
+        with spark_errors(spark):
+            return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         mine = job_of(job, ExportSpec)

@@ -22,8 +22,8 @@ from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
+from penstock.tables.export.files.data_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.files.finishing import Finishing, PlainFiles
-from penstock.tables.export.files.unknown_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
 from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
 from penstock.tables.export.ledger.entry import Entry, EntryKind, FenceRecord, ReplayRecord, StartRecord, TypeRecord

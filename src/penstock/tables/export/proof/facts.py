@@ -83,12 +83,14 @@ def read_ledger(
     known = None if from_first or deleted is not None else _known(table, state.number)
     proved = known or Proved(0, "", Chain(deleted=deleted or {}), read_at, read_at)
     reading = _read(table, quarantine, state.number, proved)
+    slices = proved.chain.close(state, reading.missing)
+    detail = f"{slices.detail}; {proved}" if proved.number else slices.detail
     owes = quarantine is not None and state.replay_run > run_number(quarantine)
     return LedgerFacts(
         table=table,
         state=state,
         chain=proved.chain,
-        slices=_told(proved.chain.close(state, reading.missing), reading.count, proved),
+        slices=replace(slices, detail=detail, facts={**slices.facts, "entries_read": reading.count}),
         quarantine=QuarantineFiles.of(job, quarantine, reading.pending, state.life),
         last=reading.last,
         proved=replace(proved, until=read_at),
@@ -106,12 +108,6 @@ def _known(table: ExportTable, last: int) -> Proved | None:
     except InvariantError:
         return None
     return proved if entry is not None and entry.batch_id == proved.batch_id else None
-
-
-def _told(slices: Check, count: int, proved: Proved) -> Check:
-    """The invariant of the slices, with what was not read for it."""
-    facts = {**slices.facts, "entries_read": count}
-    return replace(slices, detail=f"{slices.detail}; {proved}" if proved.number else slices.detail, facts=facts)
 
 
 def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved) -> _Reading:

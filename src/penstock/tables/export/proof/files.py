@@ -6,6 +6,7 @@ it lies; a compaction that came in between has taken files away, and the verific
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +19,7 @@ from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError, data_files
 from penstock.proof.sources import TypeFiles
 from penstock.tables.export.delta_types import type_table_spec
-from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
+from penstock.tables.export.files.data_files import WHAT_TO_DO, files_beyond
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
@@ -37,8 +38,6 @@ class Landed:
     rows: Mapping[str, int]
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    per_type: bool = True
-    """Whether the ledger counts the rows of each type exactly."""
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Other jobs whose rows lie in the same files, with the ids of their topics."""
 
@@ -64,9 +63,17 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
     types: dict[str, list[DataFile]] = {name: [] for name in state.types}
     for each in found.files:
         types[(each.moves_to or each.path).split("/", 1)[0]].append(each)
+    rows = {name: sum(file.rows or 0 for file in each) for name, each in types.items()}
+    deleted: Counter[str] = Counter()
+    for (name, _), count in chain.deleted_rows.items():
+        deleted[name] += count
+    counted = {name: each.rows - deleted[name] for name, each in sorted(state.types.items())}
+    faults += [
+        f"type {name} has {rows[name]} rows, {each} are counted" for name, each in counted.items() if each != rows[name]
+    ]
     return Landed(
         types={name: TypeFiles(each) for name, each in types.items()},
-        rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
+        rows=rows,
         faults=(*(each for each in faults if each), *found.faults),
         warnings=(*_waiting([each for each in found.files if each.moves_to is not None]), *_told_deleted(chain)),
     )
@@ -146,7 +153,7 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
         types[name] = TypeFiles(files, ends)
         for job, ids in incarnations.others.items():
             others[job] = others.get(job, frozenset()) | ids
-    return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), per_type=False, others=others)
+    return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), others)
 
 
 def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:

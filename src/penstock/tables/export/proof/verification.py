@@ -97,7 +97,7 @@ def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
 def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> tuple[Check, ...]:
     partitions = facts.state.partitions
     ahead = dict(zip(landed.types, offsets.ahead, strict=True))
-    faults, warnings = tuple(_faults(facts, landed)), tuple(_warnings(facts, landed, ahead))
+    faults, warnings = (*landed.faults, *facts.quarantine.faults), tuple(_warnings(facts, landed, ahead))
     return (
         check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
         facts.slices,
@@ -149,16 +149,6 @@ def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) ->
         pending=pending,
         replay_unfinished=facts.unfinished is not None,
     )
-
-
-def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
-    yield from landed.faults
-    yield from facts.quarantine.faults
-    for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
-        found = landed.rows.get(name, 0)
-        counted = state.rows - sum(rows for (each, _), rows in facts.chain.deleted_rows.items() if each == name)
-        if found != counted:
-            yield f"type {name} has {found} rows, {counted} are counted"
 
 
 def _warnings(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:

@@ -19,7 +19,7 @@ from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.type_files import REPLAYED
-from penstock.job.spec import JobSpec, StartAt
+from penstock.job.spec import StartAt
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import Bounds, Partition
@@ -66,7 +66,11 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     _refuse_remains(table)
     found = _look(table)
     proofs, open_questions = prove(found.records, found.replayed, table.export.all_types)
-    ambiguities = (*found.ambiguities, *open_questions, *_without_files(table.job, proofs, bounds))
+    unproved = (
+        () if table.job.log.start is StartAt.EARLIEST else sorted(bounds.keys() - {each.partition for each in proofs})
+    )
+    no_file = "it left no file, and the job does not begin at the beginning (start: earliest)"
+    ambiguities = (*found.ambiguities, *open_questions, *(Ambiguity(no_file, str(each)) for each in unproved))
     files = (*found.records, *found.replayed)
     report = RebuildReport(len(files), sum(each.rows for each in files), ambiguities)
     if not proofs and not ambiguities:
@@ -75,7 +79,9 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
         return report
     table.claim_names({each.partition.topic for each in proofs})
     table.claim_topics({each.partition.topic_id for each in proofs})
-    _forget_markers(table)
+    # Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so.
+    for marker in list(table.storage.list(table.places.markers)):
+        table.storage.delete(marker.path)
     entries, state = _entries(table, found, proofs, bounds)
     # Before it: what is in quarantine belongs to these files, whichever ledger they have.
     adopt(table.job, fingerprint(state.first_batch), table.environment)
@@ -99,18 +105,13 @@ def _refuse_remains(table: ExportTable) -> None:
         raise UserError(f"{places.last_snapshot} is what is left of a ledger", hint="move it away first")
 
 
-def _forget_markers(table: ExportTable) -> None:
-    """Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so."""
-    for entry in list(table.storage.list(table.places.markers)):
-        table.storage.delete(entry.path)
-
-
 # what is there
 
 
 def _look(table: ExportTable) -> Found:
     """Read the footers of all data files of this job."""
     files = list(_files(table))
+    spaces = {table.space.of(each) for each in table.job.log.topics}
     told: list[FileRecord | ReplayedFile | Ambiguity] = []
     schemas: dict[str, pa.Schema] = {}
     for file, footer in zip(files, read_footers(table.storage, [each.path for each in files]), strict=True):
@@ -118,7 +119,8 @@ def _look(table: ExportTable) -> Found:
             reason = "it is gone again" if footer is None else footer.detail
             told.append(Ambiguity(f"its footer cannot be read: {reason}", files=(file.path,)))
             continue
-        if not _is_ours(table, file, footer):
+        # That of a topic that the job no longer reads tells its job in its footer.
+        if file.name is not None and file.name.space not in spaces and footer.facts.get("job") != table.job.name:
             continue
         told += _records_of(table, file, footer)
         known = schemas.get(file.type, footer.schema)
@@ -133,12 +135,6 @@ def _look(table: ExportTable) -> Found:
         schemas,
         max(numbers, default=0),
     )
-
-
-def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
-    """Whether this job wrote a file; that of a topic that it no longer reads tells it in its footer."""
-    expected = {table.space.of(each) for each in table.job.log.topics}
-    return file.name is None or file.name.space in expected or footer.facts.get("job") == table.job.name
 
 
 def _records_of(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[FileRecord | ReplayedFile | Ambiguity]:
@@ -167,17 +163,6 @@ def _files(table: ExportTable) -> Iterator[DataFile]:
         unclaimed = name is not None and owners[name.space] in (None, table.job.name)
         if unclaimed or is_own_output(entry.path, table.job.name):
             yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
-
-
-def _without_files(
-    job: JobSpec, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
-) -> Iterator[Ambiguity]:
-    """Partitions of which nothing tells where they began."""
-    known = {each.partition for each in proofs}
-    for partition in sorted(bounds.keys() - known):
-        if job.log.start is not StartAt.EARLIEST:
-            reason = "it left no file, and the job does not begin at the beginning (start: earliest)"
-            yield Ambiguity(reason, str(partition))
 
 
 # what is written

@@ -30,8 +30,11 @@ def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, E
     added = _added_columns(columns)
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     findings += _merged({name: column_findings(raw, columns, schema) for name, schema in known.items()})
-    if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE:
-        findings += _unknown_findings(raw)
+    reserved = UNKNOWN_SCHEMA.names if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE else ()
+    for name in raw:
+        if name.casefold() in reserved:
+            message = f"the table of unknown types has a column {name.casefold()} already"
+            findings.append(Finding(("columns", name), message, "choose another name", on_key=True))
     places: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in raw]
     places += [(_field_key(each, field, file), field) for each, schema in known.items() for field in schema.names]
     for at, name in places:
@@ -50,13 +53,6 @@ def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
     """Where the file states a field, or the message that has it."""
     section = (file.types or {})[type_name]
     return ("types", type_name, "message") if section.message is not None else ("types", type_name, "schema", field)
-
-
-def _unknown_findings(names: Iterable[str]) -> Iterator[Finding]:
-    for name in names:
-        if name.casefold() in UNKNOWN_SCHEMA.names:
-            message = f"the table of unknown types has a column {name.casefold()} already"
-            yield Finding(("columns", name), message, "choose another name", on_key=True)
 
 
 def _name_findings(at: KeyPath, name: str, added: Mapping[str, KafkaField]) -> Iterator[Finding]:

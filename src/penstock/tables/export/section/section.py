@@ -13,10 +13,9 @@ from penstock.job.faults import Finding
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.section import filled, stated
 from penstock.job.spec import DaysSpec, JobSpec, RouteSpec, TableSpec
-from penstock.tables.export.section.checks import AT, export_findings
+from penstock.tables.export.section.checks import AT, export_findings, read_type_schemas, route_values
 from penstock.tables.export.section.columns import Schemas, read_event_times, read_export_columns
 from penstock.tables.export.section.models import ExportFile, ExportTableSection, TypeSection
-from penstock.tables.export.section.types import read_type_schemas, route_values
 from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
 
 

@@ -33,7 +33,7 @@ from penstock.status.model import (
 from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, RoutedPartition, TypeDay
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, TypeDay
 from penstock.tables.export.proof.facts import incarnations_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec
 from penstock.tables.export.status.alerts import (
@@ -114,22 +114,19 @@ def _expiring(
 
 def _with_types(each: PartitionStatus, state: LedgerState) -> PartitionStatus:
     """`position` is what is read; below the global position every type is written."""
-    lowest = state.global_position(each.partition)
+    lowest, lanes = state.global_position(each.partition), state.of(each.partition).lanes.values()
+    needed = (
+        None if each.position is None else min([each.position, *(max(it.position, it.counted_from) for it in lanes)])
+    )
     return replace(
         each,
-        needed_position=_read_again_from(state.of(each.partition)),
+        needed_position=needed,
         shown_position=lowest,
         further=(
             PartitionColumn("global_position", "global", "position", lowest),
             PartitionColumn("deferred", "deferred", "written", each.totals.deferred),
         ),
     )
-
-
-def _read_again_from(here: RoutedPartition) -> int | None:
-    if here.position is None:
-        return None
-    return min([here.position, *(max(lane.position, lane.counted_from) for lane in here.lanes.values())])
 
 
 def _commit(entry: Entry) -> CommitStatus:
