@@ -196,6 +196,17 @@ def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Pat
     refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
 
 
+def test_entry_numbers_go_on_above_those_of_a_partition_that_left_only_bad_records(tmp_path: Path) -> None:
+    """It begins anew: a listing of it with a number that the quarantine knows would never be appended."""
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO, ONE)
+    root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
+    quarantine_of(root).append_listed([Listed(ONE, 700, stage_bad(root, ONE, 0, 1))])
+    lose_ledger(root)
+    assert rebuilt(root).ok
+    assert quarantine_of(root).lacks(ONE, root.state.number)
+
+
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:
     root = ExportRoot(job_file(tmp_path))
     root.start(ZERO)
