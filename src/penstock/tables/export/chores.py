@@ -18,7 +18,7 @@ from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.plan import GapError, records_per_batch_max
 from penstock.tables.export import events
 from penstock.tables.export.catch_up import CatchUpTerms, catch_up, lost_lanes
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, next_boundary_ms
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, next_boundary_ms
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.alerts import measured_rules

@@ -19,7 +19,6 @@ from penstock.lake.maintenance.leftovers import classify_all
 from penstock.lake.maintenance.merge import OneFile, Source, merge_files, unified
 from penstock.lake.maintenance.reports import CompactReport as TableCompactReport
 from penstock.lake.storage import NotFoundError
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.export.files.data_files import (
     DAMAGED_FILE,
     DataFile,
@@ -29,6 +28,7 @@ from penstock.tables.export.files.data_files import (
     read_footers,
     replaced_facts,
 )
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.names import day_folder, output_name
 from penstock.tables.export.ledger.state import LedgerState, Rename

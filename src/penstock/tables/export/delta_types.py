@@ -18,7 +18,7 @@ from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
+from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, missing_columns
@@ -34,13 +34,10 @@ from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_change, run_number
 
 
-def type_table_spec(place: TableSpec, name: str) -> TablePlace:
-    return TablePlace(
-        path=f"{place.path.rstrip('/')}/{name}",
-        partition_by=(DAY_FOLDER,),
-        quarantine_path=place.quarantine_path,
-        storage_options=place.storage_options,
-    )
+def type_place(export: ExportSpec, name: str) -> TablePlace:
+    """Where the table of a type lies."""
+    path = f"{export.path.rstrip('/')}/{name}"
+    return TablePlace(path, export.quarantine_path, export.storage_options, partition_by=(DAY_FOLDER,))
 
 
 def open_export(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
@@ -63,7 +60,7 @@ class DeltaTypes(ExportTable):
         """Bring the rows into the tables of their types, then let the ledger say so."""
         state = self.complete()
         settled = tuple(without_lanes(part, state) for part in parts)
-        accepted, _ = check(settled, state)
+        accepted = check(settled, state).accepted
         routed = {part.partition: part for part in accepted if isinstance(part, RoutedPart)}
         for name in sorted({name for part in routed.values() for name, share in part.written.items() if share.files}):
             for partition, reason in self._land_type(name, batch_id, list(routed.values())).items():
@@ -77,7 +74,7 @@ class DeltaTypes(ExportTable):
         """Like those of files without a table, in the spelling of the type's table where there is one."""
         columns = super().columns_of(name)
         try:
-            table = self._table(name)
+            table = self.type_table(name)
         except PenstockError:
             # It fails its type alone, when its files are to land.
             self._unread.add(name)
@@ -122,7 +119,7 @@ class DeltaTypes(ExportTable):
     def ahead_of(self, partition: Partition, name: str, start: int) -> int:
         """A table that was committed to by a process that died then is ahead of the ledger."""
         try:
-            table = self._table(name)
+            table = self.type_table(name)
             own = table.state([partition]).of(partition).position if table is not None else None
             known = table.transaction(flow_key(self.job.name)) if table is not None else None
         except PenstockError:
@@ -139,8 +136,13 @@ class DeltaTypes(ExportTable):
             )
         return own
 
-    def type_tables(self) -> list[Table]:
-        return [table for name in self.export.all_types if (table := self._table(name)) is not None]
+    def type_table(self, name: str) -> Table | None:
+        known = self._tables.get(name)
+        if known is None:
+            known = find_table(type_place(self.export, name), self.job.name, self.environment)
+            if known is not None:
+                self._tables[name] = known
+        return known
 
     def probed(self, name: str) -> str:
         return f"{name}/_delta_log"
@@ -186,7 +188,7 @@ class DeltaTypes(ExportTable):
     def _run_of(self, name: str) -> int:
         """The last replay run that the table of a type has; 0 if it cannot be read, or is not there."""
         try:
-            if (table := self._table(name)) is None:
+            if (table := self.type_table(name)) is None:
                 return 0
             table.refresh()
             return run_number(table)
@@ -218,21 +220,14 @@ class DeltaTypes(ExportTable):
             raise SchemaMovedError(f"the files of type {name} were written before its table could be read")
         return table
 
-    def _table(self, name: str) -> Table | None:
-        known = self._tables.get(name)
-        if known is None:
-            known = find_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
-            if known is not None:
-                self._tables[name] = known
-        return known
-
     def _opened(self, name: str) -> Table:
         """The table with all columns of the type; it is created with the first file."""
         wanted = pa.schema([*(self.columns_of(name) or ()), (DAY_FOLDER, pa.date32())])
-        table = self._table(name)
+        table = self.type_table(name)
         if table is None or len(missing_columns(table.schema, wanted)):
-            spec = type_table_spec(self.job.table, name)
-            table = open_or_create(spec, self.job.name, wanted, NewColumnPolicy.ADD, self.environment)
+            table = open_or_create(
+                type_place(self.export, name), self.job.name, wanted, NewColumnPolicy.ADD, self.environment
+            )
             self._tables[name] = table
         return table
 

@@ -22,8 +22,8 @@ from penstock.tables.export.chores import (
     WaitingRecords,
     next_catch_up,
 )
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable
 from penstock.tables.export.events import CatchUpPlanned, TypeCannotBeWritten, TypeWrittenAgain
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, closable
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
@@ -108,8 +108,8 @@ class Export:
         """Reserve file names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
-            self.files.claim_names({each.topic for each in new})
-            self.files.claim_topics({each.topic_id for each in new})
+            self.files.claims.claim_names({each.topic for each in new})
+            self.files.claims.claim_topics({each.topic_id for each in new})
             self._owned |= new
 
     def settle(self, partitions: Iterable[Partition]) -> None:

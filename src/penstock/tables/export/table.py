@@ -17,15 +17,15 @@ from penstock.job.expressions import fields
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
-from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
+from penstock.lake.proposal import Checked, FencePart, Outcome, Proposal, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.export.files.data_files import refuse_files_without_ledger, refuse_older_ledger
 from penstock.tables.export.files.finishing import Finishing, PlainFiles
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
-from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
+from penstock.tables.export.ledger.claimed import RootClaims
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.export.ledger.entry import Entry, EntryKind, FenceRecord, ReplayRecord, StartRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import NameSpace, Places, day_folder, final_name, output_name
@@ -76,6 +76,7 @@ class ExportTable:
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
         self.space = NameSpace(job.table.cluster)
+        self.claims = RootClaims(self.storage, job, self.space)
         self.routing = Routing.of(job)
         self.ledger = Ledger(self.storage, self.places, environment)
         self.finishing = Finishing(self.storage, self.places, self.ledger, environment, PlainFiles(self.storage))
@@ -103,26 +104,25 @@ class ExportTable:
 
     def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> Outcome:
         """Make the parts true in one entry, as far as the ledger accepts them; each partition for itself (RULES C4)."""
-        refused: tuple[Refusal, ...] = ()
-        accepted: tuple[LedgerPart, ...] = ()
+        checked: Checked[LedgerPart] = Checked((), ())
 
         def decide(state: LedgerState) -> Draft | None:
-            nonlocal refused, accepted
+            nonlocal checked
             refuse_strangers(parts, state)
-            accepted, refused = check([without_lanes(part, state) for part in parts], state)
-            if not accepted:
+            checked = check([without_lanes(part, state) for part in parts], state)
+            if not checked.accepted:
                 return None
             self.environment.reach("checked")
-            routed = [part for part in accepted if isinstance(part, RoutedPart)]
+            routed = [part for part in checked.accepted if isinstance(part, RoutedPart)]
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
             # Without renames the tables of the types have looked at the files, and committed them.
             check_staged(self.storage, [file for part in routed for file in part.files] if renames else ())
             check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
-            return Draft(kind_of(accepted), batch_id, renames=renames, parts=accepted)
+            return Draft(kind_of(checked.accepted), batch_id, renames=renames, parts=checked.accepted)
 
         number = self.append(decide)
         self.carry_leftover()
-        return Outcome(number, accepted if number is not None else (), refused)
+        return Outcome(number, checked.accepted if number is not None else (), checked.refused)
 
     def carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
@@ -301,19 +301,10 @@ class ExportTable:
 
     # places
 
-    def claim_names(self, topics: Iterable[str]) -> None:
-        """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
-        self.refuse_other_names(topics)
-        claim_names(self.storage, self.job, self.space, topics)
-
-    def claim_topics(self, topic_ids: Iterable[str]) -> None:
-        """Reserve the records of topics for our types, so that no other job writes them below the root once more."""
-        claim_topics(self.storage, self.job, self.export.all_types, topic_ids)
-
-    def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
+    def refuse_other_names(self) -> None:
         """Refuse a job file under which the files that are there would no longer be ours."""
         known = {each.topic for each in self.ledger.refresh().partitions}
-        refuse_other_names(self.storage, self.job, self.space, known.union(self.job.log.topics, topics))
+        self.claims.refuse_other_names(known.union(self.job.log.topics))
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
@@ -331,9 +322,12 @@ class ExportTable:
         """The folder below which probes of a type are put."""
         return name
 
+    def type_table(self, name: str) -> Table | None:
+        """The table of a type, if it has one of its own and has had rows."""
+        return None
+
     def type_tables(self) -> list[Table]:
-        """The tables of those types that have one of their own, and have had rows."""
-        return []
+        return [table for name in self.export.all_types if (table := self.type_table(name)) is not None]
 
     def probe_folder(self, name: str, folder: str) -> str | None:
         """Why nothing can be put into a folder of a type; None if it can."""

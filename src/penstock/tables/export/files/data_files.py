@@ -25,8 +25,9 @@ from penstock.errors import InvariantError, UserError
 from penstock.flow.route.type_files import FOOTER_KEY
 from penstock.job.spec import JobSpec
 from penstock.lake.storage import NotFoundError, Storage
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.claimed import known_owner
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
+from penstock.tables.export.ledger.fold import RESTORE
 from penstock.tables.export.ledger.names import (
     FinalName,
     NameSpace,
@@ -46,10 +47,6 @@ COMPACTED = "compacted"
 VERSION = 1
 FOOTERS_READ_MAX = 100
 """Of files that look as if the ledger did not know them: more of them are no proof either."""
-WHAT_TO_DO = (
-    "put the newest copy of _penstock/ back; if there is none, move ledger/, snapshots/ and last_snapshot.json "
-    "of the job away and make the ledger again from the files: penstock verify JOB --rebuild"
-)
 
 Facts = Mapping[str, Any]
 
@@ -146,7 +143,7 @@ def refuse_older_ledger(storage: Storage, job: JobSpec, space: NameSpace, refres
         raise UserError(
             f"{job.table.path} has data files such as {found} that are beyond what the ledger of the job knows",
             detail="the ledger is older than the files: the records in them would be written again",
-            hint=WHAT_TO_DO,
+            hint=RESTORE,
         )
 
 

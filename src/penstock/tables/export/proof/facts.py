@@ -1,16 +1,29 @@
-"""Reads what an export's ledger says, entry by entry, all as of one number."""
+"""Reads what an export's ledger says, entry by entry, all as of one number; and keeps what was proved of it.
+
+What is kept lies beside the ledger, so that the next verification reads only newer entries. It names the entry that it
+ends with and carries a digest of itself; what is of another chain or version, or damaged, is passed over
+(docs/protocol.md, "What `verify` proves").
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
 
 from penstock.environment import Environment
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, PenstockError
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.provenance import placed
 from penstock.lake.delta.table import Table
+from penstock.lake.storage import Storage
+from penstock.logs.log import Partition
 from penstock.proof.findings import Check
 from penstock.proof.footers import QuarantineFiles
 from penstock.proof.offsets.incarnations import TopicIncarnations
@@ -18,8 +31,7 @@ from penstock.proof.offsets.table import DataFile
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState, TypeDay
-from penstock.tables.export.proof.chain import Chain
-from penstock.tables.export.proof.proved import Proved, read_proved
+from penstock.tables.export.proof.chain import Chain, Track
 from penstock.tables.export.replays import last_run
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
@@ -29,6 +41,26 @@ from penstock.tables.quarantine.table import open_quarantine
 
 ENTRIES_AT_ONCE = 16
 ENTRIES_PER_READ = 512
+VERSION = 2
+"""Of what is kept."""
+_DIGEST = "sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The chain up to an entry, which `batch_id` identifies."""
+
+    number: int
+    batch_id: str
+    chain: Chain
+    since: str
+    """When its first entries were read, as ISO 8601."""
+    until: str
+    """When its last ones were."""
+
+    def __str__(self) -> str:
+        when = f"on {self.until}" if self.since == self.until else f"from {self.since} to {self.until}"
+        return f"entries up to {self.number} were proved {when} and not read again (--all reads them)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +201,70 @@ def incarnations_of(state: LedgerState) -> TopicIncarnations:
         retired=tuple(sorted(state.partitions.keys() - set(current))),
         fingerprints={topic: known for topic, known in state.fingerprints.items() if known is not None},
     )
+
+
+# what is kept
+
+
+def read_proved(storage: Storage, path: str) -> Proved | None:
+    """What is kept, if anything that can be used."""
+    try:
+        body = json.loads(storage.read(path))
+        return _proved(body) if body["v"] == VERSION and body.pop(_DIGEST) == _digest(body) else None
+    except (PenstockError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
+        return None
+
+
+def keep_proved(storage: Storage, path: str, proved: Proved) -> None:
+    """Keep it for the next verification; who may not write here verifies from the first entry each time."""
+    try:
+        storage.put(path, encode_proved(proved))
+    except PenstockError:
+        pass
+
+
+def encode_proved(proved: Proved) -> bytes:
+    chain = proved.chain
+    body = {
+        "v": VERSION,
+        "number": proved.number,
+        "batch": proved.batch_id,
+        "since": proved.since,
+        "until": proved.until,
+        "tracks": [{"partition": placed(each), **msgspec.to_builtins(track)} for each, track in chain.tracks.items()],
+        "files": dict(chain.files),
+        "days": [[*day, rows, chain.last_written[day]] for day, rows in chain.days.items()],
+        "first_closed": _pairs(chain.first_closed),
+        "deleted": _pairs(chain.deleted),
+        "deleted_rows": _pairs(chain.deleted_rows),
+        "rebuilt": chain.rebuilt,
+        "slices": chain.slices,
+    }
+    return json.dumps({**body, _DIGEST: _digest(body)}, separators=(",", ":")).encode()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
+
+
+def _proved(body: Mapping[str, Any]) -> Proved:
+    chain = Chain(
+        tracks={Partition(*each["partition"]): msgspec.convert(each, Track) for each in body["tracks"]},
+        deleted=_days(body["deleted"]),
+        files=dict(body["files"]),
+        days={(name, day): rows for name, day, rows, _ in body["days"]},
+        last_written={(name, day): number for name, day, _, number in body["days"]},
+        first_closed=_days(body["first_closed"]),
+        deleted_rows=_days(body["deleted_rows"]),
+        rebuilt=body["rebuilt"],
+        slices=body["slices"],
+    )
+    return Proved(body["number"], body["batch"], chain, body["since"], body["until"])
+
+
+def _pairs(days: Mapping[TypeDay, int]) -> list[list[Any]]:
+    return [[*day, number] for day, number in days.items()]
+
+
+def _days(pairs: list[list[Any]]) -> dict[TypeDay, int]:
+    return {(name, day): number for name, day, number in pairs}

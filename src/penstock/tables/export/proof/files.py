@@ -18,16 +18,17 @@ from penstock.proof.offsets.incarnations import find_incarnations
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError, data_files
 from penstock.proof.sources import TypeFiles
-from penstock.tables.export.delta_types import type_table_spec
-from penstock.tables.export.files.data_files import WHAT_TO_DO, files_beyond
+from penstock.tables.export.delta_types import type_place
+from penstock.tables.export.files.data_files import files_beyond
 from penstock.tables.export.ledger.entry import Entry
+from penstock.tables.export.ledger.fold import RESTORE
 from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
 from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_number
 
-_OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
+_OLDER = f"files are beyond the positions of the ledger, which is an older copy ({RESTORE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
     others: dict[str, frozenset[str]] = {}
     faults: list[str] = []
     waiting: list[DataFile] = []
-    opened = {name: find_table(type_table_spec(table.job.table, name), table.job.name) for name in state.types}
+    opened = {name: find_table(type_place(table.export, name), table.job.name) for name in state.types}
     # Read after the tables: an entry is there before any table takes its files.
     later = [each for entry in _entries_after(table, state.number) for each in entry.renames]
     for name, own in opened.items():

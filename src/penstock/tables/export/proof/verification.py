@@ -33,9 +33,8 @@ from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
-from penstock.tables.export.proof.facts import LedgerFacts, incarnations_of, read_ledger
+from penstock.tables.export.proof.facts import LedgerFacts, incarnations_of, keep_proved, read_ledger
 from penstock.tables.export.proof.files import Landed, deleted_days, delta_files, parquet_files
-from penstock.tables.export.proof.proved import keep_proved
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow

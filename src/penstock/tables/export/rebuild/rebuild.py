@@ -77,8 +77,8 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
         return replace(report, ambiguities=(Ambiguity("there are no data files of this job"),))
     if ambiguities:
         return report
-    table.claim_names({each.partition.topic for each in proofs})
-    table.claim_topics({each.partition.topic_id for each in proofs})
+    table.claims.claim_names({each.partition.topic for each in proofs})
+    table.claims.claim_topics({each.partition.topic_id for each in proofs})
     # Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so.
     for marker in list(table.storage.list(table.places.markers)):
         table.storage.delete(marker.path)

@@ -15,13 +15,12 @@ from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.schema import parse_schema, type_at
 from penstock.job.sections.kind_section import Reading
-from penstock.job.spec import DecodeSpec, Delivery, MessageName, RouteSpec, Secret, UnknownTypePolicy
+from penstock.job.spec import DecodeSpec, Delivery, MessageName, RouteSpec, RouteWay, Secret, UnknownTypePolicy
 from penstock.tables.export.section.columns import Schemas
 from penstock.tables.export.section.models import (
     INFER,
     ExportFile,
     ExportTableSection,
-    RouteBy,
     RouteSection,
     TypeSection,
 )
@@ -85,7 +84,7 @@ def _route_findings(
 ) -> Iterator[Finding]:
     route, types = file.route or RouteSection(), file.types or {}
     yield from _name_findings(types, _unknown_folder(route, document))
-    by_marker = route.by is not None and route.by.way == "envelope"
+    by_marker = route.by is not None and route.by.by == "envelope"
     yield from _value_findings(
         types, document, by_marker=by_marker and decode is not None and decode.format == "garmadon"
     )
@@ -94,9 +93,9 @@ def _route_findings(
         at: KeyPath = ("route", "unknown_type")
         yield Finding(at, "has no meaning without unknown: table", "remove it", on_key=True)
     if route.by is not None:
-        yield from _way_findings(route.by, decode)
-        if route.by.way == "field":
-            yield from _route_field_findings(route.by, schemas)
+        yield from _way_findings(route.by.by, decode)
+        if route.by.by == "field":
+            yield from _route_field_findings(route.by.path, schemas)
 
 
 def _unknown_folder(route: RouteSection, document: Document) -> str | None:
@@ -106,19 +105,19 @@ def _unknown_folder(route: RouteSection, document: Document) -> str | None:
     return RouteSpec("key").unknown_type
 
 
-def _way_findings(by: RouteBy, decode: DecodeSpec | None) -> Iterator[Finding]:
-    wanted = {"field": "json", "envelope": "garmadon"}.get(by.way)
+def _way_findings(way: RouteWay, decode: DecodeSpec | None) -> Iterator[Finding]:
+    wanted = {"field": "json", "envelope": "garmadon"}.get(way)
     if wanted is not None and decode is not None and decode.format != wanted:
         hint = "route by header or key" if decode.format != "garmadon" else "route by envelope"
-        yield Finding(("route", "by"), f"{by.way} needs decode {wanted}, not {decode.format}", hint)
+        yield Finding(("route", "by"), f"{way} needs decode {wanted}, not {decode.format}", hint)
 
 
-def _route_field_findings(by: RouteBy, schemas: Schemas) -> Iterator[Finding]:
+def _route_field_findings(path: tuple[str, ...], schemas: Schemas) -> Iterator[Finding]:
     """A type may leave the field out of its schema; where it has it, it must be able to hold a route value."""
     for name, schema in schemas.items():
-        fault = _route_field_fault(by.path, schema) if schema is not None else None
+        fault = _route_field_fault(path, schema) if schema is not None else None
         if fault is not None:
-            hidden = any(isinstance(part, Secret) for part in by.path)
+            hidden = any(isinstance(part, Secret) for part in path)
             yield Finding(("types", name, "schema"), "route.by cannot read its field of it" if hidden else fault)
 
 

@@ -105,7 +105,7 @@ def _route(file: ExportFile) -> RouteSpec:
     route = file.route
     # The checks have refused files without these; the type checker has not seen it.
     assert route is not None and route.by is not None
-    return filled(RouteSpec(route.by.way, route.by.path), route, by=None)
+    return filled(route.by, route, by=None)
 
 
 def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:

@@ -13,8 +13,8 @@ from typing import Any
 
 from penstock.logs.log import Partition
 from penstock.status.model import Alert
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.events import ExportRules
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import AlertLimits
 

@@ -12,8 +12,8 @@ from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
 from penstock.tables.export.delta_types import open_export
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
 from penstock.tables.export.ledger.state import Cause, Day, LedgerState, TypeDay
 from penstock.tables.export.spec import ExportSpec
 

@@ -30,8 +30,8 @@ from penstock.status.model import (
     Section,
     shown_path,
 )
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.delta_types import open_export
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, TypeDay
 from penstock.tables.export.proof.facts import incarnations_of

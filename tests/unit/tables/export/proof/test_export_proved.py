@@ -18,8 +18,7 @@ from penstock.proof.findings import Verdict, ViolationKind
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
-from penstock.tables.export.proof.proved import encode_proved, read_proved
+from penstock.tables.export.proof.facts import LedgerFacts, encode_proved, read_ledger, read_proved
 from penstock.tables.export.proof.verification import keep_for_next
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
