@@ -154,13 +154,13 @@ class Export:
             if lane.cause is not Cause.FAILING or not self.failing.may_look(name, view.now, view.flush_now):
                 continue
             self.files.forget_probes(name)
-            reason = self.files.probe_folder(name, name)
-            if reason is None:
+            if (reason := self.files.probe_folder(name, name)) is None:
                 self.files.complete()
-            if reason is None and name not in self.files.failing_types():
+                reason = self.files.failing_types().get(name)
+            if reason is None:
                 self.failing.forgive(name)
             else:
-                self.failing.note(name, reason or self.files.failing_types()[name], view.now)
+                self.failing.note(name, reason, view.now)
 
     def _finished(self, view: View) -> LedgerState:
         """Nothing is due: try once more what could not be put in its place; a bounded run ends with what is stuck."""
@@ -276,8 +276,7 @@ class Export:
             for name, share in part.written.items():
                 days.setdefault(name, set()).update(share.days)
         for name, wanted in days.items():
-            reason = self.files.probe(name, sorted(wanted))
-            if reason is not None:
+            if (reason := self.files.probe(name, wanted)) is not None:
                 self._fail(name, reason)
                 parts = tuple(part.without(name) for part in parts)
         return parts

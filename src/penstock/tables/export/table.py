@@ -271,9 +271,7 @@ class ExportTable:
             known = state.schema_of(name)
             # A rival may have fixed a type first: it stands, and records that do not fit it will say so.
             merged = schema if known is None else grown(known, schema)
-            if known is not None and merged.equals(known):
-                return None
-            return Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
+            return None if merged == known else Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
 
         self.append(decide)
 
@@ -281,11 +279,11 @@ class ExportTable:
         """What the job file says of a type that the ledger does not: the type itself, or further columns."""
         if spec.name not in state.types:
             return self._new_type(spec, state)
-        known = state.schema_of(spec.name)
         if spec.schema is None:
             return None
+        known = state.schema_of(spec.name)
         wanted = spec.schema if known is None else extended(known, spec.schema, spec.name)
-        return None if known is not None and wanted.equals(known) else TypeRecord(schema_text(wanted))
+        return None if wanted == known else TypeRecord(schema_text(wanted))
 
     def _new_type(self, spec: TypeSpec, state: LedgerState) -> TypeRecord:
         schema = "" if spec.schema is None else schema_text(spec.schema)
@@ -308,12 +306,8 @@ class ExportTable:
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
-        for day in days:
-            folder = day_folder(name, day)
-            if folder in self._probed:
-                continue
-            reason = self.probe_folder(name, folder)
-            if reason is not None:
+        for folder in sorted({day_folder(name, day) for day in days} - self._probed):
+            if (reason := self.probe_folder(name, folder)) is not None:
                 return reason
             self._probed.add(folder)
         return None

@@ -140,7 +140,7 @@ class ExportTarget(Target[RunShares]):
         state = self._table.state()
         slices = {_key(each): self._slice(each, state) for each in chunk.slices}
         found = self._writer.replay(batch, slices, number, chunk_records(self._spark, chunk))
-        return None if found is None else self._writable(chunk, ReplayRun(number, batch.id, {}), found)
+        return None if found is None else self._writable(chunk, batch.id, number, found)
 
     def _slice(self, piece: Slice, state: LedgerState) -> RoutedSlice:
         names = self._export.spec.all_types
@@ -149,10 +149,10 @@ class ExportTarget(Target[RunShares]):
         return RoutedSlice(piece.partition.topic_id, piece.start, piece.end, (piece.start,), takes, left=left)
 
     def _writable(
-        self, chunk: Chunk, run: ReplayRun, found: Mapping[PartitionKey, Mapping[str, Share]]
+        self, chunk: Chunk, batch_id: str, number: int, found: Mapping[PartitionKey, Mapping[str, Share]]
     ) -> StagedRun[RunShares]:
         """What can be committed: a type that cannot be written now leaves its records where they are."""
-        stuck = dict(self._stuck(found, run.number))
+        stuck = dict(self._stuck(found, number))
         for name, reason in stuck.items():
             self.listener.event(TypeCannotBeWritten(type=name, reason=reason))
         total, waiting = Counts(), 0
@@ -168,7 +168,7 @@ class ExportTarget(Target[RunShares]):
             key: [offset for share in named.values() for offset in offsets_of(share.replayed)]
             for key, named in kept.items()
         }
-        run = replace(run, offsets=offsets_by_partition(chunk, offsets))
+        run = ReplayRun(number, batch_id, offsets_by_partition(chunk, offsets))
         check_run(chunk, run, total)
         shares = {each.partition: kept[_key(each)] for each in chunk.slices if _key(each) in kept}
         return StagedRun(run, total, shares, waiting)
@@ -182,7 +182,7 @@ class ExportTarget(Target[RunShares]):
                 elif share.files:
                     days.setdefault(name, set()).update(share.days)
         for name, wanted in days.items():
-            if (reason := self._table.replay_refusal(name, sorted(wanted), number)) is not None:
+            if (reason := self._table.replay_refusal(name, wanted, number)) is not None:
                 yield name, reason
 
     def _land(self, staged: StagedRun[RunShares]) -> bool:
