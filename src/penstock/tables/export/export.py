@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts, Marks
-from penstock.lake.proposal import Outcome, Proposal
+from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
 from penstock.staging.reports import Gathered
@@ -88,7 +88,8 @@ class Export:
         return self.files.state()
 
     def commit(self, proposal: Proposal) -> Outcome:
-        return self.files.commit(proposal)
+        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
+        return self.files.land(proposal.batch_id, parts)
 
     def shown_position(self, partition: Partition) -> int:
         return self.files.ledger.known.global_position(partition) or 0

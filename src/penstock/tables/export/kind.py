@@ -23,8 +23,7 @@ from penstock.status.model import DayAnswer, JobStatus
 from penstock.tables.export.compact import compact as compact_files
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.proof.verification import prove_export
-from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
 from penstock.tables.export.section.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.day_answers import day_answers

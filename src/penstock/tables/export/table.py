@@ -17,7 +17,7 @@ from penstock.job.expressions import fields
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
-from penstock.lake.proposal import Checked, FencePart, Outcome, Proposal, StartPart
+from penstock.lake.proposal import Checked, FencePart, Outcome, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
@@ -85,8 +85,8 @@ class ExportTable:
         """Types whose own table did not take a commit, with the reason."""
         self._probed: set[str] = set()
 
-    def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
-        """The ledger's word as of its newest entry, whatever partitions are asked for."""
+    def state(self) -> LedgerState:
+        """The ledger's word as of its newest entry."""
         return self.ledger.refresh()
 
     def listings(self, state: LedgerState) -> Listings:
@@ -96,11 +96,6 @@ class ExportTable:
         return Listings(state.life, marks, state.replay_run)
 
     # commit
-
-    def commit(self, proposal: Proposal) -> Outcome:
-        """Commit the ownership handshake: starts and fences, without rows."""
-        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
-        return self.land(proposal.batch_id, parts)
 
     def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> Outcome:
         """Make the parts true in one entry, as far as the ledger accepts them; each partition for itself (RULES C4)."""

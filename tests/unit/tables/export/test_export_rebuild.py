@@ -18,8 +18,7 @@ from penstock.tables.export.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import Cause
-from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.table import Listed, open_quarantine, refuse_earlier_life
 from tests.export_root import (

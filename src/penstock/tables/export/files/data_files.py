@@ -38,7 +38,7 @@ from penstock.tables.export.ledger.names import (
     parse_final_name,
     type_and_day,
 )
-from penstock.tables.export.ledger.state import LedgerState
+from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
 from penstock.tables.export.spec import ExportSpec
 
 FOOTERS_AT_ONCE = 16
@@ -168,9 +168,9 @@ def files_beyond(paths: Iterable[str], job: str, space: NameSpace, state: Ledger
         if place is None or name is None or name.space not in lives_of or path in waiting:
             continue
         lives = lives_of[name.space]
-        here = heads.get((lives[name.life - 1], name.partition)) if 1 <= name.life <= len(lives) else None
-        lane = here.lanes.get(place[0]) if here is not None else None
-        position = lane.position if lane is not None else here.position if here is not None else None
+        topic_id = lives[name.life - 1] if 1 <= name.life <= len(lives) else ""
+        here = heads.get((topic_id, name.partition), RoutedPartition())
+        position = here.lanes[place[0]].position if place[0] in here.lanes else here.position
         if position is None or name.last_offset >= position:
             yield path
 

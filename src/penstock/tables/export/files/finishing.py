@@ -233,12 +233,18 @@ class Finishing:
     def move(self, orders: Unfinished) -> Leftover:
         """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
         reach = self.environment.reach
-        kept = tuple(path for path in orders.removes if not _removed(self.storage, path, reach))
+        kept: list[str] = []
+        for path in orders.removes:
+            reach("removing")
+            try:
+                self.storage.delete(path)
+            except PenstockError:
+                kept.append(path)
         if orders.removes:
             reach("removed")
         held = [FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits]
         ready = [each for each in orders.renames if not (kept and each.waits)]
-        return Leftover((*held, *self.placing.place(ready, reach)), kept)
+        return Leftover((*held, *self.placing.place(ready, reach)), tuple(kept))
 
     def unseen(self, state: LedgerState) -> Counter[TypeDay]:
         """Per type and day the files that are not as the newest entry says: not in place, or there although replaced.
@@ -273,15 +279,6 @@ def _sizes(storage: Storage, paths: Sequence[str]) -> dict[str, int]:
         with suppress(PenstockError):
             found.update({entry.path: entry.size_bytes for entry in storage.list(folder)})
     return found
-
-
-def _removed(storage: Storage, path: str, reach: Reach) -> bool:
-    reach("removing")
-    try:
-        storage.delete(path)
-    except PenstockError:
-        return False
-    return True
 
 
 def _rename(storage: Storage, rename: Rename, reach: Reach) -> FailedRename | None:

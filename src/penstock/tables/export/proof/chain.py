@@ -72,7 +72,8 @@ class Track(msgspec.Struct):
         self.totals += piece.totals
         self.spans.append(Span(piece.start, piece.end, piece.start + totals.gap, totals, rough))
         if len(self.spans) > spans_max:
-            self.spans = list(_paired(self.spans))
+            pairs = (self.spans[first : first + 2] for first in range(0, len(self.spans), 2))
+            self.spans = [reduce(_merged, pair) for pair in pairs]
 
     def catch_up(self, piece: SliceRecord, taken: Mapping[str, TakenRecord], deleted: int) -> Iterator[Fault]:
         """A slice of types that lagged: each goes on where it was left."""
@@ -301,12 +302,6 @@ def _merged(one: Span, other: Span) -> Span:
     """Two neighbours as one; where gaps lie is known only for one at the very beginning."""
     read_from = one.lo if other.totals.gap else one.read_from
     return Span(one.lo, other.hi, read_from, one.totals + other.totals, one.rough or other.rough)
-
-
-def _paired(spans: Sequence[Span]) -> Iterator[Span]:
-    for first in range(0, len(spans), 2):
-        pair = spans[first : first + 2]
-        yield _merged(*pair) if len(pair) == 2 else pair[0]
 
 
 def _join(spans: list[Span], lo: int, hi: int, added: Totals) -> None:

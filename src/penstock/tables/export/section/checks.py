@@ -187,7 +187,8 @@ def _value_findings(types: Mapping[str, TypeSection], document: Document, *, by_
                 yield Finding(place, f"{shown(value)} is named twice")
             elif other != name:
                 yield Finding(place, f"{shown(value)} means type {other} already", on_key=by_name)
-            if by_marker and not _is_marker(value):
+            is_marker = _MARKER.fullmatch(value) is not None and MARKER_MIN <= int(value) <= MARKER_MAX
+            if by_marker and not is_marker:
                 message = f"{shown(value)} is no type marker: an envelope holds a number of 32 bits"
                 yield Finding(place, message, "as in values: [1000]", on_key=by_name)
 
@@ -195,10 +196,6 @@ def _value_findings(types: Mapping[str, TypeSection], document: Document, *, by_
 def route_values(name: str, section: TypeSection) -> tuple[str, ...]:
     """The route values of a type: those stated, or its name."""
     return tuple(section.values) if section.values is not None else (name,)
-
-
-def _is_marker(value: str) -> bool:
-    return _MARKER.fullmatch(value) is not None and MARKER_MIN <= int(value) <= MARKER_MAX
 
 
 def read_type_schemas(
