@@ -212,7 +212,7 @@ class Telling:
     def rules(self) -> None:
         """The monitoring rules over the partitions of this process."""
         known = self._table.ledger.known
-        self._listener.event(measured_rules(known, self._ends, self._limits, self._expiring))
+        self._listener.event(measured_rules(known, self._ends, self._expiring, self._limits))
 
     def days(self) -> None:
         """Tell which days the ledger's entries completed and opened again."""

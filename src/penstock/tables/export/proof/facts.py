@@ -215,14 +215,6 @@ def read_proved(storage: Storage, path: str) -> Proved | None:
         return None
 
 
-def keep_proved(storage: Storage, path: str, proved: Proved) -> None:
-    """Keep it for the next verification; who may not write here verifies from the first entry each time."""
-    try:
-        storage.put(path, encode_proved(proved))
-    except PenstockError:
-        pass
-
-
 def encode_proved(proved: Proved) -> bytes:
     chain = proved.chain
     body = {

@@ -18,6 +18,8 @@ from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import AlertLimits
 
+Offsets = Mapping[Partition, int]
+
 _FAILED = "0"
 
 
@@ -56,12 +58,7 @@ class Measured:
     """By partition and type: records that wait, the oldest of them for more of the topic's retention than allowed."""
 
 
-def measure(
-    state: LedgerState,
-    partitions: Iterable[Partition],
-    ends: Mapping[Partition, int],
-    expiring: Mapping[Partition, int] | None = None,
-) -> Measured:
+def measure(state: LedgerState, partitions: Iterable[Partition], ends: Offsets, expiring: Offsets) -> Measured:
     """Measure these partitions and all types; `ends` are where the log ends, as far as it is known.
 
     `expiring` are the offsets below which records have used up what they may of their retention.
@@ -76,7 +73,7 @@ def measure(
         discrepancy_records={each: discrepancy(state, each) for each in heads},
         expiring_records={
             (each, name): lane.deferred
-            for each, offset in (expiring or {}).items()
+            for each, offset in expiring.items()
             for name, lane in sorted(state.of(each).lanes.items())
             if lane.deferred and max(lane.position, lane.counted_from) < offset
         },
@@ -121,12 +118,7 @@ def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
     return limit
 
 
-def measured_rules(
-    state: LedgerState,
-    ends: Mapping[Partition, int],
-    limits: AlertLimits,
-    expiring: Mapping[Partition, int] | None = None,
-) -> ExportRules:
+def measured_rules(state: LedgerState, ends: Offsets, expiring: Offsets, limits: AlertLimits) -> ExportRules:
     """What the rules measure in the partitions that a process holds, with the ends of the log there."""
     found = measure(state, ends, ends, expiring)
     broken = list(breaches(found, limits))

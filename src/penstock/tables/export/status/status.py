@@ -36,17 +36,7 @@ from penstock.tables.export.ledger.entry import Entry
 from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, TypeDay
 from penstock.tables.export.proof.facts import incarnations_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec
-from penstock.tables.export.status.alerts import (
-    KEYS,
-    Measured,
-    Rule,
-    breaches,
-    failed_percent,
-    gap_records,
-    limit_of,
-    measure,
-    named,
-)
+from penstock.tables.export.status import alerts
 from penstock.tables.export.status.day_answers import instant, last_complete_day
 from penstock.tables.export.table import ExportTable
 
@@ -66,7 +56,7 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     table = open_export(job, Environment(now=now))
     state = table.state()
     if state.number == 0:
-        return _with_sections(JobStatus(job.name, shown_path(job), None), table, state, Measured())
+        return _with_sections(JobStatus(job.name, shown_path(job), None), table, state, alerts.Measured())
     entries = table.ledger.last(ENTRIES_SEARCHED)
     told = TableView(
         version=state.number,
@@ -78,17 +68,17 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
     view = read_log_view(job, open_log, told.incarnations, told.positions, now)
     common = job_status(job, told, view, lambda each: _with_types(each, state))
     ends = {each.partition: each.end for each in common.partitions if each.end is not None}
-    found = measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now()))
+    found = alerts.measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now()))
     return _with_sections(common, table, state, found)
 
 
-def _with_sections(common: JobStatus, table: ExportTable, state: LedgerState, found: Measured) -> JobStatus:
+def _with_sections(common: JobStatus, table: ExportTable, state: LedgerState, found: alerts.Measured) -> JobStatus:
     """With what only exports tell."""
     after, now_ms = table.export.days.complete_after_seconds, int(table.environment.now() * MILLIS_PER_SECOND)
     limits = table.export.alerts
     return replace(
         common,
-        alerts=(*common.alerts, *_type_alerts(state), *breaches(found, limits)),
+        alerts=(*common.alerts, *_type_alerts(state), *alerts.breaches(found, limits)),
         sections=(
             _types_section(state, after, now_ms, table.finishing.unseen(state)),
             _pending_section(state.pending),
@@ -151,24 +141,24 @@ def _pending_section(pending: Sequence[Rename]) -> Section:
     return Section("pending_renames", [{"type": each.type, "target": each.target} for each in pending], lines=lines)
 
 
-def _rules_section(found: Measured, limits: AlertLimits, log_is_away: bool) -> Section:
+def _rules_section(found: alerts.Measured, limits: AlertLimits, log_is_away: bool) -> Section:
     """The rules with their limits; what only the log could tell is unknown while it is away."""
     expiring: Counter[str] = Counter()
     for (_, name), count in found.expiring_records.items():
         expiring[name] += count
-    lag, apart = named(found.lag_records), named(found.discrepancy_records)
-    measured: Mapping[Rule, tuple[float | None, str, dict[str, Any]]] = {
-        Rule.FAILED_WRITES: (found.failed_writes_percent, "types", dict(found.failed_writes_percent_by_type)),
-        Rule.LAG: (max(lag.values(), default=None), "partitions", lag),
-        Rule.DISCREPANCY: (max(apart.values(), default=None), "partitions", apart),
-        Rule.RETENTION: (expiring.total(), "types", dict(expiring)),
+    lag, apart = alerts.named(found.lag_records), alerts.named(found.discrepancy_records)
+    measured: Mapping[alerts.Rule, tuple[float | None, str, dict[str, Any]]] = {
+        alerts.Rule.FAILED_WRITES: (found.failed_writes_percent, "types", dict(found.failed_writes_percent_by_type)),
+        alerts.Rule.LAG: (max(lag.values(), default=None), "partitions", lag),
+        alerts.Rule.DISCREPANCY: (max(apart.values(), default=None), "partitions", apart),
+        alerts.Rule.RETENTION: (expiring.total(), "types", dict(expiring)),
     }
     values, words = {}, []
     for rule, (value, by, places) in measured.items():
-        limit = limit_of(rule, limits)
-        values[KEYS[rule]] = {"value": value, by: places, "limit": limit}
-        shown = "-" if value is None else f"{value:.1f}%" if rule is Rule.FAILED_WRITES else str(value)
-        if log_is_away and rule in (Rule.LAG, Rule.RETENTION):
+        limit = alerts.limit_of(rule, limits)
+        values[alerts.KEYS[rule]] = {"value": value, by: places, "limit": limit}
+        shown = "-" if value is None else f"{value:.1f}%" if rule is alerts.Rule.FAILED_WRITES else str(value)
+        if log_is_away and rule in (alerts.Rule.LAG, alerts.Rule.RETENTION):
             shown = UNKNOWN
         words.append(f"{rule.replace('_', ' ')} {shown} ({'no limit' if limit is None else f'limit {limit:g}'})")
     return Section("rules", values, lines=("rules: " + ", ".join(words),))
@@ -190,9 +180,7 @@ def _type_alerts(state: LedgerState) -> Iterator[Alert]:
             yield Alert(TypeAlert.TYPE_LAGGING, f"type {name}: {pending} files cannot be moved to their place")
 
 
-def _types_section(
-    state: LedgerState, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
-) -> Section:
+def _types_section(state: LedgerState, after_seconds: float, now_ms: int, unseen: Collection[TypeDay]) -> Section:
     """All types by the ledger's word; the days of `unseen` have files that are not yet as the newest entry says."""
     names = sorted(state.types)
     types = [_told_type(state, name, after_seconds, now_ms, unseen) for name in names]
@@ -206,7 +194,7 @@ def _types_section(
 
 
 def _told_type(
-    state: LedgerState, name: str, after_seconds: float, now_ms: int | None, unseen: Collection[TypeDay]
+    state: LedgerState, name: str, after_seconds: float, now_ms: int, unseen: Collection[TypeDay]
 ) -> dict[str, Any]:
     """One type: `gap_records` is of the partition where it is furthest back, `writes` are the last that are known."""
     known = state.types[name]
@@ -215,11 +203,11 @@ def _told_type(
         "rows": known.rows,
         "files": known.files,
         "size_bytes": known.size_bytes,
-        "gap_records": max((gap_records(state, each, name) for each, _ in state.current()), default=0),
+        "gap_records": max((alerts.gap_records(state, each, name) for each, _ in state.current()), default=0),
         "lagging": [_lane(state, each, lane) for each, lane in _lanes(state, name)],
         "pending_renames": _pending(state, name),
         "writes": len(known.outcomes),
-        "failed_writes_percent": failed_percent(known.outcomes),
+        "failed_writes_percent": alerts.failed_percent(known.outcomes),
         "watermark": instant(watermark_of(state, name, now_ms)),
         "last_complete_day": last_complete_day(state, name, after_seconds, now_ms, unseen),
         "open_days": sorted(day for each, day in state.open_days if each == name),

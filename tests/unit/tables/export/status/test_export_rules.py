@@ -62,11 +62,11 @@ def test_the_share_of_failed_writes_is_told_in_percent(outcomes: str, percent: f
 
 def test_a_type_that_was_never_written_has_no_share() -> None:
     assert failed_percent("") is None
-    assert measure(ledger(10), [ZERO], {}).failed_writes_percent_by_type == {}
+    assert measure(ledger(10), [ZERO], {}, {}).failed_writes_percent_by_type == {}
 
 
 def test_the_share_of_all_types_weighs_each_write_alike() -> None:
-    found = measure(ledger(10, a="0", b="111111111"), [ZERO], {})
+    found = measure(ledger(10, a="0", b="111111111"), [ZERO], {}, {})
     assert found.failed_writes_percent_by_type == {"a": 100.0, "b": 0.0}
     assert found.failed_writes_percent == 10.0
 
@@ -75,15 +75,15 @@ def test_the_share_of_all_types_weighs_each_write_alike() -> None:
 
 
 def test_lag_is_from_the_latest_committable_offset_to_the_end_also_while_a_type_is_behind() -> None:
-    assert measure(ledger(70, {"a": 10}), [ZERO], {ZERO: 100}).lag_records == {ZERO: 30}
+    assert measure(ledger(70, {"a": 10}), [ZERO], {ZERO: 100}, {}).lag_records == {ZERO: 30}
 
 
 def test_lag_is_told_only_where_the_end_is_known() -> None:
-    assert measure(ledger(70), [ZERO], {}).lag_records == {}
+    assert measure(ledger(70), [ZERO], {}, {}).lag_records == {}
 
 
 def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> None:
-    found = measure(ledger(70), [ZERO, ONE], {ZERO: 70, ONE: 50})
+    found = measure(ledger(70), [ZERO, ONE], {ZERO: 70, ONE: 50}, {})
     assert found.lag_records == {ZERO: 0}
     assert found.discrepancy_records == {ZERO: 0}
 
@@ -131,7 +131,7 @@ def test_the_unhappy_timeline_of_the_seed(
     head: int, lanes: dict[str, int], outcomes: str, committed: int, apart: int, percent: float
 ) -> None:
     state = ledger(head, lanes, a=outcomes)
-    found = measure(state, [ZERO], {ZERO: 75})
+    found = measure(state, [ZERO], {ZERO: 75}, {})
     assert state.global_position(ZERO) == committed
     assert found.discrepancy_records == {ZERO: apart}
     assert found.failed_writes_percent_by_type == {"a": pytest.approx(percent)}
@@ -170,7 +170,7 @@ def test_each_rule_is_switched_on_alone(limits: AlertLimits, rule: Rule) -> None
 
 def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
     state = ledger(100, {"a": 40}, a="01", b="11")
-    found = measured_rules(state, {ZERO: 130}, AlertLimits(lag_records_max=30, discrepancy_records_max=100))
+    found = measured_rules(state, {ZERO: 130}, {}, AlertLimits(lag_records_max=30, discrepancy_records_max=100))
     assert found.facts() == {
         "failed_writes_percent": 25.0,
         "failed_writes_percent_by_type": {"a": 50.0, "b": 0.0},
@@ -189,7 +189,7 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
 
 
 def test_a_process_that_holds_nothing_tells_of_no_partition() -> None:
-    found = measured_rules(ledger(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
+    found = measured_rules(ledger(100, {"a": 40}), {}, {}, AlertLimits(lag_records_max=1))
     assert (found.lag_records, found.discrepancy_records) == ({}, {})
     assert found.alerts == {"lag": [], "retention": []}
 
