@@ -166,7 +166,6 @@ class ExportTable:
         leftover = self.finishing.leftover
         now = self.environment.now()
         now_ms = int(now * MILLIS_PER_SECOND)
-        known = {name: count for name, count in self.failures.items() if name in state.types}
         entry = Entry(
             number=state.number + 1,
             kind=draft.kind,
@@ -185,12 +184,11 @@ class ExportTable:
             pending_marks=leftover.marks,
             dropped=draft.dropped,
             retired=draft.retired,
-            failures=known,
+            failures={name: count for name, count in self.failures.items() if name in state.types},
             routings=draft.routings,
             replay=draft.replay,
         )
-        reopened = reopened_by(entry.writers, state, after, now_ms)
-        entry = structs.replace(entry, reopened=tuple(reopened.items()))
+        entry = structs.replace(entry, reopened=tuple(reopened_by(entry.writers, state, after, now_ms).items()))
         return structs.replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:

@@ -36,6 +36,7 @@ from penstock.tables.export.rebuild.inputs import (
     FileRecord,
     PartitionProof,
     ReplayedFile,
+    TypeProof,
     bad_counts,
     file_record,
     prove,
@@ -128,16 +129,16 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     _refuse_remains(table)
     found = _look(table)
     proofs, open_questions = prove(found.records, found.replayed, table.export.all_types)
-    unproved = (
-        () if table.job.log.start is StartAt.EARLIEST else sorted(bounds.keys() - {each.partition for each in proofs})
-    )
-    no_file = "it left no file, and the job does not begin at the beginning (start: earliest)"
-    ambiguities = (*found.ambiguities, *open_questions, *(Ambiguity(no_file, str(each)) for each in unproved))
-    files = (*found.records, *found.replayed)
-    report = RebuildReport(len(files), sum(each.rows for each in files), ambiguities)
+    ambiguities = [*found.ambiguities, *open_questions]
+    if table.job.log.start is not StartAt.EARLIEST:
+        reason = "it left no file, and the job does not begin at the beginning (start: earliest)"
+        unproved = sorted(bounds.keys() - {each.partition for each in proofs})
+        ambiguities += [Ambiguity(reason, str(each)) for each in unproved]
     if not proofs and not ambiguities:
-        return replace(report, ambiguities=(Ambiguity("there are no data files of this job"),))
-    if ambiguities:
+        ambiguities = [Ambiguity("there are no data files of this job")]
+    files = (*found.records, *found.replayed)
+    report = RebuildReport(len(files), sum(each.rows for each in files), tuple(ambiguities))
+    if not report.ok:
         return report
     table.claims.claim_names({each.partition.topic for each in proofs})
     table.claims.claim_topics({each.partition.topic_id for each in proofs})
@@ -289,11 +290,9 @@ def _type_slices(
     A topic's earlier life cannot be read again: there every type counts as complete.
     """
     for name in types:
-        proved = proof.types.get(name)
-        rows = sum(each.rows for each in proved.caught_up) if proved else 0
-        position = proved.position if proved else proof.origin
-        if not readable or _began_unseen(table, proof, name):
-            position = proof.position
+        proved = proof.types.get(name, TypeProof(proof.origin))
+        rows = sum(each.rows for each in proved.caught_up)
+        position = proved.position if readable and not _began_unseen(table, proof, name) else proof.position
         if position == proof.origin:
             continue
         yield SliceRecord(
@@ -302,7 +301,7 @@ def _type_slices(
             position,
             0,
             Totals(written=rows, backfilled=rows),
-            written={name: written_of(proved.caught_up)} if proved and proved.caught_up else {},
+            written={name: written_of(proved.caught_up)} if proved.caught_up else {},
             taken={name: TakenRecord(proof.origin, rows)},
         )
 

@@ -15,7 +15,7 @@ from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.schema import parse_schema, type_at
 from penstock.job.sections.kind_section import Reading
-from penstock.job.spec import DecodeSpec, Delivery, MessageName, RouteSpec, RouteWay, Secret, UnknownTypePolicy
+from penstock.job.spec import DecodeSpec, Delivery, MessageName, RouteSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.section.columns import Schemas
 from penstock.tables.export.section.models import (
     INFER,
@@ -83,7 +83,10 @@ def _route_findings(
     file: ExportFile, document: Document, decode: DecodeSpec | None, schemas: Schemas
 ) -> Iterator[Finding]:
     route, types = file.route or RouteSection(), file.types or {}
-    yield from _name_findings(types, _unknown_folder(route, document))
+    unknown_type = route.unknown_type
+    if route.unknown is UnknownTypePolicy.TABLE and not document.has("route", "unknown_type"):
+        unknown_type = RouteSpec("key").unknown_type
+    yield from _name_findings(types, unknown_type)
     by_marker = route.by is not None and route.by.by == "envelope"
     yield from _value_findings(
         types, document, by_marker=by_marker and decode is not None and decode.format == "garmadon"
@@ -93,23 +96,12 @@ def _route_findings(
         at: KeyPath = ("route", "unknown_type")
         yield Finding(at, "has no meaning without unknown: table", "remove it", on_key=True)
     if route.by is not None:
-        yield from _way_findings(route.by.by, decode)
+        wanted = {"field": "json", "envelope": "garmadon"}.get(route.by.by)
+        if wanted is not None and decode is not None and decode.format != wanted:
+            hint = "route by header or key" if decode.format != "garmadon" else "route by envelope"
+            yield Finding(("route", "by"), f"{route.by.by} needs decode {wanted}, not {decode.format}", hint)
         if route.by.by == "field":
             yield from _route_field_findings(route.by.path, schemas)
-
-
-def _unknown_folder(route: RouteSection, document: Document) -> str | None:
-    """The folder of unknown types: stated, or the default of the spec where there is one."""
-    if route.unknown is not UnknownTypePolicy.TABLE or document.has("route", "unknown_type"):
-        return route.unknown_type
-    return RouteSpec("key").unknown_type
-
-
-def _way_findings(way: RouteWay, decode: DecodeSpec | None) -> Iterator[Finding]:
-    wanted = {"field": "json", "envelope": "garmadon"}.get(way)
-    if wanted is not None and decode is not None and decode.format != wanted:
-        hint = "route by header or key" if decode.format != "garmadon" else "route by envelope"
-        yield Finding(("route", "by"), f"{way} needs decode {wanted}, not {decode.format}", hint)
 
 
 def _route_field_findings(path: tuple[str, ...], schemas: Schemas) -> Iterator[Finding]:

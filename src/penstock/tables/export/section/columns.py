@@ -19,6 +19,8 @@ from penstock.job.spec import DAY_FOLDER, DecodeSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.section.models import ExportFile
 
 TYPES_NAMED_MAX = 5
+PLACE: tuple[KafkaName, ...] = ("partition", "offset", "topic")
+"""Always with the topic: rows that are there already could not say theirs once a second one is added."""
 
 Schemas = Mapping[str, pa.Schema | None]
 
@@ -27,7 +29,8 @@ def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, E
     """The computed columns, with those added that say where a row came from."""
     raw = file.columns or {}
     columns, findings = parse_columns(raw)
-    added = _added_columns(columns)
+    present = {column.name for column in columns.values() if isinstance(column, KafkaField)}
+    added = {f"kafka_{name}": KafkaField(name) for name in PLACE if name not in present}
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     findings += _merged({name: column_findings(raw, columns, schema) for name, schema in known.items()})
     reserved = UNKNOWN_SCHEMA.names if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE else ()
@@ -40,13 +43,6 @@ def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, E
     for at, name in places:
         findings += _name_findings(at, name, added)
     return columns | added, findings
-
-
-def _added_columns(columns: Mapping[str, Expression]) -> dict[str, KafkaField]:
-    """Always with the topic: rows that are there already could not say theirs once a second one is added."""
-    wanted: tuple[KafkaName, ...] = ("partition", "offset", "topic")
-    present = {column.name for column in columns.values() if isinstance(column, KafkaField)}
-    return {f"kafka_{name}": KafkaField(name) for name in wanted if name not in present}
 
 
 def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
@@ -101,21 +97,17 @@ def read_event_times(
             times[name] = time
         elif not document.has(*at) and not document.has("event_time"):
             without.append(name)
-    findings += _missing_findings(without, len(file.types or ()))
+    if without and len(without) == len(file.types or ()):
+        message = "required key is missing: it gives each record its day"
+        findings.append(Finding(("event_time",), message, "as in kafka.timestamp"))
+    else:
+        message = "required key is missing: the job has no event_time for all types"
+        findings += [Finding(("types", name, "event_time"), message) for name in without]
     checked = {name: (time, schemas[name]) for name, time in times.items()}
     findings += _merged(
         {name: list(_time_findings(time, schema)) for name, (time, schema) in checked.items() if schema is not None}
     )
     return {name: time.expression for name, time in times.items()}, findings
-
-
-def _missing_findings(without: list[str], types: int) -> Iterator[Finding]:
-    if without and len(without) == types:
-        yield Finding(("event_time",), "required key is missing: it gives each record its day", "as in kafka.timestamp")
-        return
-    for name in without:
-        message = "required key is missing: the job has no event_time for all types"
-        yield Finding(("types", name, "event_time"), message)
 
 
 def _read_time(value: str | None, at: KeyPath, decode: DecodeSpec | None, findings: list[Finding]) -> _Time | None:
