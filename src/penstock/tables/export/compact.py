@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from penstock.tables.export.files.data_files import (
     DataFile,
     Footer,
     compacted_facts,
-    files_of_type,
+    own_files,
     read_footers,
     replaced_facts,
 )
@@ -94,8 +94,7 @@ def compact(
     table.refuse_older_ledger()
     table.complete()
     state = table.state()
-    spaces = {table.space.of(each.topic) for each in state.partitions}
-    days = [each for name in sorted(state.types) for each in _closed_days(table, state, name, spaces, all_days)]
+    days = [each for name in sorted(state.types) for each in _closed_days(table, state, name, all_days)]
     staged = _Staged(table)
     report = CompactReport()
     for number, files in enumerate(days):
@@ -145,12 +144,11 @@ class _Staged(StagedFiles):
         return False
 
 
-def _closed_days(
-    table: ExportTable, state: LedgerState, name: str, spaces: Collection[str], all_days: bool
-) -> Iterator[list[DataFile]]:
-    """The files of each day of a type that may be compacted."""
+def _closed_days(table: ExportTable, state: LedgerState, name: str, all_days: bool) -> Iterator[list[DataFile]]:
+    """The files of each day of a type that may be compacted; other jobs may have theirs in the same folders."""
     days: dict[str, list[DataFile]] = {}
-    for file in files_of_type(table.storage, name, table.job.name, spaces):
+    spaces = {table.space.of(each.topic) for each in state.partitions}
+    for file in own_files(table.storage, name, table.job.name, spaces.__contains__):
         days.setdefault(file.day, []).append(file)
     after = table.export.days.complete_after_seconds
     now_ms = int(table.environment.now() * MILLIS_PER_SECOND)

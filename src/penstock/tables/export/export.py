@@ -96,8 +96,7 @@ class Export:
 
     def lags(self, partitions: Iterable[Partition]) -> bool:
         state = self.files.state()
-        stuck = bool(state.pending or self.files.failing_types())
-        return stuck or any(state.of(each).lanes for each in partitions)
+        return bool(state.pending or self.files.failing_types()) or any(state.of(each).lanes for each in partitions)
 
     def close(self) -> None:
         """There is nothing open between two entries."""

@@ -11,10 +11,11 @@ entry. A job that went on from older positions would write once more what such f
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -74,15 +75,13 @@ class Footer:
     """Empty if the file has no word of ours; that of a compacted or replayed one tells its staged name (`source`)."""
 
 
-def files_of_type(storage: Storage, name: str, job: str, spaces: Collection[str]) -> Iterator[DataFile]:
-    """The files of a type that this job wrote; other jobs may have theirs in the same folders."""
-    for entry in storage.list(name):
-        place = type_and_day(entry.path)
-        if place is None or place[0] != name:
-            continue
-        parsed = parse_final_name(entry.path)
-        if is_own_output(entry.path, job) or (parsed is not None and parsed.space in spaces):
-            yield DataFile(entry.path, *place, entry.size_bytes, parsed, entry.modified_at)
+def own_files(storage: Storage, folder: str, job: str, is_own: Callable[[str], bool]) -> Iterator[DataFile]:
+    """The data files below a folder that a job wrote; `is_own` tells whether it is one whose names begin so."""
+    for entry in storage.list(folder):
+        place, name = type_and_day(entry.path), parse_final_name(entry.path)
+        ours = is_own_output(entry.path, job) if name is None else is_own(name.space)
+        if place is not None and ours:
+            yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
 
 
 def read_footer(storage: Storage, path: str) -> Footer:
@@ -194,26 +193,20 @@ def _recent_files(storage: Storage, name: str, state: LedgerState) -> list[str]:
 def refuse_files_without_ledger(storage: Storage, job: JobSpec[ExportSpec]) -> None:
     """Files of ours and no ledger: it was lost, and beginning anew would write everything twice."""
     for name in job.table.all_types if job.table.format == "parquet" else ():
-        found = _first_file_of(storage, job.name, name)
+        try:
+            found = next(unclaimed_files(storage, job.name, name), None)
+        except UserError:
+            # A folder that cannot be read is its type's own trouble.
+            continue
         if found is not None:
             raise UserError(
-                f"{job.table.path} has data files such as {found} and no ledger of the job",
+                f"{job.table.path} has data files such as {found.path} and no ledger of the job",
                 detail="the ledger keeps the positions; without it every record would be written again",
                 hint="restore its newest copy, or rebuild it from the files: penstock verify JOB --rebuild",
             )
 
 
-def _first_file_of(storage: Storage, job: str, name: str) -> str | None:
-    """A data file of a type that may be ours; a folder that cannot be read is its type's own trouble."""
-    try:
-        listed = (each.path for each in storage.list(name))
-        return next((each for each in listed if type_and_day(each) and not _is_of_another(storage, job, each)), None)
-    except UserError:
-        return None
-
-
-def _is_of_another(storage: Storage, job: str, path: str) -> bool:
-    found = parse_final_name(path)
-    if found is None:
-        return not is_own_output(path, job)
-    return known_owner(storage, claim_of(found.space)) not in (None, job)
+def unclaimed_files(storage: Storage, job: str, folder: str = "") -> Iterator[DataFile]:
+    """All data files that may be this job's, since no other one has reserved their names."""
+    owner = cache(lambda space: known_owner(storage, claim_of(space)))
+    return own_files(storage, folder, job, lambda space: owner(space) in (None, job))

@@ -288,8 +288,7 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
             told = f"type {name} is at {_told(at)} by the entries and at {_told(stated)} by the state"
             yield first, ViolationKind.HOLE, None, told
     # Slices that end elsewhere count other offsets, too.
-    same_end = track.position == here.position
-    if same_end and track.totals != here.totals:
+    if track.position == here.position and track.totals != here.totals:
         text = f"the slices count {track.totals}, the totals are {here.totals}"
         yield here.origin, ViolationKind.NOT_COUNTED, max(here.position, here.origin), text
 

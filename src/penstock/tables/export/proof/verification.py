@@ -17,7 +17,7 @@ from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import JobSpec
+from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.state import TOTAL_NAMES
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition, Slice
@@ -186,14 +186,19 @@ class ExportRewriter:
                     raise TransientError(f"records of type {name} cannot be written again", detail=share.failed)
                 for file in share.files:
                     constants = {"type": name, "day": file.partition_values["day"]}
-                    yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
+                    yield ValueFile(storage, data_file(file), self.table.columns_of(name) or pa.schema([]), constants)
 
 
 def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
     """The rows of all types, to be compared with the log."""
     return RowValues(
         files=[
-            ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
+            ValueFile(
+                facts.table.storage,
+                file,
+                facts.table.columns_of(name) or pa.schema([]),
+                {"type": name, "day": _day(file)},
+            )
             for name, files in landed.types.items()
             for file in files.files
         ],
@@ -203,15 +208,7 @@ def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
     )
 
 
-def _columns(table: ExportTable, name: str) -> pa.Schema:
-    found = table.columns_of(name)
-    return found if found is not None else pa.schema([])
-
-
 def _day(file: DataFile) -> str:
     """By the table's word, or by the folder where a plain file is or will be."""
-    stated = file.partition_values.get("day")
-    if stated is not None:
-        return str(stated)
-    place = type_and_day(file.moves_to or file.path)
-    return place[1] if place is not None else ""
+    _, day = type_and_day(file.moves_to or file.path) or ("", "")
+    return str(file.partition_values.get(DAY_FOLDER, day))

@@ -24,12 +24,11 @@ from penstock.job.spec import StartAt
 from penstock.lake.delta.keys import fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import Bounds, Partition
-from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
-from penstock.tables.export.ledger.claimed import known_owner
+from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers, unclaimed_files
 from penstock.tables.export.ledger.codec import encode_entry
 from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
-from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
+from penstock.tables.export.ledger.names import output_entry
 from penstock.tables.export.ledger.state import LedgerState, schema_text
 from penstock.tables.export.rebuild.inputs import (
     Ambiguity,
@@ -173,7 +172,8 @@ def _refuse_remains(table: ExportTable) -> None:
 
 def _look(table: ExportTable) -> Found:
     """Read the footers of all data files of this job."""
-    files = list(_files(table))
+    # Also those of topics and types that the job file no longer names.
+    files = sorted(unclaimed_files(table.storage, table.job.name), key=lambda each: each.path)
     spaces = {table.space.of(each) for each in table.job.log.topics}
     told: list[FileRecord | ReplayedFile | Ambiguity] = []
     schemas: dict[str, pa.Schema] = {}
@@ -215,17 +215,6 @@ def _records_of(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[
             yield Ambiguity("it has not as many rows as the files that it replaces", files=(file.path,))
         for each in replaced:
             yield file_record(each, each["path"], each["rows"], each["size_bytes"])
-
-
-def _files(table: ExportTable) -> Iterator[DataFile]:
-    """All data files that may be this job's, also of topics and types that the job file no longer names."""
-    places = ((entry, type_and_day(entry.path)) for entry in table.storage.list())
-    data = [(entry, place, parse_final_name(entry.path)) for entry, place in places if place is not None]
-    owners = {name.space: known_owner(table.storage, claim_of(name.space)) for _, _, name in data if name is not None}
-    for entry, place, name in sorted(data, key=lambda each: each[0].path):
-        unclaimed = name is not None and owners[name.space] in (None, table.job.name)
-        if unclaimed or is_own_output(entry.path, table.job.name):
-            yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
 
 
 # what is written
