@@ -80,9 +80,6 @@ class Input:
         return first.get("topic", ""), first.get("partition", 0), life, first.get("first", 0), self.file.path
 
 
-MergedGroup = Merged[Input]
-
-
 def compact(
     table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, progress: Progress | None = None
 ) -> CompactReport:
@@ -195,7 +192,7 @@ def _compact_groups(table: ExportTable, groups: Sequence[Group[Input]]) -> Compa
     return replace(CompactReport.of(len(groups), landed), unfinished=len(landed) if held_back else 0)
 
 
-def _merge(table: ExportTable, inputs: Group[Input], entry_max: int) -> MergedGroup | None:
+def _merge(table: ExportTable, inputs: Group[Input], entry_max: int) -> Merged[Input] | None:
     """Write the rows of a group to a staged file; None if another process took a file away meanwhile."""
     file = inputs.files[0].file
     target = f"{table.places.staged}/{file.type}/{compacted_name(entry_max, uuid.uuid4().hex)}"
@@ -210,9 +207,9 @@ def _merge(table: ExportTable, inputs: Group[Input], entry_max: int) -> MergedGr
         return None
 
 
-def _land(table: ExportTable, merged: Sequence[MergedGroup], entry_max: int) -> Sequence[MergedGroup]:
+def _land(table: ExportTable, merged: Sequence[Merged[Input]], entry_max: int) -> Sequence[Merged[Input]]:
     """Swap groups for their outputs, as far as their files are still there; those that landed come back."""
-    alive: list[MergedGroup] = []
+    alive: list[Merged[Input]] = []
     first = merged[0].group.files[0].file
     folder = day_folder(first.type, first.day)
 

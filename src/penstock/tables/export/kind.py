@@ -118,7 +118,7 @@ class ExportKind:
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The job's files with their ledger; one that is missing is the user's to create or to rebuild."""
     table = open_export(job, environment)
-    if not table.ledger.exists:
+    if table.state().number == 0:
         raise UserError(
             f"there is no ledger of the job {job.name} at {job.table.path}",
             hint="`penstock run` creates it; `penstock verify --rebuild` makes a lost one again from the files",

@@ -229,8 +229,7 @@ class ExportTable:
     def agree_on_types(self) -> LedgerState:
         """Enter the routing and the types that the table does not know yet, each where the job file says it begins."""
         specs = self.export.all_types
-
-        if not self.ledger.exists:
+        if self.state().number == 0:
             refuse_files_without_ledger(self.storage, self.job)
         else:
             self.refuse_older_ledger()

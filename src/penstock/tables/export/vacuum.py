@@ -76,10 +76,6 @@ class StagedFiles:
             return Kept.UNKNOWN
         return Kept.YOUNG if isinstance(verdict, Dead) and self.may_be_copied(entry.modified_at) else verdict
 
-    def classify_probe(self, entry: Entry) -> Verdict:
-        """A probe is put and deleted at once: one that is old was left by a process that died in between."""
-        return Kept.YOUNG if self.is_young(entry.modified_at) else Dead.PROBE
-
     def _of_slice(self, kind: str, name: StagedName) -> Verdict:
         partition = self._lives.get((name.topic_id, name.partition))
         position = None if partition is None else self._state.position_of(partition, kind)
@@ -109,7 +105,8 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     probes = [entry for entry in listed if entry.path.rsplit("/", 1)[-1].startswith(PROBE)]
     found = [
         classify_all(url, storage, staged, files.classify),
-        classify_all(url, storage, probes, files.classify_probe),
+        # A probe is put and deleted at once: one that is old was left by a process that died in between.
+        classify_all(url, storage, probes, lambda each: Kept.YOUNG if files.is_young(each.modified_at) else Dead.PROBE),
         *(each.classify(data_rules) for each in tables),
     ]
     if quarantine is not None:

@@ -136,22 +136,16 @@ def refuse_older_ledger(storage: Storage, job: JobSpec, space: NameSpace, refres
     known = refresh()
     listed = [path for name in known.types for path in _recent_files(storage, name, known)]
     # Read after the listing: another process of the job may be at work.
-    beyond = files_beyond(listed, job.name, space, refresh())
-    found = next((path for path in islice(beyond, FOOTERS_READ_MAX) if _is_ours(storage, path)), None)
+    beyond = list(islice(files_beyond(listed, job.name, space, refresh()), FOOTERS_READ_MAX))
+    # Somebody may have put another file under such a name.
+    footers = zip(beyond, read_footers(storage, beyond), strict=True)
+    found = next((path for path, footer in footers if isinstance(footer, Footer) and footer.facts), None)
     if found is not None:
         raise UserError(
             f"{job.table.path} has data files such as {found} that are beyond what the ledger of the job knows",
             detail="the ledger is older than the files: the records in them would be written again",
             hint=RESTORE,
         )
-
-
-def _is_ours(storage: Storage, path: str) -> bool:
-    """Whether Penstock wrote the file: somebody may have put another one under such a name."""
-    try:
-        return bool(read_footer(storage, path).facts)
-    except (NotFoundError, InvariantError):
-        return False
 
 
 def files_beyond(paths: Iterable[str], job: str, space: NameSpace, state: LedgerState) -> Iterator[str]:

@@ -45,10 +45,6 @@ class Leftover:
     def __bool__(self) -> bool:
         return bool(self.renames or self.removes or self.marks)
 
-    @property
-    def orders(self) -> Unfinished:
-        return Unfinished(tuple(each.rename for each in self.renames), self.removes, self.marks)
-
     def holds_back(self, day: TypeDay) -> bool:
         """Whether a day is not as readers shall see it: a file of its type is not in place, or an old one of it is."""
         return any(each.rename.type == day[0] for each in self.renames) or any(
@@ -207,8 +203,9 @@ class Finishing:
         return state
 
     def _finish(self, state: LedgerState, markers: DayMarkers) -> None:
-        again = self._finished_number == state.number
-        orders = self.leftover.orders if again else state.unfinished
+        orders, left = state.unfinished, self.leftover
+        if again := self._finished_number == state.number:
+            orders = Unfinished(tuple(each.rename for each in left.renames), left.removes, left.marks)
         # Of an entry of our own we know better than any hint whether it is carried out.
         known = not again and self.own_number != state.number and self.ledger.is_complete(state.number)
         if (orders.renames or orders.removes or orders.marks) and not known:

@@ -47,10 +47,6 @@ class Ledger:
         """What this process has folded so far, without asking for newer entries."""
         return self.refresh() if self._state is None else self._state
 
-    @property
-    def exists(self) -> bool:
-        return self.refresh().number > 0
-
     def read(self, number: int) -> Entry | None:
         """One entry; None if nobody wrote it yet."""
         try:

@@ -129,8 +129,8 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
 
     Neither do files that a replay brought since; those that it has yet to take are counted where they are staged.
     """
-    types: dict[str, TypeFiles] = {}
-    rows: dict[str, int] = {}
+    types = dict.fromkeys(state.types, TypeFiles(()))
+    rows = dict.fromkeys(state.types, 0)
     others: dict[str, frozenset[str]] = {}
     faults: list[str] = []
     waiting: list[DataFile] = []
@@ -139,7 +139,6 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
     later = [each for entry in _entries_after(table, state.number) for each in entry.renames]
     for name, own in opened.items():
         if own is None:
-            types[name], rows[name] = TypeFiles(()), 0
             continue
         seen = examine(own.storage(), _known_files(name, own, later), columns, named_now(own))
         staged = examine(own.storage(), _untaken_files(name, own, state), columns)

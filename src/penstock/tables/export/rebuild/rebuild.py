@@ -76,10 +76,10 @@ class RebuildReport:
         return not self.ambiguities
 
     def as_json(self) -> dict[str, Any]:
-        state = self.state
+        state = self.state or LedgerState()
         return {
             "ok": self.ok,
-            "entry": None if state is None else state.number,
+            "entry": state.number or None,
             "files": self.files,
             "rows": self.rows,
             "partitions": [
@@ -91,7 +91,7 @@ class RebuildReport:
                     "position": here.position,
                     "read_again": {name: lane.position for name, lane in sorted(here.lanes.items())},
                 }
-                for each, here in (state.partitions if state is not None else {}).items()
+                for each, here in state.partitions.items()
             ],
             "ambiguities": [
                 {**asdict(each), "partition": each.partition or None, "files": list(each.files)}

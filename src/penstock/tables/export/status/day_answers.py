@@ -154,8 +154,7 @@ def instant(millis: int | None) -> str | None:
 
 def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
     """How a day stands for the types asked for, or for all; by ledger and files, so also while the log is away."""
-    environment = Environment()
-    table = open_export(job, environment)
+    table = open_export(job, Environment())
     state = table.state()
     known = sorted({*job.table.all_types, *state.types})
     for name in wanted:
@@ -163,5 +162,5 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) 
             hint = did_you_mean(name, known) or f"its types are {', '.join(known)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
     after = job.table.days.complete_after_seconds
-    unseen, now_ms = table.finishing.unseen(state), int(environment.now() * MILLIS_PER_SECOND)
+    unseen, now_ms = table.finishing.unseen(state), int(table.environment.now() * MILLIS_PER_SECOND)
     return tuple(DayAnswer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))

@@ -33,7 +33,7 @@ from penstock.status.model import (
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.entry import Entry
-from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, Rename, TypeDay
+from penstock.tables.export.ledger.state import Cause, Day, Lane, LedgerState, TypeDay
 from penstock.tables.export.proof.facts import incarnations_of
 from penstock.tables.export.spec import AlertLimits, ExportSpec
 from penstock.tables.export.status import alerts
@@ -75,13 +75,14 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
 def _with_sections(common: JobStatus, table: ExportTable, state: LedgerState, found: alerts.Measured) -> JobStatus:
     """With what only exports tell."""
     after, now_ms = table.export.days.complete_after_seconds, int(table.environment.now() * MILLIS_PER_SECOND)
-    limits = table.export.alerts
+    limits, pending = table.export.alerts, state.pending
+    lines = (f"files that wait to be moved to their place: {len(pending)}",) if pending else ()
     return replace(
         common,
         alerts=(*common.alerts, *_type_alerts(state), *alerts.breaches(found, limits)),
         sections=(
             _types_section(state, after, now_ms, table.finishing.unseen(state)),
-            _pending_section(state.pending),
+            Section("pending_renames", [{"type": each.type, "target": each.target} for each in pending], lines=lines),
             _rules_section(found, limits, common.log_error is not None),
         ),
     )
@@ -133,12 +134,6 @@ def _gaps(entry: Entry) -> Iterator[RecordedGap]:
     for piece in entry.slices:
         if piece.totals.gap:
             yield RecordedGap(piece.partition, piece.start, piece.start + piece.totals.gap, entry.number, at)
-
-
-def _pending_section(pending: Sequence[Rename]) -> Section:
-    """Files that could not be moved to their place."""
-    lines = (f"files that wait to be moved to their place: {len(pending)}",) if pending else ()
-    return Section("pending_renames", [{"type": each.type, "target": each.target} for each in pending], lines=lines)
 
 
 def _rules_section(found: alerts.Measured, limits: AlertLimits, log_is_away: bool) -> Section:
