@@ -152,7 +152,7 @@ class ExportRoot:
         self.job = load_job(self.job_path)
         self.table = self.open()
         self.table.agree_on_types()
-        self.table.claim_names(self.job.log.topics)
+        self.table.claims.claim_names(self.job.log.topics)
 
     @property
     def lake(self) -> Path:

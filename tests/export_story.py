@@ -15,7 +15,7 @@ from penstock.lake.proposal import Outcome
 from penstock.lake.state import TableState, Totals
 from penstock.logs.log import Batch, Bounds, Partition
 from penstock.plan import Wait
-from penstock.tables.export.writer import WrittenShares
+from penstock.tables.export.export import WrittenShares
 from penstock.tables.kind import SchemaChanged, View
 from tests.exports import FIRST_DAY, ExportPipe, event
 from tests.kafka import Produce

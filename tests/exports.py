@@ -21,10 +21,10 @@ from penstock.environment import Environment
 from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec, job_of
 from penstock.tables.export.delta_types import open_export
+from penstock.tables.export.export import WrittenShares
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
-from penstock.tables.export.writer import WrittenShares
 from penstock.tables.registry import load_job
 from tests.pipes import Clock, Recorder
 

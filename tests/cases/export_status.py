@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from penstock.environment import Environment
 from penstock.job.spec import JobSpec, job_of
@@ -16,8 +16,6 @@ from penstock.logs.registry import open_log
 from penstock.status.model import JobStatus, PartitionStatus
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.spec import ExportSpec
-from penstock.tables.export.status.status import ExportStatus, export_status
-from penstock.tables.export.status.types import TypeStatus
 from penstock.tables.export.table import ExportTable
 from penstock.tables.registry import load_job
 from penstock.watch.status import status
@@ -72,12 +70,12 @@ class Fan:
     def status(self) -> JobStatus:
         return status(self.job)
 
-    def of_export(self) -> ExportStatus:
-        """What only exports tell."""
-        return export_status(job_of(self.job, ExportSpec), open_log, time.time)
+    def told(self) -> dict[str, Any]:
+        """The status for programs."""
+        return self.status().as_json()
 
-    def types(self) -> dict[str, TypeStatus]:
-        return {each.type: each for each in self.of_export().types}
+    def types(self) -> dict[str, dict[str, Any]]:
+        return {each["type"]: each for each in self.told()["types"]}
 
     def partition(self, number: int) -> PartitionStatus:
         return self.status().partitions[number]
@@ -88,6 +86,9 @@ class Fan:
 
     def kinds(self) -> list[StrEnum]:
         return [each.kind for each in self.status().alerts]
+
+    def texts(self, kind: StrEnum) -> list[str]:
+        return [each.text for each in self.status().alerts if each.kind is kind]
 
     def mirror(self, zero: int, one: int) -> None:
         with closing(open_log(self.job)) as log:

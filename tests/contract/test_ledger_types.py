@@ -205,7 +205,7 @@ def test_two_clusters_in_one_root_never_mix(storage: Storage) -> None:
     """The same topic name, partition and offsets in both."""
     tables = {name: begun(open_table(storage, AB, name=f"from-{name}", cluster=name)) for name in ("pa4", "am5")}
     for name, table in tables.items():
-        table.claim_names(["events"])
+        table.claims.claim_names(["events"])
         landed(table, reader(table).main(0, 10 if name == "pa4" else 20))
     assert visible(storage) == expected(MIXED[:10]) + expected(MIXED[:20])
     for name, position in (("pa4", 10), ("am5", 20)):
@@ -218,22 +218,22 @@ def test_two_clusters_in_one_root_never_mix(storage: Storage) -> None:
 def test_a_second_job_on_the_same_topic_is_refused_under_whatever_names(storage: Storage) -> None:
     """Its file names would be free, and readers would see every row twice."""
     first = open_table(storage, AB, name="first")
-    first.claim_names(["events"])
-    first.claim_topics([EVENTS.topic_id])
+    first.claims.claim_names(["events"])
+    first.claims.claim_topics([EVENTS.topic_id])
     second = open_table(storage, ("B", "C"), name="second", cluster="pa4")
-    second.claim_names(["events"])
+    second.claims.claim_names(["events"])
     with pytest.raises(UserError, match="the job first already writes the type B of the same topic"):
-        second.claim_topics([EVENTS.topic_id])
-    open_table(storage, ("C",), name="third", cluster="am5").claim_topics([EVENTS.topic_id])
-    second.claim_topics(["another-life"])
-    open_table(storage, AB, name="first").claim_topics([EVENTS.topic_id])
+        second.claims.claim_topics([EVENTS.topic_id])
+    open_table(storage, ("C",), name="third", cluster="am5").claims.claim_topics([EVENTS.topic_id])
+    second.claims.claim_topics(["another-life"])
+    open_table(storage, AB, name="first").claims.claim_topics([EVENTS.topic_id])
 
 
 def test_two_topics_in_one_root_never_mix(storage: Storage) -> None:
     """S7: a position of 500 in one topic says nothing about offset 3 of the other."""
     first, second = Partition("t1", "life-t1", 0), Partition("t2", "life-t2", 0)
     table = begun(begun(open_table(storage, AB), first), second)
-    table.claim_names(["t1", "t2"])
+    table.claims.claim_names(["t1", "t2"])
     landed(table, reader(table, partition=first).main(0, 50))
     state = landed(table, reader(table, partition=second).main(0, 4))
     assert (state.global_position(first), state.global_position(second)) == (50, 4)
@@ -254,14 +254,14 @@ def test_a_recreated_topic_does_not_meet_the_files_of_its_former_life(storage: S
 
 
 def test_a_second_job_under_the_same_names_is_refused(storage: Storage) -> None:
-    open_table(storage, AB).claim_names(["events"])
-    open_table(storage, AB).claim_names(["events"])
+    open_table(storage, AB).claims.claim_names(["events"])
+    open_table(storage, AB).claims.claim_names(["events"])
     with pytest.raises(UserError) as caught:
-        open_table(storage, AB, name="another").claim_names(["events"])
+        open_table(storage, AB, name="another").claims.claim_names(["events"])
     assert "garmadon" in caught.value.primary
-    open_table(storage, AB, name="another", cluster="am5").claim_names(["events"])
+    open_table(storage, AB, name="another", cluster="am5").claims.claim_names(["events"])
     with pytest.raises(UserError):
-        open_table(storage, AB, name="third", cluster="am5").claim_names(["other", "events"])
+        open_table(storage, AB, name="third", cluster="am5").claims.claim_names(["other", "events"])
 
 
 def test_of_two_processes_that_meet_a_new_field_with_different_types_the_second_takes_what_the_first_fixed(

@@ -50,11 +50,11 @@ def test_a_log_that_is_away_leaves_the_ledgers_side(fan: Fan) -> None:
     with_fs_behind(fan)
     away = replace(fan.job, log=replace(kafka_of(fan.job), bootstrap="127.0.0.1:1"))
     found = export_status(job_of(away, ExportSpec), open_log, time.time)
-    assert [(each.position, each.end) for each in found.common.partitions] == [(10, None), (8, None)]
-    assert found.measured.lag_records == {}
-    assert max(found.measured.discrepancy_records.values()) == 8
-    assert found.common.exit_code == TransientError.exit_code
-    [rules] = [each for each in found.whole().sections if each.key == "rules"]
+    assert [(each.position, each.end) for each in found.partitions] == [(10, None), (8, None)]
+    assert found.exit_code == TransientError.exit_code
+    [rules] = [each for each in found.sections if each.key == "rules"]
+    assert rules.values["lag_records"]["partitions"] == {}
+    assert rules.values["discrepancy_records"]["value"] == 8
     assert rules.lines == (
         "rules: failed writes 25.0% (limit 20), lag ? (limit 5), discrepancy 8 (limit 3), retention ? (limit 50)",
     )

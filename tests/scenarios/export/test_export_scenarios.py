@@ -29,7 +29,7 @@ from penstock.errors import UserError
 from penstock.events import RulesMeasured
 from penstock.failpoints import Reach
 from penstock.plan import GapError
-from penstock.tables.export.catching_up.waiting import LOOK_SECONDS
+from penstock.tables.export.chores import LOOK_SECONDS
 from tests.export_story import Story, a_month_later, after
 from tests.exports import FIRST_DAY, ExportPipe, event, type_of
 from tests.kafka import Produce, Topics

@@ -18,7 +18,7 @@ from penstock.cli.status import status as status_command
 from penstock.errors import UserError
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.status.alerts import Rule
-from penstock.tables.export.status.types import TypeAlert
+from penstock.tables.export.status.status import TypeAlert
 from tests.cases.export_status import Fan, at, fan_of, with_fs_behind
 from tests.kafka import Produce, Topics
 from tests.routed_parts import landed
@@ -40,21 +40,22 @@ def test_a_job_without_a_ledger_has_not_started_and_asking_leaves_nothing_behind
 def test_a_type_tells_what_it_holds_and_where_it_is_behind(fan: Fan) -> None:
     with_fs_behind(fan)
     fs, gc = fan.types()["fs"], fan.types()["gc"]
-    assert (fs.rows, fs.files, fs.gap_records, gc.rows, gc.files, gc.gap_records) == (5, 1, 8, 8, 2, 0)
-    [lane] = fs.lagging
-    assert (lane.partition, lane.position, lane.gap_records, lane.deferred) == (fan.partitions[1], 0, 8, 5)
-    assert (lane.cause, lane.since.timestamp()) == (Cause.FAILING, fan.now)
-    assert (fs.failing, gc.failing, gc.lagging) == (True, False, ())
+    assert [(each["rows"], each["files"], each["gap_records"]) for each in (fs, gc)] == [(5, 1, 8), (8, 2, 0)]
+    [lane] = fs["lagging"]
+    assert (lane["topic"], lane["partition"]) == (fan.partitions[1].topic, 1)
+    assert (lane["position"], lane["gap_records"], lane["deferred"]) == (0, 8, 5)
+    assert (lane["cause"], datetime.fromisoformat(lane["since"]).timestamp()) == (Cause.FAILING, fan.now)
+    assert gc["lagging"] == []
+    assert fan.texts(TypeAlert.TYPE_LAGGING) == ["type fs cannot be written since 2026-03-03T01:06:40Z: 5 records wait"]
 
 
 def test_the_three_rules_are_told_and_raise_alerts_beyond_their_limits(fan: Fan) -> None:
     with_fs_behind(fan)
-    found = fan.of_export()
+    rules, zero, one = fan.told()["rules"], *map(str, fan.partitions)
     # fs was written in partition 0 and failed once since: half of its two writes; gc was written twice.
-    assert found.measured.failed_writes_percent_by_type == {"fs": 50.0, "gc": 0.0}
-    assert found.measured.failed_writes_percent == 25.0
-    assert found.measured.lag_records == {fan.partitions[0]: 0, fan.partitions[1]: 2}
-    assert found.measured.discrepancy_records == {fan.partitions[0]: 0, fan.partitions[1]: 8}
+    assert rules["failed_writes_percent"] == {"value": 25.0, "types": {"fs": 50.0, "gc": 0.0}, "limit": 20.0}
+    assert rules["lag_records"] == {"value": 2, "partitions": {zero: 0, one: 2}, "limit": 5}
+    assert rules["discrepancy_records"] == {"value": 8, "partitions": {zero: 0, one: 8}, "limit": 3}
     assert fan.kinds() == [TypeAlert.TYPE_LAGGING, Rule.FAILED_WRITES, Rule.DISCREPANCY]
 
 
@@ -62,7 +63,7 @@ def test_a_type_that_caught_up_raises_no_alert_but_for_its_failures(fan: Fan) ->
     table = with_fs_behind(fan)
     landed(table, fan.reader(table, 1).catch_up({"fs": 0}, 8))
     fan.mirror(10, 8)
-    assert fan.types()["fs"].lagging == ()
+    assert fan.types()["fs"]["lagging"] == []
     assert fan.global_position(1) == 8
     assert fan.kinds() == [Rule.FAILED_WRITES]
 
@@ -77,7 +78,7 @@ def test_a_log_that_runs_ahead_raises_an_alert(fan: Fan, produce: Produce) -> No
 def test_a_type_that_waits_for_its_rotation_is_no_alert(fan: Fan) -> None:
     table = fan.started()
     landed(table, fan.reader(table, 0).main(0, 3, {"fs": Cause.ROTATION}))
-    assert [each.cause for each in fan.types()["fs"].lagging] == [Cause.ROTATION]
+    assert [each["cause"] for each in fan.types()["fs"]["lagging"]] == [Cause.ROTATION]
     assert TypeAlert.TYPE_LAGGING not in fan.kinds()
 
 
@@ -87,10 +88,10 @@ def test_files_that_cannot_be_moved_to_their_place_are_told(fan: Fan) -> None:
     (fan.root / "fs").write_text("in the way")
     landed(table, fan.reader(table, 0).main(0, 5))
     landed(table, fan.reader(table, 0).main(5, 10, {"fs": Cause.FAILING}))
-    assert [each.type for each in fan.of_export().pending] == ["fs"]
-    assert (fan.types()["fs"].pending_renames, fan.types()["fs"].failing, fan.types()["gc"].failing) == (1, True, False)
+    assert [each["type"] for each in fan.told()["pending_renames"]] == ["fs"]
+    assert [each["pending_renames"] for each in fan.types().values()] == [1, 0]
     assert (fan.partition(0).position, fan.global_position(0)) == (10, 0)
-    assert TypeAlert.TYPE_LAGGING in fan.kinds()
+    assert "type fs: 1 files cannot be moved to their place" in fan.texts(TypeAlert.TYPE_LAGGING)
 
 
 def test_the_last_entries_come_newest_first(fan: Fan) -> None:
@@ -170,11 +171,12 @@ def test_a_complete_day_is_shown_and_opened_again_by_late_rows(fan: Fan, ask: As
     table = fan.started()
     for number in range(2):
         landed(table, fan.reader(table, number).main(0, 7, watermark_ms=at("2026-03-02T05:00:00")))
-    assert (fan.types()["gc"].last_complete_day, fan.types()["gc"].open_days) == (DAY, ())
+    gc = fan.types()["gc"]
+    assert (gc["last_complete_day"], gc["open_days"]) == (DAY, [])
     assert ask(DAY)[0] == 0
     landed(table, fan.reader(table, 0).main(7, 10))
     gc = fan.types()["gc"]
-    assert (gc.last_complete_day, gc.open_days, gc.reopened_days) == ("2026-02-28", (DAY,), (DAY,))
+    assert (gc["last_complete_day"], gc["open_days"], gc["reopened_days"]) == ("2026-02-28", [DAY], [DAY])
     code, told = ask(DAY)
     assert code == 1
     assert [(each["type"], each["state"]) for each in told["types"]] == [("fs", "complete"), ("gc", "reopened")]

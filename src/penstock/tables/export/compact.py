@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,17 +18,17 @@ from penstock.lake.maintenance.compaction import Group, Limit, Merged, Progress,
 from penstock.lake.maintenance.leftovers import classify_all
 from penstock.lake.maintenance.merge import OneFile, Source, merge_files, unified
 from penstock.lake.maintenance.reports import CompactReport as TableCompactReport
-from penstock.lake.storage import Entry, NotFoundError
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, is_complete
+from penstock.lake.storage import NotFoundError
 from penstock.tables.export.files.data_files import (
     DAMAGED_FILE,
     DataFile,
     Footer,
     compacted_facts,
-    files_of_type,
+    own_files,
     read_footers,
     replaced_facts,
 )
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, is_complete
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.names import day_folder, output_name
 from penstock.tables.export.ledger.state import LedgerState, Rename
@@ -80,10 +80,6 @@ class Input:
         return first.get("topic", ""), first.get("partition", 0), life, first.get("first", 0), self.file.path
 
 
-InputGroup = Group[Input]
-MergedGroup = Merged[Input]
-
-
 def compact(
     table: ExportTable, target_bytes: int | None = None, *, all_days: bool = False, progress: Progress | None = None
 ) -> CompactReport:
@@ -95,8 +91,7 @@ def compact(
     table.refuse_older_ledger()
     table.complete()
     state = table.state()
-    spaces = {table.space.of(each.topic) for each in state.partitions}
-    days = [each for name in sorted(state.types) for each in _closed_days(table, state, name, spaces, all_days)]
+    days = [each for name in sorted(state.types) for each in _closed_days(table, state, name, all_days)]
     staged = _Staged(table)
     report = CompactReport()
     for number, files in enumerate(days):
@@ -106,18 +101,18 @@ def compact(
     return report
 
 
-class _Staged:
+class _Staged(StagedFiles):
     """What lies in the staged folder once everything is gone that may go."""
 
     def __init__(self, table: ExportTable) -> None:
-        self._table = table
+        self._storage = table.storage
         entries = {each.path: each for each in table.storage.list(table.places.staged)}
-        self._files = StagedFiles.of(table, table.state())
-        found = classify_all(table.job.table.path, table.storage, entries.values(), self._files.classify)
+        super().__init__(table, table.state())
+        found = classify_all(table.job.table.path, table.storage, entries.values(), self.classify)
         for entry, _ in found.dead:
             table.storage.delete(entry.path)
             del entries[entry.path]
-        self._entries: dict[str, Entry] = entries
+        self._entries = entries
         self._names: dict[str, list[StagedName]] = {}
         for path in entries:
             if (name := parse_staged_name(path)) is not None:
@@ -126,7 +121,7 @@ class _Staged:
     def may_bring_back(self, file: DataFile) -> bool:
         """Whether a copy of it may be under way or still begin: a source in whose slice its last offset lies."""
         final = file.name
-        if self._files.may_be_copied(file.modified_at):
+        if self.may_be_copied(file.modified_at):
             return True
         return final is not None and any(
             each.partition == final.partition and each.start <= final.last_offset < each.end
@@ -134,24 +129,23 @@ class _Staged:
         )
 
     def holds(self, source: str) -> bool:
-        """Whether the staged source of a compacted file has to stay; one that may go is deleted."""
+        """Whether a staged source, that of a compacted or replayed file, has to stay; one that may go is deleted."""
         entry = self._entries.get(source)
         if entry is None:
             return False
-        if source in self._files.ordered or self._files.may_be_copied(entry.modified_at):
+        if source in self.ordered or self.may_be_copied(entry.modified_at):
             return True
         # Its output lies under the final name, so its entry is complete, and nobody has to find it any more.
-        self._table.storage.delete(source)
+        self._storage.delete(source)
         del self._entries[source]
         return False
 
 
-def _closed_days(
-    table: ExportTable, state: LedgerState, name: str, spaces: Collection[str], all_days: bool
-) -> Iterator[list[DataFile]]:
-    """The files of each day of a type that may be compacted."""
+def _closed_days(table: ExportTable, state: LedgerState, name: str, all_days: bool) -> Iterator[list[DataFile]]:
+    """The files of each day of a type that may be compacted; other jobs may have theirs in the same folders."""
     days: dict[str, list[DataFile]] = {}
-    for file in files_of_type(table.storage, name, table.job.name, spaces):
+    spaces = {table.space.of(each.topic) for each in state.partitions}
+    for file in own_files(table.storage, name, table.job.name, spaces.__contains__):
         days.setdefault(file.day, []).append(file)
     after = table.export.days.complete_after_seconds
     now_ms = int(table.environment.now() * MILLIS_PER_SECOND)
@@ -165,7 +159,7 @@ def _compact_day(table: ExportTable, small: Sequence[DataFile], limit: int, stag
     if len(free) < 2:
         return CompactReport(waiting=len(small) - len(free))
     inputs = list(_inputs(table, free))
-    ready = [each for each in inputs if each.footer.source is None or not staged.holds(each.footer.source)]
+    ready = [each for each in inputs if not staged.holds(each.footer.facts.get("source", ""))]
     report = CompactReport(waiting=len(small) - len(free) + len(inputs) - len(ready))
     in_order = sorted(ready, key=lambda each: each.order)
     groups = list(group(in_order, limit, Limit(lambda each: len(each.originals), FILES_PER_OUTPUT_MAX, firm=True)))
@@ -186,7 +180,7 @@ def _inputs(table: ExportTable, files: Sequence[DataFile]) -> Iterator[Input]:
             yield Input(file, footer, replaced_facts(file.path, file.size_bytes, footer))
 
 
-def _compact_groups(table: ExportTable, groups: Sequence[InputGroup]) -> CompactReport:
+def _compact_groups(table: ExportTable, groups: Sequence[Group[Input]]) -> CompactReport:
     entry_max = table.state().number + ENTRIES_TO_LAND_MAX
     landed = swap(
         groups,
@@ -198,7 +192,7 @@ def _compact_groups(table: ExportTable, groups: Sequence[InputGroup]) -> Compact
     return replace(CompactReport.of(len(groups), landed), unfinished=len(landed) if held_back else 0)
 
 
-def _merge(table: ExportTable, inputs: InputGroup, entry_max: int) -> MergedGroup | None:
+def _merge(table: ExportTable, inputs: Group[Input], entry_max: int) -> Merged[Input] | None:
     """Write the rows of a group to a staged file; None if another process took a file away meanwhile."""
     file = inputs.files[0].file
     target = f"{table.places.staged}/{file.type}/{compacted_name(entry_max, uuid.uuid4().hex)}"
@@ -213,9 +207,9 @@ def _merge(table: ExportTable, inputs: InputGroup, entry_max: int) -> MergedGrou
         return None
 
 
-def _land(table: ExportTable, merged: Sequence[MergedGroup], entry_max: int) -> Sequence[MergedGroup]:
+def _land(table: ExportTable, merged: Sequence[Merged[Input]], entry_max: int) -> Sequence[Merged[Input]]:
     """Swap groups for their outputs, as far as their files are still there; those that landed come back."""
-    alive: list[MergedGroup] = []
+    alive: list[Merged[Input]] = []
     first = merged[0].group.files[0].file
     folder = day_folder(first.type, first.day)
 
@@ -224,31 +218,22 @@ def _land(table: ExportTable, merged: Sequence[MergedGroup], entry_max: int) -> 
             return None
         there = {each.path: each.size_bytes for each in table.storage.list(folder)}
         # A rival may have ordered a file to be removed and not have been able to: it is no longer the table's.
-        going = frozenset(state.unfinished.removes)
-        alive[:] = [each for each in merged if _is_alive(each, there, going)]
+        ours = {each for each in there.items() if each[0] not in state.unfinished.removes}
+        alive[:] = [each for each in merged if ours >= {(one.file.path, one.size_bytes) for one in each.group.files}]
         if not alive:
             return None
         table.environment.reach("compact_checked")
         outputs = [file for each in alive for file in each.outputs]
-        names = _free_names(table.job.name, state.number + 1, folder, there)
+        # A ledger that was rebuilt may come to a number of the one before: then some names are taken.
+        names = (output_name("compacted", table.job.name, state.number + 1, each) for each in itertools.count())
+        targets = (f"{folder}/{each}" for each in names if f"{folder}/{each}" not in there)
         return Draft(
             EntryKind.COMPACTION,
             removes=tuple(one.file.path for each in alive for one in each.group.files),
             renames=tuple(
                 Rename(each.path, target, first.type, waits=True, rows=each.rows, size_bytes=each.size_bytes)
-                for each, target in zip(outputs, names, strict=False)
+                for each, target in zip(outputs, targets, strict=False)
             ),
         )
 
     return alive if table.append(decide) is not None else ()
-
-
-def _is_alive(merged: MergedGroup, there: Mapping[str, int], going: Collection[str]) -> bool:
-    files = (each.file for each in merged.group.files)
-    return all(there.get(each.path) == each.size_bytes and each.path not in going for each in files)
-
-
-def _free_names(job: str, entry: int, folder: str, there: Collection[str]) -> Iterator[str]:
-    """Final names of an entry's outputs; a ledger that was rebuilt may come to a number of the one before."""
-    paths = (f"{folder}/{output_name('compacted', job, entry, number)}" for number in itertools.count())
-    return (path for path in paths if path not in there)

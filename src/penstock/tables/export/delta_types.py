@@ -18,8 +18,7 @@ from penstock.errors import PenstockError, UserError
 from penstock.failpoints import Reach
 from penstock.flow.columns.fitting import respelled
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.flow.write.report import Share
-from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy, TableSpec
+from penstock.job.spec import DAY_FOLDER, JobSpec, NewColumnPolicy
 from penstock.lake.delta.keys import fingerprint, flow_key
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.schema import TablePlace, missing_columns
@@ -28,7 +27,6 @@ from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.staged import StagedFileGoneError
 from penstock.logs.log import Partition, Slice
 from penstock.tables.export.files.finishing import FailedRename, gone_reason
-from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.proposal import LedgerPart, RoutedPart, check, without_lanes
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.spec import ExportSpec
@@ -36,13 +34,10 @@ from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_change, run_number
 
 
-def type_table_spec(place: TableSpec, name: str) -> TablePlace:
-    return TablePlace(
-        path=f"{place.path.rstrip('/')}/{name}",
-        partition_by=(DAY_FOLDER,),
-        quarantine_path=place.quarantine_path,
-        storage_options=place.storage_options,
-    )
+def type_place(export: ExportSpec, name: str) -> TablePlace:
+    """Where the table of a type lies."""
+    path = f"{export.path.rstrip('/')}/{name}"
+    return TablePlace(path, export.quarantine_path, export.storage_options, partition_by=(DAY_FOLDER,))
 
 
 def open_export(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
@@ -65,11 +60,11 @@ class DeltaTypes(ExportTable):
         """Bring the rows into the tables of their types, then let the ledger say so."""
         state = self.complete()
         settled = tuple(without_lanes(part, state) for part in parts)
-        accepted, _ = check(settled, state)
+        accepted = check(settled, state).accepted
         routed = {part.partition: part for part in accepted if isinstance(part, RoutedPart)}
         for name in sorted({name for part in routed.values() for name, share in part.written.items() if share.files}):
             for partition, reason in self._land_type(name, batch_id, list(routed.values())).items():
-                self.failures[name] = self.failures.get(name, 0) + 1
+                self.failures[name] += 1
                 self.refusals[name] = reason
                 routed[partition] = routed[partition].without(name)
             self.environment.reach("type_landed")
@@ -79,7 +74,7 @@ class DeltaTypes(ExportTable):
         """Like those of files without a table, in the spelling of the type's table where there is one."""
         columns = super().columns_of(name)
         try:
-            table = self._table(name)
+            table = self.type_table(name)
         except PenstockError:
             # It fails its type alone, when its files are to land.
             self._unread.add(name)
@@ -108,8 +103,8 @@ class DeltaTypes(ExportTable):
 
     def replay_refusal(self, name: str, days: Iterable[str], run: int) -> str | None:
         """A table that does not take files after the entry would hold its type back: it is looked at before."""
-        if name in self.failing_types():
-            return self.failing_types()[name]
+        if (failing := self.failing_types().get(name)) is not None:
+            return failing
         try:
             self._ready(name)
         except PenstockError as error:
@@ -121,13 +116,10 @@ class DeltaTypes(ExportTable):
     def runs_taken(self) -> int:
         return max(self._run_of(name) for name in self.export.all_types)
 
-    def failing_types(self) -> dict[str, str]:
-        return {**super().failing_types(), **self.refusals}
-
     def ahead_of(self, partition: Partition, name: str, start: int) -> int:
         """A table that was committed to by a process that died then is ahead of the ledger."""
         try:
-            table = self._table(name)
+            table = self.type_table(name)
             own = table.state([partition]).of(partition).position if table is not None else None
             known = table.transaction(flow_key(self.job.name)) if table is not None else None
         except PenstockError:
@@ -144,8 +136,13 @@ class DeltaTypes(ExportTable):
             )
         return own
 
-    def type_tables(self) -> list[Table]:
-        return [table for name in self.export.all_types if (table := self._table(name)) is not None]
+    def type_table(self, name: str) -> Table | None:
+        known = self._tables.get(name)
+        if known is None:
+            known = find_table(type_place(self.export, name), self.job.name, self.environment)
+            if known is not None:
+                self._tables[name] = known
+        return known
 
     def probed(self, name: str) -> str:
         return f"{name}/_delta_log"
@@ -154,18 +151,19 @@ class DeltaTypes(ExportTable):
         """Delta says itself whether it takes a commit, before anything else moves."""
         return None
 
-    def forget_probes(self, name: str) -> None:
-        self.refusals.pop(name, None)
-        super().forget_probes(name)
-
     def _land_type(self, name: str, batch_id: str, parts: list[RoutedPart]) -> dict[Partition, str]:
         """Commit the files of one type; the partitions that its table did not take, with the reason."""
         mine = [part for part in parts if name in part.written and part.written[name].files]
         try:
             table = self._ready(name)
-            self._start(table, mine)
-            state = table.state([part.partition for part in mine])
-            slices = [self._slice(part, part.written[name], state.of(part.partition).position or 0) for part in mine]
+            partitions = [part.partition for part in mine]
+            known = table.state(partitions)
+            new = [part for part in mine if known.of(part.partition).position is None]
+            if new:
+                starts = tuple(StartPart(part.partition, part.piece.start, part.token) for part in new)
+                table.commit(Proposal(self.job.name, new_batch_id(), starts))
+                known = table.state(partitions)
+            slices = [self._slice(name, part, known.of(part.partition).position or 0) for part in mine]
             extra = {flow_key(self.job.name): self._flow(name)}
             outcome = table.commit(Proposal(self.job.name, batch_id, tuple(slices), extra))
         except PenstockError as error:
@@ -190,17 +188,17 @@ class DeltaTypes(ExportTable):
     def _run_of(self, name: str) -> int:
         """The last replay run that the table of a type has; 0 if it cannot be read, or is not there."""
         try:
-            if (table := self._table(name)) is None:
+            if (table := self.type_table(name)) is None:
                 return 0
             table.refresh()
             return run_number(table)
         except PenstockError:
             return 0
 
-    def _slice(self, part: RoutedPart, share: Share, own: int) -> SlicePart:
+    def _slice(self, name: str, part: RoutedPart, own: int) -> SlicePart:
         """The slice as this type sees it: offsets without a record of the type are holes, back to its last commit."""
-        name = share.files[0].path.split("/", 1)[0]
-        files = tuple(_below(file, name) for file in share.files)
+        share = part.written[name]
+        files = tuple(structs.replace(file, path=file.path.removeprefix(f"{name}/")) for file in share.files)
         counts = Counts(read=share.counts.written, written=share.counts.written)
         # A table beyond what the files begin with would hold their rows twice: it refuses a slice that starts below.
         taken_from = part.taken_from.get(name, part.piece.start)
@@ -214,13 +212,6 @@ class DeltaTypes(ExportTable):
         kind = replace(self.export.all_types[name], rotation=None, start=None)
         return fingerprint(repr((job.decode, kind, self.export.route, self.export.days, job.columns, policies)))
 
-    def _start(self, table: Table, parts: list[RoutedPart]) -> None:
-        state = table.state([part.partition for part in parts])
-        new = [part for part in parts if state.of(part.partition).position is None]
-        if new:
-            starts = tuple(StartPart(part.partition, part.piece.start, part.token) for part in new)
-            table.commit(Proposal(self.job.name, new_batch_id(), starts))
-
     def _ready(self, name: str) -> Table:
         """The table of a type whose files were just staged."""
         unread = name in self._unread
@@ -229,28 +220,16 @@ class DeltaTypes(ExportTable):
             raise SchemaMovedError(f"the files of type {name} were written before its table could be read")
         return table
 
-    def _table(self, name: str) -> Table | None:
-        known = self._tables.get(name)
-        if known is None:
-            known = find_table(type_table_spec(self.job.table, name), self.job.name, self.environment)
-            if known is not None:
-                self._tables[name] = known
-        return known
-
     def _opened(self, name: str) -> Table:
         """The table with all columns of the type; it is created with the first file."""
         wanted = pa.schema([*(self.columns_of(name) or ()), (DAY_FOLDER, pa.date32())])
-        table = self._table(name)
+        table = self.type_table(name)
         if table is None or len(missing_columns(table.schema, wanted)):
-            spec = type_table_spec(self.job.table, name)
-            table = open_or_create(spec, self.job.name, wanted, NewColumnPolicy.ADD, self.environment)
+            table = open_or_create(
+                type_place(self.export, name), self.job.name, wanted, NewColumnPolicy.ADD, self.environment
+            )
             self._tables[name] = table
         return table
-
-
-def _below(file: StagedFile, name: str) -> StagedFile:
-    """The file with its path as the type's own table sees it."""
-    return structs.replace(file, path=file.path.removeprefix(f"{name}/"))
 
 
 def _take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:
@@ -261,19 +240,13 @@ def _take_run(table: Table, run: int, renames: Sequence[Rename]) -> None:
 
     Raises `StagedFileGoneError` if a file is not there, and whatever a commit raises.
     """
-    files = [_ordered_file(each) for each in renames]
+    files: list[StagedFile] = []
     rows: Counter[Partition] = Counter()
     for each in renames:
+        days = {DAY_FOLDER: each.day}
+        files.append(StagedFile("", each.partition, each.path_in_table, each.rows, each.size_bytes, days, each.stats))
         # The keys of app transactions hold the topic id and no topic.
         rows[Partition("", each.topic_id, each.partition)] += each.rows
     size_bytes = sum(each.size_bytes for each in renames)
     record = Provenance(kind="replay", job=table.job, run=run, rows=rows.total(), size_bytes=size_bytes)
     table.swap(lambda: None if run_number(table) >= run else run_change(table, run, files, rows, record.metadata))
-
-
-def _ordered_file(rename: Rename) -> StagedFile:
-    """The file of a replay as the type's own table sees it."""
-    place = type_and_day(rename.target)
-    assert place is not None
-    path = rename.target.removeprefix(f"{rename.type}/")
-    return StagedFile("", rename.partition, path, rename.rows, rename.size_bytes, {"day": place[1]}, rename.stats)

@@ -3,30 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from penstock.errors import TransientError
-from penstock.flow.write.manifest import Counts
-from penstock.lake.proposal import Outcome, Proposal
-from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
+from penstock.flow.write.manifest import Counts, Marks
+from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
+from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.staging.read_checks import ReadChecks
-from penstock.tables.export.catching_up.catch_up import check_residue
-from penstock.tables.export.catching_up.waiting import FailingTypes, WaitingRecords
-from penstock.tables.export.chores import CatchUp, CatchUpBatch, IdleMarks, IdlePartitions, next_catch_up
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable
+from penstock.staging.reports import Gathered
+from penstock.tables.export.catch_up import check_residue
+from penstock.tables.export.chores import (
+    CatchUp,
+    CatchUpBatch,
+    FailingTypes,
+    IdleMarks,
+    IdlePartitions,
+    Telling,
+    WaitingRecords,
+    next_catch_up,
+)
 from penstock.tables.export.events import CatchUpPlanned, TypeCannotBeWritten, TypeWrittenAgain
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, closable
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.proposal import RoutedPart
 from penstock.tables.export.ledger.state import Cause, LedgerState
 from penstock.tables.export.replays import LedgerRuns
-from penstock.tables.export.status.telling import Telling
 from penstock.tables.export.table import Draft, ExportTable
-from penstock.tables.export.writer import Roles, WrittenShares
 from penstock.tables.kind import Chore, Landed, View
 from penstock.tables.quarantine.table import Listed, QuarantineTable
 
 
 class TypeLaggingError(TransientError):
     """A bounded run has done everything else, and a type still cannot be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Who is written in a slice: the types that take part, each from an offset, and why the others do not."""
+
+    takes: Mapping[str, int]
+    lagging: Mapping[str, Cause] = field(default_factory=dict)
+    taken_from: Mapping[str, int] = field(default_factory=dict)
+    """Further offsets where a type's own table is ahead: it has what lies between already."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenShares:
+    """A batch of all types, ready for its commit."""
+
+    found: Gathered
+    roles: Mapping[Partition, Roles]
+    main: bool
+    staged_at: float
+
+    @property
+    def marks(self) -> Marks:
+        return self.found.marks
 
 
 class Export:
@@ -56,15 +88,15 @@ class Export:
         return self.files.state()
 
     def commit(self, proposal: Proposal) -> Outcome:
-        return self.files.commit(proposal)
+        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
+        return self.files.land(proposal.batch_id, parts)
 
     def shown_position(self, partition: Partition) -> int:
         return self.files.ledger.known.global_position(partition) or 0
 
     def lags(self, partitions: Iterable[Partition]) -> bool:
         state = self.files.state()
-        stuck = bool(state.pending or self.files.failing_types())
-        return stuck or any(state.of(each).lanes for each in partitions)
+        return bool(state.pending or self.files.failing_types()) or any(state.of(each).lanes for each in partitions)
 
     def close(self) -> None:
         """There is nothing open between two entries."""
@@ -76,8 +108,8 @@ class Export:
         """Reserve file names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
-            self.files.claim_names({each.topic for each in new})
-            self.files.claim_topics({each.topic_id for each in new})
+            self.files.claims.claim_names({each.topic for each in new})
+            self.files.claims.claim_topics({each.topic_id for each in new})
             self._owned |= new
 
     def settle(self, partitions: Iterable[Partition]) -> None:
@@ -96,12 +128,11 @@ class Export:
 
     def chores(self, view: View) -> Sequence[Chore]:
         """What idle partitions and closed days have to tell, which is soon done, then what types wait for."""
-        self.telling.look(view, self.waiting.expiring(self.files.ledger.known, _held(view), view.now))
+        held = {each: view.bounds[each] for each in view.tokens}
+        self.telling.look(view, self.waiting.expiring(self.files.ledger.known, held, view.now))
         state = self.files.state()
-        waiting = [each for each in view.tokens if state.of(each).lanes]
-        if waiting:
-            self._look_at_failing(state, waiting, view)
-            self.waiting.tell_gaps(state, {each: view.bounds[each] for each in waiting})
+        self._look_at_failing(state, view)
+        self.waiting.tell_gaps(state, held)
         batch = next_catch_up(self.job, state, view, self.failing.resting(view.now))
         if batch is None and view.idle:
             state = self._finished(view)
@@ -116,20 +147,20 @@ class Export:
         )
         self.telling.days()
 
-    def _look_at_failing(self, state: LedgerState, partitions: Iterable[Partition], view: View) -> None:
+    def _look_at_failing(self, state: LedgerState, view: View) -> None:
         """Before a type that failed is read again: whether its folder takes files now. A look costs little."""
-        lanes = {name: lane for each in partitions for name, lane in state.of(each).lanes.items()}
+        lanes = {name: lane for each in view.tokens for name, lane in state.of(each).lanes.items()}
         for name, lane in lanes.items():
             if lane.cause is not Cause.FAILING or not self.failing.may_look(name, view.now, view.flush_now):
                 continue
             self.files.forget_probes(name)
-            reason = self.files.probe_folder(name, name)
-            if reason is None:
+            if (reason := self.files.probe_folder(name, name)) is None:
                 self.files.complete()
-            if reason is None and name not in self.files.failing_types():
+                reason = self.files.failing_types().get(name)
+            if reason is None:
                 self.failing.forgive(name)
             else:
-                self.failing.note(name, reason or self.files.failing_types()[name], view.now)
+                self.failing.note(name, reason, view.now)
 
     def _finished(self, view: View) -> LedgerState:
         """Nothing is due: try once more what could not be put in its place; a bounded run ends with what is stuck."""
@@ -141,7 +172,7 @@ class Export:
         if view.flush_now and self.failing.reasons and self.lags(view.tokens):
             names = ", ".join(f"{name} ({reason})" for name, reason in sorted(self.failing.reasons.items()))
             raise TypeLaggingError(f"types cannot be written: {names}", hint="the other types are up to date")
-        if view.flush_now and (gaps := self.waiting.gaps(state, _held(view))):
+        if view.flush_now and (gaps := self.waiting.gaps(state, {each: view.bounds[each] for each in view.tokens})):
             raise gaps[0]
         self.telling.days()
         return state
@@ -193,20 +224,21 @@ class Export:
         parts = tuple(self._part(piece, tokens[piece.partition], staged) for piece in batch.slices)
         outcome = self.files.land(batch.id, self._writable(parts))
         self.environment.reach("committed")
-        landed = [part for part in outcome.accepted if isinstance(part, RoutedPart)]
-        result = Outcome(outcome.version, tuple(landed), outcome.refused)
         if outcome.version is None:
-            return Landed(result)
+            return Landed(outcome)
+        landed = [part for part in outcome.accepted if isinstance(part, RoutedPart)]
         for name, reason in self.files.failing_types().items():
             self._fail(name, reason)
         self.quarantine.append_listed(self._listed(part.partition for part in landed))
         self.environment.reach("quarantined")
         self.telling.days()
-        self._tell_recovered(landed)
+        for name in sorted({name for part in landed for name in part.written} - self.files.failing_types().keys()):
+            if self.failing.recovered(name):
+                self.environment.listener.event(TypeWrittenAgain(type=name))
         self.telling.rules()
         files = [file for part in landed for file in part.files]
         counts = sum((part.counted for part in landed), Counts())
-        return Landed(result, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
+        return Landed(outcome, counts, len(files), sum(file.size_bytes for file in files), catch_up=not staged.main)
 
     def _part(self, piece: Slice, token: int, staged: WrittenShares) -> RoutedPart:
         shares = staged.found.of(piece.partition)
@@ -244,8 +276,7 @@ class Export:
             for name, share in part.written.items():
                 days.setdefault(name, set()).update(share.days)
         for name, wanted in days.items():
-            reason = self.files.probe(name, sorted(wanted))
-            if reason is not None:
+            if (reason := self.files.probe(name, wanted)) is not None:
                 self._fail(name, reason)
                 parts = tuple(part.without(name) for part in parts)
         return parts
@@ -254,13 +285,3 @@ class Export:
         self.files.forget_probes(name)
         if self.failing.note(name, reason, self.environment.now(), costly):
             self.environment.listener.event(TypeCannotBeWritten(type=name, reason=reason))
-
-    def _tell_recovered(self, landed: Iterable[RoutedPart]) -> None:
-        for part in landed:
-            for name in part.written:
-                if name not in self.files.failing_types() and self.failing.recovered(name):
-                    self.environment.listener.event(TypeWrittenAgain(type=name))
-
-
-def _held(view: View) -> dict[Partition, Bounds]:
-    return {each: view.bounds[each] for each in view.tokens}

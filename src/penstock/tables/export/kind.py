@@ -13,21 +13,17 @@ from penstock.job.spec import JobSpec, job_of
 from penstock.lake.delta.compact import compact as compact_table
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, Dropped, VacuumReport
-from penstock.logs.log import Batch, Log
+from penstock.logs.log import Log
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import Proof
 from penstock.proof.sources import Depth
 from penstock.spark.delta_spark import delta_frame, spark_path
 from penstock.spark.failures import spark_errors
 from penstock.status.model import DayAnswer, JobStatus
-from penstock.tables.export.chores import CatchUpBatch
 from penstock.tables.export.compact import compact as compact_files
 from penstock.tables.export.delta_types import open_export
-from penstock.tables.export.export import Export
 from penstock.tables.export.proof.verification import prove_export
-from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.tables.export.rebuild.report import RebuildReport
-from penstock.tables.export.replay_target import ExportTarget
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
 from penstock.tables.export.section.section import ExportSection
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.status.day_answers import day_answers
@@ -35,40 +31,10 @@ from penstock.tables.export.status.metrics import METRICS, ExportMeter
 from penstock.tables.export.status.status import export_status
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.vacuum import drop_lost_files, vacuum
-from penstock.tables.export.writer import ExportWriter, WrittenShares
-from penstock.tables.kind import CompactWish, ReadWish, SchemaChanged, VacuumWish
+from penstock.tables.export.writer import ExportWriter
+from penstock.tables.kind import CompactWish, ReadWish, VacuumWish
 from penstock.tables.quarantine.discard import Listings
 from penstock.tables.quarantine.table import open_quarantine, refuse_earlier_life
-
-
-def type_frame(spark: SparkSession, job: JobSpec[ExportSpec], name: str | None) -> DataFrame:
-    """All days of a type, each row with its day."""
-    known = job.table.all_types
-    if name not in known:
-        asked = "needs a type" if name is None else f"has no type {name}"
-        hint = did_you_mean(name or "", known) or f"types: {', '.join(known)}"
-        raise UserError(f"the export {job.name} {asked}", hint=hint)
-    path = f"{job.table.path.rstrip('/')}/{name}"
-    if job.table.format == "delta":
-        return delta_frame(spark, path)
-    with spark_errors(spark):
-        return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
-
-
-class TypesWriter:
-    def __init__(self, files: ExportTable, spark: SparkSession, log: Log) -> None:
-        self.table = Export(files, log)
-        self.batches = ExportWriter(files, spark, log)
-        self._spark = spark
-
-    def stage(self, batch: Batch) -> WrittenShares | SchemaChanged:
-        catching_up = isinstance(batch, CatchUpBatch)
-        routing = batch.routing if isinstance(batch, CatchUpBatch) else ""
-        written = self.batches.write(batch, self.table.roles(batch), main=not catching_up, routing=routing)
-        return SchemaChanged() if written is None else written
-
-    def replay_target(self) -> ExportTarget:
-        return ExportTarget(self.table, self.batches, self._spark)
 
 
 class ExportKind:
@@ -86,17 +52,17 @@ class ExportKind:
         export = job_of(job, ExportSpec).table
         return f"export of {len(export.types)} types as {export.format}"
 
-    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> TypesWriter:
+    def open_writer(self, job: JobSpec, spark: SparkSession, log: Log, environment: Environment) -> ExportWriter:
         files = open_export(job_of(job, ExportSpec), environment)
         refuse_earlier_life(job, files.state().life, open_quarantine(job, environment))
         files.agree_on_types()
-        return TypesWriter(files, spark, log)
+        return ExportWriter(files, spark, log)
 
     def prove(self, job: JobSpec, depth: Depth, open_log: OpenLog) -> Proof:
         return prove_export(job_of(job, ExportSpec), depth, open_log)
 
     def status(self, job: JobSpec, open_log: OpenLog, now: Callable[[], float]) -> JobStatus:
-        return export_status(job_of(job, ExportSpec), open_log, now).whole()
+        return export_status(job_of(job, ExportSpec), open_log, now)
 
     def day_answers(self, job: JobSpec, day: str, types: Sequence[str]) -> Sequence[DayAnswer]:
         return day_answers(job_of(job, ExportSpec), day, types)
@@ -122,8 +88,18 @@ class ExportKind:
         return replace(report, dropped=tuple(Dropped(each.type, each.target, each.rows) for each in lost))
 
     def read(self, job: JobSpec, spark: SparkSession, wish: ReadWish) -> DataFrame:
+        """All days of a type, each row with its day."""
         wish.refuse_keys(f"the export {job.name}")
-        return type_frame(spark, job_of(job, ExportSpec), wish.type)
+        export, name = job_of(job, ExportSpec).table, wish.type
+        if name not in export.all_types:
+            asked = "needs a type" if name is None else f"has no type {name}"
+            hint = did_you_mean(name or "", export.all_types) or f"types: {', '.join(export.all_types)}"
+            raise UserError(f"the export {job.name} {asked}", hint=hint)
+        path = f"{export.path.rstrip('/')}/{name}"
+        if export.format == "delta":
+            return delta_frame(spark, path)
+        with spark_errors(spark):
+            return spark.read.option("mergeSchema", "true").parquet(spark_path(path))
 
     def rebuild(self, job: JobSpec, log: Log, environment: Environment) -> RebuildReport:
         mine = job_of(job, ExportSpec)
@@ -142,10 +118,10 @@ class ExportKind:
 def existing(job: JobSpec[ExportSpec], environment: Environment) -> ExportTable:
     """The job's files with their ledger; one that is missing is the user's to create or to rebuild."""
     table = open_export(job, environment)
-    if not table.ledger.exists:
+    if table.state().number == 0:
         raise UserError(
             f"there is no ledger of the job {job.name} at {job.table.path}",
             hint="`penstock run` creates it; `penstock verify --rebuild` makes a lost one again from the files",
         )
-    table.refuse_other_names(job.log.topics)
+    table.refuse_other_names()
     return table

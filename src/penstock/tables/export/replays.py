@@ -5,10 +5,10 @@ Only the newest run can still owe its removal from quarantine: whoever wants the
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.report import Share
 from penstock.lake.staged import check_staged
@@ -19,7 +19,7 @@ from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import Draft, ExportTable
 from penstock.tables.quarantine.replayed import ReplayRun
 
-Shares = Mapping[Partition, Mapping[str, Share]]
+RunShares = Mapping[Partition, Mapping[str, Share]]
 """What a run staged of every type."""
 
 _NO_END = 2**63 - 1
@@ -69,42 +69,41 @@ def left_to_log(state: LedgerState, partition: Partition, name: str) -> Ranges:
     return tuple(found)
 
 
-def land_replay(table: ExportTable, run: ReplayRun, shares: Shares) -> bool:
+def land_replay(table: ExportTable, run: ReplayRun, shares: RunShares) -> bool:
     """Make a run true in one entry; False if another run came first."""
+    written: dict[str, WrittenRecord] = {}
+    files: list[tuple[Partition, str, Share, StagedFile]] = []
+    for partition, named in shares.items():
+        for name, share in named.items():
+            written[name] = written.get(name, WrittenRecord(0, 0, 0)) + written_record(share)
+            files += [(partition, name, share, file) for file in share.files]
 
     def decide(state: LedgerState) -> Draft | None:
         if state.replay_run != run.number - 1:
             return None
-        check_staged(
-            table.storage, [file for named in shares.values() for each in named.values() for file in each.files]
+        check_staged(table.storage, [file for *_, file in files])
+        # They belong to no slice: one that fails holds its type back, but no position of it.
+        renames = tuple(
+            Rename(
+                file.path,
+                table.replay_target(file, name, state.number + 1, number),
+                name,
+                partition.topic_id,
+                partition.number,
+                start=share.first or 0,
+                rows=file.rows,
+                size_bytes=file.size_bytes,
+                run=run.number,
+                stats=file.stats,
+            )
+            for number, (partition, name, share, file) in enumerate(files)
         )
-        record = ReplayRecord(run.number, tuple(run.offsets.items()), _written(shares))
-        renames = tuple(_renames(table, state.number + 1, run.number, shares))
+        record = ReplayRecord(run.number, tuple(run.offsets.items()), written)
         return Draft(EntryKind.REPLAY, run.batch_id, renames=renames, replay=record)
 
     landed = table.append(decide) is not None
     table.carry_leftover()
     return landed
-
-
-def _renames(table: ExportTable, entry: int, run: int, shares: Shares) -> Iterator[Rename]:
-    """They belong to no slice: one that fails holds its type back, but no position of it."""
-    number = itertools.count()
-    for partition, named in shares.items():
-        for name, share in named.items():
-            for file in share.files:
-                yield Rename(
-                    file.path,
-                    table.replay_target(file, name, entry, next(number)),
-                    name,
-                    partition.topic_id,
-                    partition.number,
-                    start=share.first or 0,
-                    rows=file.rows,
-                    size_bytes=file.size_bytes,
-                    run=run,
-                    stats=file.stats,
-                )
 
 
 def raise_run(table: ExportTable, known: int) -> None:
@@ -115,12 +114,3 @@ def raise_run(table: ExportTable, known: int) -> None:
     """
     begun = Draft(EntryKind.REPLAY, replay=ReplayRecord(known))
     table.append(lambda state: begun if state.replay_run < known else None)
-
-
-def _written(shares: Shares) -> dict[str, WrittenRecord]:
-    found: dict[str, WrittenRecord] = {}
-    for named in shares.values():
-        for name, share in named.items():
-            if share.files:
-                found[name] = found.get(name, WrittenRecord(0, 0, 0)) + written_record(share)
-    return found

@@ -17,15 +17,15 @@ from penstock.job.expressions import fields
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import position_key
 from penstock.lake.delta.table import Table
-from penstock.lake.proposal import FencePart, Outcome, Proposal, Refusal, StartPart
+from penstock.lake.proposal import Checked, FencePart, Outcome, StartPart
 from penstock.lake.staged import check_quarantine, check_staged
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, closable, reopened_by
-from penstock.tables.export.files.finishing import Finishing
-from penstock.tables.export.files.unknown_files import refuse_files_without_ledger, refuse_older_ledger
+from penstock.tables.export.files.data_files import refuse_files_without_ledger, refuse_older_ledger
+from penstock.tables.export.files.finishing import Finishing, PlainFiles
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY, Ledger
-from penstock.tables.export.ledger.claimed import claim_names, claim_topics, refuse_other_names
+from penstock.tables.export.ledger.claimed import RootClaims
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, closable, reopened_by
 from penstock.tables.export.ledger.entry import Entry, EntryKind, FenceRecord, ReplayRecord, StartRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.names import NameSpace, Places, day_folder, final_name, output_name
@@ -76,16 +76,17 @@ class ExportTable:
         self.storage = storage or open_storage(job.table.path, job.table.storage_options)
         self.places = Places(job.name)
         self.space = NameSpace(job.table.cluster)
+        self.claims = RootClaims(self.storage, job, self.space)
         self.routing = Routing.of(job)
         self.ledger = Ledger(self.storage, self.places, environment)
-        self.finishing = Finishing(self.storage, self.places, self.ledger, environment)
+        self.finishing = Finishing(self.storage, self.places, self.ledger, environment, PlainFiles(self.storage))
         self.failures = self.finishing.failures
         self.refusals: dict[str, str] = {}
         """Types whose own table did not take a commit, with the reason."""
         self._probed: set[str] = set()
 
-    def state(self, partitions: Iterable[Partition] = ()) -> LedgerState:
-        """The ledger's word as of its newest entry, whatever partitions are asked for."""
+    def state(self) -> LedgerState:
+        """The ledger's word as of its newest entry."""
         return self.ledger.refresh()
 
     def listings(self, state: LedgerState) -> Listings:
@@ -96,33 +97,27 @@ class ExportTable:
 
     # commit
 
-    def commit(self, proposal: Proposal) -> Outcome:
-        """Commit the ownership handshake: starts and fences, without rows."""
-        parts = tuple(part for part in proposal.parts if isinstance(part, StartPart | FencePart))
-        return self.land(proposal.batch_id, parts)
-
     def land(self, batch_id: str, parts: tuple[LedgerPart, ...]) -> Outcome:
         """Make the parts true in one entry, as far as the ledger accepts them; each partition for itself (RULES C4)."""
-        refused: tuple[Refusal, ...] = ()
-        accepted: tuple[LedgerPart, ...] = ()
+        checked: Checked[LedgerPart] = Checked((), ())
 
         def decide(state: LedgerState) -> Draft | None:
-            nonlocal refused, accepted
+            nonlocal checked
             refuse_strangers(parts, state)
-            accepted, refused = check([without_lanes(part, state) for part in parts], state)
-            if not accepted:
+            checked = check([without_lanes(part, state) for part in parts], state)
+            if not checked.accepted:
                 return None
             self.environment.reach("checked")
-            routed = [part for part in accepted if isinstance(part, RoutedPart)]
+            routed = [part for part in checked.accepted if isinstance(part, RoutedPart)]
             renames = tuple(rename for part in routed for rename in self.renames_of(part, state))
             # Without renames the tables of the types have looked at the files, and committed them.
             check_staged(self.storage, [file for part in routed for file in part.files] if renames else ())
             check_quarantine(self.job.table, [file for part in routed for file in part.quarantine_files])
-            return Draft(kind_of(accepted), batch_id, renames=renames, parts=accepted)
+            return Draft(kind_of(checked.accepted), batch_id, renames=renames, parts=checked.accepted)
 
         number = self.append(decide)
         self.carry_leftover()
-        return Outcome(number, accepted if number is not None else (), refused)
+        return Outcome(number, checked.accepted if number is not None else (), checked.refused)
 
     def carry_leftover(self) -> None:
         """Say in the ledger which renames of its newest entry failed: until then it would promise too much."""
@@ -160,8 +155,8 @@ class ExportTable:
         return self.finishing.complete()
 
     def failing_types(self) -> dict[str, str]:
-        """The types whose files could not be moved to their place, with the reason."""
-        return {each.rename.type: each.reason for each in self.finishing.leftover.renames}
+        """The types whose files could not be moved to their place, or into their tables, with the reason."""
+        return {each.rename.type: each.reason for each in self.finishing.leftover.renames} | self.refusals
 
     def _entry(self, draft: Draft, state: LedgerState) -> Entry:
         starts = [each for each in draft.parts if isinstance(each, StartPart)]
@@ -171,7 +166,6 @@ class ExportTable:
         leftover = self.finishing.leftover
         now = self.environment.now()
         now_ms = int(now * MILLIS_PER_SECOND)
-        known = {name: count for name, count in self.failures.items() if name in state.types}
         entry = Entry(
             number=state.number + 1,
             kind=draft.kind,
@@ -190,12 +184,11 @@ class ExportTable:
             pending_marks=leftover.marks,
             dropped=draft.dropped,
             retired=draft.retired,
-            failures=known,
+            failures={name: count for name, count in self.failures.items() if name in state.types},
             routings=draft.routings,
             replay=draft.replay,
         )
-        reopened = reopened_by(entry.writers, state, after, now_ms)
-        entry = structs.replace(entry, reopened=tuple(reopened.items()))
+        entry = structs.replace(entry, reopened=tuple(reopened_by(entry.writers, state, after, now_ms).items()))
         return structs.replace(entry, closed=closable(apply(state, entry), after, now_ms))
 
     def renames_of(self, part: RoutedPart, state: LedgerState) -> Iterable[Rename]:
@@ -236,12 +229,11 @@ class ExportTable:
     def agree_on_types(self) -> LedgerState:
         """Enter the routing and the types that the table does not know yet, each where the job file says it begins."""
         specs = self.export.all_types
-
-        if not self.ledger.exists:
+        if self.state().number == 0:
             refuse_files_without_ledger(self.storage, self.job)
         else:
             self.refuse_older_ledger()
-        self.refuse_other_names(self.job.log.topics)
+        self.refuse_other_names()
 
         def decide(state: LedgerState) -> Draft | None:
             strangers = sorted(state.types.keys() - specs.keys())
@@ -271,9 +263,7 @@ class ExportTable:
             known = state.schema_of(name)
             # A rival may have fixed a type first: it stands, and records that do not fit it will say so.
             merged = schema if known is None else grown(known, schema)
-            if known is not None and merged.equals(known):
-                return None
-            return Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
+            return None if merged == known else Draft(EntryKind.TYPES, types={name: TypeRecord(schema_text(merged))})
 
         self.append(decide)
 
@@ -281,11 +271,11 @@ class ExportTable:
         """What the job file says of a type that the ledger does not: the type itself, or further columns."""
         if spec.name not in state.types:
             return self._new_type(spec, state)
-        known = state.schema_of(spec.name)
         if spec.schema is None:
             return None
+        known = state.schema_of(spec.name)
         wanted = spec.schema if known is None else extended(known, spec.schema, spec.name)
-        return None if known is not None and wanted.equals(known) else TypeRecord(schema_text(wanted))
+        return None if wanted == known else TypeRecord(schema_text(wanted))
 
     def _new_type(self, spec: TypeSpec, state: LedgerState) -> TypeRecord:
         schema = "" if spec.schema is None else schema_text(spec.schema)
@@ -301,31 +291,15 @@ class ExportTable:
 
     # places
 
-    def claim_names(self, topics: Iterable[str]) -> None:
-        """Reserve the beginnings of our file names below the root, so that no other job can use them (S5, S7)."""
-        self.refuse_other_names(topics)
-        claim_names(self.storage, self.job, self.space, topics)
-
-    def claim_topics(self, topic_ids: Iterable[str]) -> None:
-        """Reserve the records of topics for our types, so that no other job writes them below the root once more."""
-        claim_topics(self.storage, self.job, self.export.all_types, topic_ids)
-
-    def refuse_other_names(self, topics: Iterable[str] = ()) -> None:
-        """Refuse a job file under which the files that are there would no longer be ours.
-
-        Only another `cluster` does that: what a topic's names begin with never changes otherwise.
-        """
+    def refuse_other_names(self) -> None:
+        """Refuse a job file under which the files that are there would no longer be ours."""
         known = {each.topic for each in self.ledger.refresh().partitions}
-        refuse_other_names(self.storage, self.job, self.space, known.union(topics))
+        self.claims.refuse_other_names(known.union(self.job.log.topics))
 
     def probe(self, name: str, days: Iterable[str]) -> str | None:
         """Why files cannot be put into the folders of a type; None if they can (RULES L4)."""
-        for day in days:
-            folder = day_folder(name, day)
-            if folder in self._probed:
-                continue
-            reason = self.probe_folder(name, folder)
-            if reason is not None:
+        for folder in sorted({day_folder(name, day) for day in days} - self._probed):
+            if (reason := self.probe_folder(name, folder)) is not None:
                 return reason
             self._probed.add(folder)
         return None
@@ -334,9 +308,12 @@ class ExportTable:
         """The folder below which probes of a type are put."""
         return name
 
+    def type_table(self, name: str) -> Table | None:
+        """The table of a type, if it has one of its own and has had rows."""
+        return None
+
     def type_tables(self) -> list[Table]:
-        """The tables of those types that have one of their own, and have had rows."""
-        return []
+        return [table for name in self.export.all_types if (table := self.type_table(name)) is not None]
 
     def probe_folder(self, name: str, folder: str) -> str | None:
         """Why nothing can be put into a folder of a type; None if it can."""
@@ -345,7 +322,7 @@ class ExportTable:
             self.storage.put(path, b"")
             self.storage.delete(path)
         except PenstockError as error:
-            self.failures[name] = self.failures.get(name, 0) + 1
+            self.failures[name] += 1
             return error.primary
         return None
 
@@ -364,4 +341,5 @@ class ExportTable:
 
     def forget_probes(self, name: str) -> None:
         """A type that failed is looked at again before its next files are named."""
+        self.refusals.pop(name, None)
         self._probed = {folder for folder in self._probed if not folder.startswith(f"{name}/")}

@@ -6,20 +6,18 @@ retired, a replay run that is over. Names that are not ours stay (docs/protocol.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from urllib.parse import urlsplit
 
 from penstock.errors import PenstockError
 from penstock.flow.write.names import CompactedName, ReplayedName, StagedName, parse_compacted_name
 from penstock.lake.delta.keys import position_key
-from penstock.lake.delta.table import Table
 from penstock.lake.delta.vacuum import ListedTable, data_rules
 from penstock.lake.maintenance.leftovers import CanGo, NameRules, Stays, Verdict, classify_all, delete_dead
 from penstock.lake.maintenance.reports import VacuumReport
 from penstock.lake.storage import Entry, Storage
-from penstock.logs.log import Partition
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import LedgerState, Rename
 from penstock.tables.export.table import PROBE, Draft, ExportTable
@@ -44,44 +42,30 @@ class Kept(Stays):
     UNKNOWN = "not a name of Penstock"
 
 
-@dataclass(frozen=True, slots=True)
 class StagedFiles:
     """What the ledger says about staged files, and what time it is; read after the files were listed."""
 
-    state: LedgerState
-    staged: str
-    """The folder of the staged files."""
-    now: float
-    stage_age_seconds: float
-    keeps_sources: bool
-    """Whether a rename of this store is a copy that leaves its source (`Storage.rename_if_absent`)."""
-    ordered: frozenset[str]
-    """Those that an entry has taken."""
-    lives: Mapping[tuple[str, int], Partition]
-    """The partitions by what names tell of them."""
-
-    @classmethod
-    def of(cls, table: ExportTable, state: LedgerState) -> StagedFiles:
-        return cls(
-            state,
-            table.places.staged,
-            table.environment.now(),
-            table.job.limits.stage_age_seconds_max,
-            urlsplit(table.storage.url).scheme.lower() not in _MOVING_SCHEMES,
-            frozenset(each.source for each in (*state.unfinished.renames, *state.pending)),
-            {(each.topic_id, each.number): each for each in state.partitions},
-        )
+    def __init__(self, table: ExportTable, state: LedgerState) -> None:
+        self._state = state
+        self._folder = table.places.staged
+        self._now = table.environment.now()
+        self._age_seconds_max = table.job.limits.stage_age_seconds_max
+        # Whether a rename of this store is a copy that leaves its source (`Storage.rename_if_absent`).
+        self._keeps_sources = urlsplit(table.storage.url).scheme.lower() not in _MOVING_SCHEMES
+        self._lives = {(each.topic_id, each.number): each for each in state.partitions}
+        self.ordered = frozenset(each.source for each in (*state.unfinished.renames, *state.pending))
+        """Those that an entry has taken."""
 
     def is_young(self, modified_at: datetime) -> bool:
-        return self.now - modified_at.timestamp() < self.stage_age_seconds
+        return self._now - modified_at.timestamp() < self._age_seconds_max
 
     def may_be_copied(self, modified_at: datetime) -> bool:
         """Whether a copy of this file, or to it, may still be under way (RULES L7)."""
-        return self.keeps_sources and self.is_young(modified_at)
+        return self._keeps_sources and self.is_young(modified_at)
 
     def classify(self, entry: Entry) -> Verdict:
         """Whether a file in the staged folder can go."""
-        kind, _, name = entry.path.removeprefix(f"{self.staged}/").partition("/")
+        kind, _, name = entry.path.removeprefix(f"{self._folder}/").partition("/")
         if "/" in name:
             return Kept.UNKNOWN
         if entry.path in self.ordered:
@@ -92,23 +76,19 @@ class StagedFiles:
             return Kept.UNKNOWN
         return Kept.YOUNG if isinstance(verdict, Dead) and self.may_be_copied(entry.modified_at) else verdict
 
-    def classify_probe(self, entry: Entry) -> Verdict:
-        """A probe is put and deleted at once: one that is old was left by a process that died in between."""
-        return Kept.YOUNG if self.is_young(entry.modified_at) else Dead.PROBE
-
     def _of_slice(self, kind: str, name: StagedName) -> Verdict:
-        partition = self.lives.get((name.topic_id, name.partition))
-        position = None if partition is None else self.state.position_of(partition, kind)
-        if position is None or kind not in self.state.types:
+        partition = self._lives.get((name.topic_id, name.partition))
+        position = None if partition is None else self._state.position_of(partition, kind)
+        if position is None or kind not in self._state.types:
             return Kept.UNPLACED
         return Dead.PASSED if position > name.start else Kept.COMMITTABLE
 
     def _of_output(self, name: CompactedName) -> Verdict:
-        passed = max(self.state.number, self.state.retired) >= name.version_max
+        passed = max(self._state.number, self._state.retired) >= name.version_max
         return Dead.EXPIRED if passed else Kept.COMMITTABLE
 
     def _of_replay(self, name: ReplayedName) -> Verdict:
-        return Dead.REPLAYED if self.state.replay_run >= int(name.run) else Kept.COMMITTABLE
+        return Dead.REPLAYED if self._state.replay_run >= int(name.run) else Kept.COMMITTABLE
 
 
 def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
@@ -120,21 +100,28 @@ def vacuum(table: ExportTable, *, dry_run: bool = False) -> VacuumReport:
     quarantine = None if opened is None else ListedTable.of(opened)
     reach("vacuum_listed")
     state = _retire_outputs(table, staged, dry_run)
-    files = StagedFiles.of(table, state)
+    files = StagedFiles(table, state)
+    listed = (entry for name in state.types for entry in storage.list(table.probed(name)))
+    probes = [entry for entry in listed if entry.path.rsplit("/", 1)[-1].startswith(PROBE)]
     found = [
         classify_all(url, storage, staged, files.classify),
-        classify_all(url, storage, _probes(table, state), files.classify_probe),
+        # A probe is put and deleted at once: one that is old was left by a process that died in between.
+        classify_all(url, storage, probes, lambda each: Kept.YOUNG if files.is_young(each.modified_at) else Dead.PROBE),
         *(each.classify(data_rules) for each in tables),
     ]
     if quarantine is not None:
-        found.append(quarantine.classify(lambda each: _quarantine_rules(each, table, state)))
+        # Any type's entry may still be the one that lists a file: all types of its partition must have passed it.
+        job, listings = table.job.name, table.listings(state)
+        reached = {position_key(job, each): state.global_position(each) for each in state.partitions}
+        positions = {key: position for key, position in reached.items() if position is not None}
+        found.append(quarantine.classify(lambda each: quarantine_rules(each, [job], positions, listings)))
     return delete_dead(found, reach, dry_run=dry_run)
 
 
 def _retire_outputs(table: ExportTable, staged: Iterable[Entry], dry_run: bool) -> LedgerState:
     """Say in the ledger that nobody takes outputs any more that old compactions left; the state with that."""
     state = table.state()
-    files = StagedFiles.of(table, state)
+    files = StagedFiles(table, state)
     old = [each for each in staged if files.classify(each) is Kept.COMMITTABLE and not files.is_young(each.modified_at)]
     names = (parse_compacted_name(each.path) for each in old)
     retired = max((each.version_max for each in names if each is not None), default=0)
@@ -144,21 +131,6 @@ def _retire_outputs(table: ExportTable, staged: Iterable[Entry], dry_run: bool) 
         return replace(state, retired=retired)
     table.append(lambda now: Draft(EntryKind.IDLE, retired=retired) if retired > now.retired else None)
     return table.state()
-
-
-def _probes(table: ExportTable, state: LedgerState) -> Iterable[Entry]:
-    for name in state.types:
-        for entry in table.storage.list(table.probed(name)):
-            if entry.path.rsplit("/", 1)[-1].startswith(PROBE):
-                yield entry
-
-
-def _quarantine_rules(quarantine: Table, table: ExportTable, state: LedgerState) -> NameRules:
-    """Any type's entry may still be the one that lists a file: all types of its partition must have passed it."""
-    job = table.job.name
-    reached = {position_key(job, each): state.global_position(each) for each in state.partitions}
-    positions = {key: position for key, position in reached.items() if position is not None}
-    return quarantine_rules(quarantine, [job], positions, table.listings(state))
 
 
 def drop_lost_files(table: ExportTable, *, dry_run: bool = False) -> tuple[Rename, ...]:

@@ -94,5 +94,5 @@ def test_a_rebuild_under_another_cluster_names_the_ambiguity(tmp_path: Path) -> 
     shutil.rmtree(root.lake / "_penstock")
     job = job_of(load_job(job_file(tmp_path, export="cluster: eu")), ExportSpec)
     report = rebuild(open_export(job, Environment()), LOG)
-    assert report.number is None
+    assert report.state is None
     assert {"cluster" in each.reason for each in report.ambiguities} == {True}

@@ -9,7 +9,7 @@ import pytest
 from penstock.errors import InvariantError
 from penstock.job.spec import GapPolicy, Payload, RouteSpec, TombstonePolicy, UnknownTypePolicy
 from penstock.logs.log import Bounds, Slice
-from penstock.tables.export.catching_up.catch_up import CatchUp, CatchUpTerms, catch_up, check_residue, lost_lanes
+from penstock.tables.export.catch_up import CatchUp, CatchUpTerms, catch_up, check_residue, lost_lanes
 from penstock.tables.export.ledger.entry import Entry, EntryKind, StartRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.proposal import RoutedPart, slice_record

@@ -19,11 +19,9 @@ from typer.testing import CliRunner
 from penstock.cli.maintenance import compact as compact_command
 from penstock.environment import Environment
 from penstock.errors import UserError
-from penstock.failpoints import noop
 from penstock.lake.storage import Entry as Stored
 from penstock.lake.storage import open_storage
 from penstock.tables.export.compact import compact
-from penstock.tables.export.files.finishing import finish
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import Unfinished
 from tests.export_root import (
@@ -263,7 +261,7 @@ def test_a_process_that_slept_over_its_rename_brings_no_compacted_file_back(tmp_
     root.write(ZERO, 50, 60, {("click", WEDNESDAY): range(50, 60)})
     assert compact(root.open(much_later), all_days=True).files_removed == 2
     for late in orders:
-        finish(storage, late, noop)
+        root.open().finishing.move(late)
         assert rows_stored(storage) == root.expected
 
 
@@ -284,7 +282,7 @@ def test_a_file_that_appears_while_compaction_looks_around_is_not_taken_while_it
     storage.watch = commit
     later = Environment(now=lambda: time.time() + 2 * STAGE_AGE_SECONDS, sleep=lambda _: None)
     assert compact(root.open(later)).files_removed
-    finish(storage, late[0], noop)
+    root.open().finishing.move(late[0])
     assert rows_stored(storage) == root.expected
 
 

@@ -11,7 +11,14 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition
-from penstock.tables.export.days.days import closable, end_ms, is_complete, next_boundary_ms, reopened_by, watermark_of
+from penstock.tables.export.ledger.days import (
+    closable,
+    end_ms,
+    is_complete,
+    next_boundary_ms,
+    reopened_by,
+    watermark_of,
+)
 from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TypeRecord, WrittenRecord
 from penstock.tables.export.ledger.fold import apply
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition

@@ -14,12 +14,11 @@ import pytest
 from penstock.errors import UserError
 from penstock.job.spec import StartAt
 from penstock.logs.log import Bounds, Partition
-from penstock.tables.export.catching_up.catch_up import CatchUpTerms, catch_up
+from penstock.tables.export.catch_up import CatchUpTerms, catch_up
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.entry import EntryKind
 from penstock.tables.export.ledger.state import Cause
-from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.table import Listed, open_quarantine, refuse_earlier_life
 from tests.export_root import (
@@ -54,7 +53,7 @@ def rebuilt(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) 
 def ambiguities(root: ExportRoot, bounds: Mapping[Partition, Bounds] | None = None) -> set[str]:
     """The reasons why nothing was written."""
     report = rebuilt(root, bounds)
-    assert (report.number, report.ok) == (None, False)
+    assert (report.state, report.ok) == (None, False)
     assert root.state.number == 0
     assert not (root.lake / "_penstock" / "shop" / "ledger").exists()
     return {each.reason for each in report.ambiguities}
@@ -194,6 +193,17 @@ def test_entry_numbers_go_on_above_those_that_the_quarantine_knows(tmp_path: Pat
     assert root.state.number > 700
     assert quarantine_of(root).lacks(ZERO, root.state.number)
     refuse_earlier_life(root.job, root.state.life, open_quarantine(root.job))
+
+
+def test_entry_numbers_go_on_above_those_of_a_partition_that_left_only_bad_records(tmp_path: Path) -> None:
+    """It begins anew: a listing of it with a number that the quarantine knows would never be appended."""
+    root = ExportRoot(job_file(tmp_path))
+    root.start(ZERO, ONE)
+    root.write(ZERO, 0, 10, {("order", MONDAY): range(10)})
+    quarantine_of(root).append_listed([Listed(ONE, 700, stage_bad(root, ONE, 0, 1))])
+    lose_ledger(root)
+    assert rebuilt(root).ok
+    assert quarantine_of(root).lacks(ONE, root.state.number)
 
 
 def test_a_slice_of_several_pieces_needs_them_all(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from penstock.logs.log import Bounds
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.entry import Entry, EntryKind, ReplayRecord
 from penstock.tables.export.ledger.fold import apply
-from penstock.tables.export.rebuild.rebuild import rebuild
-from penstock.tables.export.rebuild.report import RebuildReport
+from penstock.tables.export.rebuild.rebuild import RebuildReport, rebuild
 from penstock.tables.export.replays import LedgerRuns, left_to_log
 from penstock.tables.export.vacuum import vacuum
 from penstock.tables.quarantine.replayed import finish_replay

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Protocol
 
 from penstock.environment import Environment
 from penstock.errors import PenstockError
 from penstock.failpoints import Reach
-from penstock.lake.storage import Entry, NotFoundError, Storage
-from penstock.tables.export.days.markers import DayMarkers
+from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.ledger.chain import Ledger
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.names import Places, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay, Unfinished
 
@@ -41,10 +44,6 @@ class Leftover:
 
     def __bool__(self) -> bool:
         return bool(self.renames or self.removes or self.marks)
-
-    @property
-    def orders(self) -> Unfinished:
-        return Unfinished(tuple(each.rename for each in self.renames), self.removes, self.marks)
 
     def holds_back(self, day: TypeDay) -> bool:
         """Whether a day is not as readers shall see it: a file of its type is not in place, or an old one of it is."""
@@ -87,6 +86,89 @@ class PlainFiles:
 
 
 @dataclass(slots=True)
+class DayMarkers:
+    """Day-complete markers: small files that tell other programs what the ledger knows of a day, as of one state of it.
+
+    Bringing them in line is one of the operations of an entry, whose number each marker carries (docs/protocol.md,
+    "Days and watermarks").
+    """
+
+    storage: Storage
+    places: Places
+    state: LedgerState
+    taken: set[TypeDay] = field(default_factory=set)
+    """Days that were marked before."""
+    put: set[TypeDay] = field(default_factory=set)
+    failed: dict[TypeDay, str] = field(default_factory=dict)
+    """Days whose markers could not be changed, with the reason."""
+
+    @property
+    def completed(self) -> list[TypeDay]:
+        return sorted(self.put - self.taken)
+
+    @property
+    def opened(self) -> list[TypeDay]:
+        return sorted(self.taken - self.put)
+
+    def take_away(self, days: Iterable[TypeDay]) -> None:
+        """Remove the markers that earlier entries put; one of this entry or a later one stays."""
+        self.taken.update(self._removed(days, range(self.state.number)))
+
+    def put_back(self, days: Iterable[TypeDay]) -> None:
+        """Mark those days that are complete and not marked yet."""
+        for name, day in days:
+            if (name, day) in self.state.open_days:
+                continue
+            mark_ms = watermark_of(self.state, name)
+            mark = None if mark_ms is None else datetime.fromtimestamp(mark_ms / MILLIS_PER_SECOND, UTC).isoformat()
+            body = {"type": name, "day": day, "entry": self.state.number, "watermark": mark}
+            try:
+                path, data = self.places.marker(name, day), json.dumps(body).encode()
+                if not self.storage.put_if_absent(path, data):
+                    # A process that slept may have put one of an earlier entry just now.
+                    if (self._number((name, day)) or 0) >= self.state.number:
+                        continue
+                    self.storage.put(path, data)
+                self.put.add((name, day))
+            except PenstockError as error:
+                self.failed[name, day] = error.primary
+
+    def withdraw(self, newer: LedgerState) -> None:
+        """Take back what was put too late: another process has gone on to entries that change these days."""
+        changed = newer.open_days | frozenset(newer.unfinished.marks)
+        self.put.difference_update(self._removed(sorted(self.put & changed), (self.state.number,)))
+
+    def remove_stale(self, there: Iterable[TypeDay]) -> None:
+        """Remove the markers of days that are open, whoever left them; the state was read after they were listed."""
+        open_days = sorted(self.state.open_days.intersection(there))
+        self.taken.update(self._removed(open_days, range(self.state.number + 1)))
+
+    def _removed(self, days: Iterable[TypeDay], numbers: Container[int]) -> Iterator[TypeDay]:
+        """Remove the markers that entries with these numbers put; the days that had one."""
+        for each in days:
+            try:
+                if self._number(each) in numbers:
+                    self.storage.delete(self.places.marker(*each))
+                    yield each
+            except PenstockError as error:
+                self.failed[each] = error.primary
+
+    def marked(self) -> frozenset[TypeDay]:
+        """The days of types that have a marker."""
+        parts = (each.path.removesuffix(".json").split("/") for each in self.storage.list(self.places.markers))
+        return frozenset((each[-2], each[-1]) for each in parts)
+
+    def _number(self, day: TypeDay) -> int | None:
+        """The entry that put the marker; None if there is no marker, 0 for one that cannot be read."""
+        try:
+            return int(json.loads(self.storage.read(self.places.marker(*day)))["entry"])
+        except NotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError):
+            return 0
+
+
+@dataclass(slots=True)
 class Finishing:
     """One process's part in finishing entries."""
 
@@ -94,9 +176,8 @@ class Finishing:
     places: Places
     ledger: Ledger
     environment: Environment
-    placing: Placing | None = None
-    """How the files get there; None: each by a rename."""
-    failures: dict[str, int] = field(default_factory=dict)
+    placing: Placing
+    failures: Counter[str] = field(default_factory=Counter)
     """Writes to the final place that failed since the last entry of ours, by type."""
     marked: list[DayMarkers] = field(default_factory=list)
     """What became of day markers since this list was last emptied."""
@@ -122,14 +203,14 @@ class Finishing:
         return state
 
     def _finish(self, state: LedgerState, markers: DayMarkers) -> None:
-        again = self._finished_number == state.number
-        orders = self.leftover.orders if again else state.unfinished
+        orders, left = state.unfinished, self.leftover
+        if again := self._finished_number == state.number:
+            orders = Unfinished(tuple(each.rename for each in left.renames), left.removes, left.marks)
         # Of an entry of our own we know better than any hint whether it is carried out.
         known = not again and self.own_number != state.number and self.ledger.is_complete(state.number)
         if (orders.renames or orders.removes or orders.marks) and not known:
             self.leftover = self._carry_out(orders, markers)
-            for name in {each.rename.type for each in self.leftover.renames}:
-                self.failures[name] = self.failures.get(name, 0) + 1
+            self.failures.update({each.rename.type for each in self.leftover.renames})
             if not self.leftover:
                 self.ledger.note_complete(state.number)
         else:
@@ -139,19 +220,41 @@ class Finishing:
     def _carry_out(self, orders: Unfinished, markers: DayMarkers) -> Leftover:
         """Do what an entry orders; a day is marked only while every file of it is where readers look for it."""
         markers.take_away(orders.marks)
-        leftover = finish(self.storage, orders, self.environment.reach, self.placing)
+        leftover = self.move(orders)
         waiting = [each for each in orders.marks if leftover.holds_back(each)]
         markers.put_back(each for each in orders.marks if each not in waiting)
         if markers.put or markers.taken:
             self.environment.reach("marked")
         return replace(leftover, marks=tuple(sorted({*waiting, *markers.failed})))
 
+    def move(self, orders: Unfinished) -> Leftover:
+        """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
+        reach = self.environment.reach
+        kept: list[str] = []
+        for path in orders.removes:
+            reach("removing")
+            try:
+                self.storage.delete(path)
+            except PenstockError:
+                kept.append(path)
+        if orders.removes:
+            reach("removed")
+        held = [FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits]
+        ready = [each for each in orders.renames if not (kept and each.waits)]
+        return Leftover((*held, *self.placing.place(ready, reach)), tuple(kept))
+
     def unseen(self, state: LedgerState) -> Counter[TypeDay]:
-        """Per type and day the files that the newest entry orders about and that readers do not see as it says yet."""
+        """Per type and day the files that are not as the newest entry says: not in place, or there although replaced.
+
+        Nothing is done about them.
+        """
         orders = state.unfinished
         if not (orders.renames or orders.removes) or self.ledger.is_complete(state.number):
             return Counter()
-        return unseen_files(self.storage, orders, self.placing)
+        there = _sizes(self.storage, orders.removes)
+        unplaced = self.placing.unplaced(orders.renames)
+        paths = [*(each.target for each in unplaced), *(path for path in orders.removes if path in there)]
+        return Counter(place for path in paths if (place := type_and_day(path)) is not None)
 
     def remove_stale_markers(self) -> None:
         """Take markers away that processes left which died while they put them."""
@@ -166,45 +269,13 @@ class Finishing:
             self.marked.append(markers)
 
 
-def finish(storage: Storage, orders: Unfinished, reach: Reach, placing: Placing | None = None) -> Leftover:
-    """Do what is still to be done, removes first: a reader may miss rows for a moment but never sees them twice."""
-    kept = tuple(path for path in orders.removes if not _removed(storage, path, reach))
-    if orders.removes:
-        reach("removed")
-    waiting = tuple(FailedRename(each, "old files are still there") for each in orders.renames if kept and each.waits)
-    ready = [each for each in orders.renames if not (kept and each.waits)]
-    return Leftover((*waiting, *(placing or PlainFiles(storage)).place(ready, reach)), kept)
-
-
-def unseen_files(storage: Storage, orders: Unfinished, placing: Placing | None = None) -> Counter[TypeDay]:
-    """Per type and day the files that are not in their place yet, or still there although replaced; nothing is done."""
-    there = _sizes(storage, orders.removes)
-    unplaced = (placing or PlainFiles(storage)).unplaced(orders.renames)
-    paths = [*(each.target for each in unplaced), *(path for path in orders.removes if path in there)]
-    return Counter(place for path in paths if (place := type_and_day(path)) is not None)
-
-
 def _sizes(storage: Storage, paths: Sequence[str]) -> dict[str, int]:
-    """The files that are there in the folders of these, with their sizes."""
-    folders = {path.rpartition("/")[0] for path in paths}
-    return {entry.path: entry.size_bytes for folder in folders for entry in _listed(storage, folder)}
-
-
-def _listed(storage: Storage, folder: str) -> list[Entry]:
-    """What readers find in a folder: nothing, if it cannot be listed."""
-    try:
-        return list(storage.list(folder))
-    except PenstockError:
-        return []
-
-
-def _removed(storage: Storage, path: str, reach: Reach) -> bool:
-    reach("removing")
-    try:
-        storage.delete(path)
-    except PenstockError:
-        return False
-    return True
+    """What readers find in the folders of these files, with sizes: nothing in one that cannot be listed."""
+    found: dict[str, int] = {}
+    for folder in {path.rpartition("/")[0] for path in paths}:
+        with suppress(PenstockError):
+            found.update({entry.path: entry.size_bytes for entry in storage.list(folder)})
+    return found
 
 
 def _rename(storage: Storage, rename: Rename, reach: Reach) -> FailedRename | None:

@@ -6,9 +6,11 @@ Creating entry N is the commit point. Names are never freed (RULES L2): a proces
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from penstock.environment import Environment
 from penstock.errors import InvariantError, OutcomeUnknownError, TransientError
+from penstock.lake.storage import Entry as StorageEntry
 from penstock.lake.storage import NotFoundError, Storage
 from penstock.tables.export.ledger.codec import decode_entry, decode_state, encode_entry, encode_state
 from penstock.tables.export.ledger.entry import Entry
@@ -45,16 +47,16 @@ class Ledger:
         """What this process has folded so far, without asking for newer entries."""
         return self.refresh() if self._state is None else self._state
 
-    @property
-    def exists(self) -> bool:
-        return self.refresh().number > 0
-
     def read(self, number: int) -> Entry | None:
         """One entry; None if nobody wrote it yet."""
         try:
             return decode_entry(self._storage.read(self._places.entry(number)))
         except NotFoundError:
             return None
+
+    def numbers(self, after: int = 0) -> list[int]:
+        """The numbers of the entries that are there, above one."""
+        return _numbers(self._storage.list(self._places.entries, self._places.entry(after) if after else ""))
 
     def last(self, count: int) -> list[Entry]:
         """The newest entries, the newest first."""
@@ -64,7 +66,7 @@ class Ledger:
 
     def append(self, entry: Entry) -> bool:
         """Create the entry; False if its number is taken by another. True means: this very entry is in the chain."""
-        before = self.refresh_to(entry.number - 1)
+        before = self.known if self.known.number >= entry.number - 1 else self.refresh()
         if before.number >= entry.number:
             return False
         # Folded before it is written: an entry that nobody could fold would end the chain for good.
@@ -84,12 +86,6 @@ class Ledger:
             self._entry = entry
             return True
         raise TransientError(f"cannot tell whether ledger entry {entry.number} was written", hint="it is asked again")
-
-    def refresh_to(self, number: int) -> LedgerState:
-        state = self._state or self._snapshot()
-        while state.number < number and (entry := self.read(state.number + 1)) is not None:
-            state = apply(state, entry)
-        return state
 
     def keep_snapshot(self, state: LedgerState) -> None:
         """Write a snapshot of a state whose entry is complete, that is: a later entry exists (RULES L2)."""
@@ -129,10 +125,7 @@ class Ledger:
                 return decode_state(self._storage.read(self._places.snapshot(hinted)))
             except NotFoundError:
                 pass
-        names = [each.path for each in self._storage.list(self._places.snapshots)]
-        stems = [name.rsplit("/", 1)[-1].removesuffix(".json") for name in names]
-        number = max((int(stem) for stem in stems if stem.isdecimal()), default=0)
-        if number:
+        if number := max(_numbers(self._storage.list(self._places.snapshots)), default=0):
             return decode_state(self._storage.read(self._places.snapshot(number)))
         if hinted is not None and self.read(1) is None:
             # A ledger that was rebuilt does not begin with entry 1: without a snapshot nobody knows where.
@@ -146,3 +139,8 @@ class Ledger:
         except (NotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+
+def _numbers(listed: Iterable[StorageEntry]) -> list[int]:
+    stems = (each.path.rsplit("/", 1)[-1].removesuffix(".json") for each in listed)
+    return [int(stem) for stem in stems if stem.isdecimal()]

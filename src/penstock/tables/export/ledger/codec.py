@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -23,19 +23,11 @@ from penstock.tables.export.ledger.state import (
 )
 
 VERSION = 2
+_PARTS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class UnreadableLedgerError(InvariantError):
     """A ledger object is damaged, or of a version that this Penstock does not know."""
-
-
-class _Head(msgspec.Struct, frozen=True):
-    v: Any
-
-
-class _EntryObject(msgspec.Struct, frozen=True):
-    v: int
-    entry: Entry
 
 
 class _Snapshot(Stored, frozen=True):
@@ -56,23 +48,15 @@ class _Snapshot(Stored, frozen=True):
     replay_entry: int = 0
 
 
-class _SnapshotObject(msgspec.Struct, frozen=True):
-    v: int
-    snapshot: _Snapshot
-
-
-_Object = TypeVar("_Object", _EntryObject, _SnapshotObject)
-_HEAD = msgspec.json.Decoder(_Head)
-_ENTRY = msgspec.json.Decoder(_EntryObject)
-_SNAPSHOT = msgspec.json.Decoder(_SnapshotObject)
+_Kept = TypeVar("_Kept", Entry, _Snapshot)
 
 
 def encode_entry(entry: Entry) -> bytes:
-    return msgspec.json.encode(_EntryObject(VERSION, entry))
+    return msgspec.json.encode({"v": VERSION, "entry": entry})
 
 
 def decode_entry(data: bytes) -> Entry:
-    return _decoded(data, _ENTRY).entry
+    return _decoded(data, "entry", Entry)
 
 
 def encode_state(state: LedgerState) -> bytes:
@@ -80,23 +64,24 @@ def encode_state(state: LedgerState) -> bytes:
     body["partitions"] = tuple(state.partitions.items())
     body["reopened"] = tuple(state.reopened.items())
     body["open_days"] = tuple(sorted(state.open_days))
-    return msgspec.json.encode(_SnapshotObject(VERSION, _Snapshot(**body)))
+    return msgspec.json.encode({"v": VERSION, "snapshot": _Snapshot(**body)})
 
 
 def decode_state(data: bytes) -> LedgerState:
-    body = msgspec.structs.asdict(_decoded(data, _SNAPSHOT).snapshot)
+    body = msgspec.structs.asdict(_decoded(data, "snapshot", _Snapshot))
     body["partitions"] = dict(body["partitions"])
     body["reopened"] = dict(body["reopened"])
     body["open_days"] = frozenset(body["open_days"])
     return LedgerState(**body)
 
 
-def _decoded(data: bytes, decoder: msgspec.json.Decoder[_Object]) -> _Object:
+def _decoded(data: bytes, key: str, kind: type[_Kept]) -> _Kept:
     try:
-        version = _HEAD.decode(data).v
+        parts = _PARTS.decode(data)
+        version = msgspec.json.decode(parts["v"])
         if version == VERSION:
-            return decoder.decode(data)
-    except msgspec.DecodeError as error:
+            return msgspec.json.decode(parts[key], type=kind)
+    except (msgspec.DecodeError, KeyError) as error:
         primary = "an object of the ledger cannot be read"
         raise UnreadableLedgerError(primary, detail=str(error), hint=DAMAGED) from error
     raise UnreadableLedgerError(

@@ -29,10 +29,11 @@ from penstock.tables.export.ledger.state import (
 from penstock.tables.export.spec import TypeStart
 
 OUTCOMES_KEPT = 64
-DAMAGED = (
-    "the ledger is damaged: `penstock verify JOB` tells where; put its newest good copy back, or move ledger/, "
-    "snapshots/ and last_snapshot.json of the job away and make it again from the files: penstock verify JOB --rebuild"
+RESTORE = (
+    "put the newest good copy of _penstock/ back; if there is none, move ledger/, snapshots/ and last_snapshot.json "
+    "of the job away and make the ledger again from the files: penstock verify JOB --rebuild"
 )
+DAMAGED = f"the ledger is damaged, `penstock verify JOB` tells where: {RESTORE}"
 
 
 def apply(state: LedgerState, entry: Entry) -> LedgerState:

@@ -9,16 +9,10 @@ from typing import assert_never
 from penstock.errors import UserError
 from penstock.flow.write.manifest import Counts, StagedFile
 from penstock.flow.write.report import UNROUTED, Share
-from penstock.lake.proposal import FencePart, Refusal, StartPart, split
+from penstock.lake.proposal import Checked, FencePart, StartPart, split
 from penstock.lake.state import Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
-from penstock.tables.export.ledger.entry import (
-    DeferredRecord,
-    EntryKind,
-    SliceRecord,
-    TakenRecord,
-    WrittenRecord,
-)
+from penstock.tables.export.ledger.entry import DeferredRecord, EntryKind, SliceRecord, TakenRecord, WrittenRecord
 from penstock.tables.export.ledger.state import Cause, LedgerState, RoutedPartition
 
 
@@ -74,10 +68,9 @@ class RoutedPart:
 LedgerPart = StartPart | FencePart | RoutedPart
 
 
-def check(parts: Iterable[LedgerPart], state: LedgerState) -> tuple[tuple[LedgerPart, ...], tuple[Refusal, ...]]:
+def check(parts: Iterable[LedgerPart], state: LedgerState) -> Checked[LedgerPart]:
     """Split a proposal into what the ledger takes in this state and what it refuses, partition by partition."""
-    checked = split(parts, lambda part: _refusal(part, state.of(part.partition)))
-    return checked.accepted, checked.refused
+    return split(parts, lambda part: _refusal(part, state.of(part.partition)))
 
 
 def _refusal(part: LedgerPart, here: RoutedPartition) -> str | None:

@@ -16,6 +16,7 @@ from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import fingerprint, topic_fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import EpochMark, Partition
+from penstock.tables.export.ledger.names import type_and_day
 
 Day = str
 """`YYYY-MM-DD`, in UTC."""
@@ -124,6 +125,17 @@ class Rename(Stored, frozen=True):
     stats: str = ""
     """What the type's own Delta table keeps of the file, where it takes it under the name that it was staged with."""
 
+    @property
+    def path_in_table(self) -> str:
+        """The target as the table of its type sees it."""
+        return self.target.removeprefix(f"{self.type}/")
+
+    @property
+    def day(self) -> Day:
+        """By the folder; empty for a target that is in none."""
+        place = type_and_day(self.target)
+        return "" if place is None else place[1]
+
 
 class Unfinished(Stored, frozen=True):
     """The file operations that an entry ordered: removes come before renames (RULES L7)."""
@@ -190,14 +202,14 @@ class LedgerState:
             if self.fingerprints.get(partition.topic) == topic_fingerprint(partition.topic_id):
                 yield partition, here
 
-    def position_of(self, partition: Partition, name: str) -> int | None:
-        """The offset up to which everything of a type is where readers see it (RULES L5)."""
+    def position_of(self, partition: Partition, name: str | None = None) -> int | None:
+        """The offset up to which everything of a type, or of all types, is where readers see it (RULES L5)."""
         here = self.of(partition)
         if here.position is None:
             return None
-        lane = here.lanes.get(name)
-        waiting = [each.start for each in self.pending if each.type == name and _of(each, partition)]
-        return min([here.position if lane is None else lane.position, *waiting])
+        lanes = [lane.position for each, lane in here.lanes.items() if name in (None, each)]
+        waiting = [each.start for each in self.pending if name in (None, each.type) and _of(each, partition)]
+        return min([here.position, *lanes, *waiting])
 
     @property
     def life(self) -> int | None:
@@ -205,12 +217,8 @@ class LedgerState:
         return fingerprint(self.first_batch) if self.first_batch else None
 
     def global_position(self, partition: Partition) -> int | None:
-        """The offset below which nothing has to be read again: the minimum over all types."""
-        here = self.of(partition)
-        if here.position is None:
-            return None
-        waiting = [each.start for each in self.pending if _of(each, partition)]
-        return min([here.position, *(lane.position for lane in here.lanes.values()), *waiting])
+        """The offset below which nothing has to be read again."""
+        return self.position_of(partition)
 
     def lives(self) -> dict[str, list[str]]:
         """The ids that each topic has had, in the order in which the ledger met them."""

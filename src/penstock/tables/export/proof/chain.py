@@ -72,7 +72,8 @@ class Track(msgspec.Struct):
         self.totals += piece.totals
         self.spans.append(Span(piece.start, piece.end, piece.start + totals.gap, totals, rough))
         if len(self.spans) > spans_max:
-            self.spans = list(_paired(self.spans))
+            pairs = (self.spans[first : first + 2] for first in range(0, len(self.spans), 2))
+            self.spans = [reduce(_merged, pair) for pair in pairs]
 
     def catch_up(self, piece: SliceRecord, taken: Mapping[str, TakenRecord], deleted: int) -> Iterator[Fault]:
         """A slice of types that lagged: each goes on where it was left."""
@@ -182,9 +183,9 @@ class Chain:
             unknown = (piece.start, ViolationKind.UNKNOWN_PARTITION, None, "was never started")
             self._tell(piece.partition, number, unknown)
             return
-        rows = {name: each.rows for name, each in piece.written.items()}
+        rows = sum(each.rows for each in piece.written.values())
         deleted = self._count_days(piece, number)
-        if not piece.totals.conserved or sum(rows.values()) != piece.totals.written:
+        if not piece.totals.conserved or rows != piece.totals.written:
             text = f"the counts of [{piece.start}, {piece.end}) do not add up"
             self._tell(piece.partition, number, (piece.start, ViolationKind.NOT_COUNTED, piece.end, text))
         if piece.taken is None:
@@ -287,8 +288,7 @@ def _differences(track: Track | None, here: RoutedPartition) -> Iterator[Fault]:
             told = f"type {name} is at {_told(at)} by the entries and at {_told(stated)} by the state"
             yield first, ViolationKind.HOLE, None, told
     # Slices that end elsewhere count other offsets, too.
-    same_end = track.position == here.position
-    if same_end and track.totals != here.totals:
+    if track.position == here.position and track.totals != here.totals:
         text = f"the slices count {track.totals}, the totals are {here.totals}"
         yield here.origin, ViolationKind.NOT_COUNTED, max(here.position, here.origin), text
 
@@ -301,12 +301,6 @@ def _merged(one: Span, other: Span) -> Span:
     """Two neighbours as one; where gaps lie is known only for one at the very beginning."""
     read_from = one.lo if other.totals.gap else one.read_from
     return Span(one.lo, other.hi, read_from, one.totals + other.totals, one.rough or other.rough)
-
-
-def _paired(spans: Sequence[Span]) -> Iterator[Span]:
-    for first in range(0, len(spans), 2):
-        pair = spans[first : first + 2]
-        yield _merged(*pair) if len(pair) == 2 else pair[0]
 
 
 def _join(spans: list[Span], lo: int, hi: int, added: Totals) -> None:

@@ -1,16 +1,29 @@
-"""Reads what an export's ledger says, entry by entry, all as of one number."""
+"""Reads what an export's ledger says, entry by entry, all as of one number; and keeps what was proved of it.
+
+What is kept lies beside the ledger, so that the next verification reads only newer entries. It names the entry that it
+ends with and carries a digest of itself; what is of another chain or version, or damaged, is passed over
+(docs/protocol.md, "What `verify` proves").
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
 
 from penstock.environment import Environment
-from penstock.errors import InvariantError
+from penstock.errors import InvariantError, PenstockError
 from penstock.job.spec import JobSpec
+from penstock.lake.delta.provenance import placed
 from penstock.lake.delta.table import Table
+from penstock.lake.storage import Storage
+from penstock.logs.log import Partition
 from penstock.proof.findings import Check
 from penstock.proof.footers import QuarantineFiles
 from penstock.proof.offsets.incarnations import TopicIncarnations
@@ -18,8 +31,7 @@ from penstock.proof.offsets.table import DataFile
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind
 from penstock.tables.export.ledger.state import LedgerState, TypeDay
-from penstock.tables.export.proof.chain import Chain
-from penstock.tables.export.proof.proved import Proved, read_proved
+from penstock.tables.export.proof.chain import Chain, Track
 from penstock.tables.export.replays import last_run
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
@@ -29,6 +41,26 @@ from penstock.tables.quarantine.table import open_quarantine
 
 ENTRIES_AT_ONCE = 16
 ENTRIES_PER_READ = 512
+VERSION = 2
+"""Of what is kept."""
+_DIGEST = "sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class Proved:
+    """The chain up to an entry, which `batch_id` identifies."""
+
+    number: int
+    batch_id: str
+    chain: Chain
+    since: str
+    """When its first entries were read, as ISO 8601."""
+    until: str
+    """When its last ones were."""
+
+    def __str__(self) -> str:
+        when = f"on {self.until}" if self.since == self.until else f"from {self.since} to {self.until}"
+        return f"entries up to {self.number} were proved {when} and not read again (--all reads them)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +72,16 @@ class LedgerFacts:
     chain: Chain
     slices: Check
     quarantine: QuarantineFiles
-    incarnations: TopicIncarnations
+    proved: Proved
+    """What was proved before, on which this reading builds, and when it was read."""
     last: Entry | None = None
     """The newest entry, if it was not proved before."""
-    read_at: str = ""
-    """When, as ISO 8601."""
-    known: Proved | None = None
-    """What was proved before, on which this reading builds."""
     unfinished: ReplayRun | None = None
     """The newest replay run, if its rows may still be in quarantine too (RULES Q2)."""
 
 
 @dataclass(slots=True)
 class _Reading:
-    chain: Chain
     count: int = 0
     """How many entries were read."""
     missing: list[int] = field(default_factory=list)
@@ -81,21 +109,23 @@ def read_ledger(
         state = table.ledger.refresh()
     except InvariantError as error:
         return _broken(table, error)
-    if state.number == 0 and not _numbers(table):
+    if state.number == 0 and not table.ledger.numbers():
         return None
-    proved = None if from_first or deleted is not None else _known(table, state.number)
-    reading = _read(table, quarantine, state.number, proved, Chain(deleted=deleted or {}))
+    read_at = datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds")
+    known = None if from_first or deleted is not None else _known(table, state.number)
+    proved = known or Proved(0, "", Chain(deleted=deleted or {}), read_at, read_at)
+    reading = _read(table, quarantine, state.number, proved)
+    slices = proved.chain.close(state, reading.missing)
+    detail = f"{slices.detail}; {proved}" if proved.number else slices.detail
     owes = quarantine is not None and state.replay_run > run_number(quarantine)
     return LedgerFacts(
         table=table,
         state=state,
-        chain=reading.chain,
-        slices=_told(reading.chain.close(state, reading.missing), reading.count, proved),
+        chain=proved.chain,
+        slices=replace(slices, detail=detail, facts={**slices.facts, "entries_read": reading.count}),
         quarantine=QuarantineFiles.of(job, quarantine, reading.pending, state.life),
-        incarnations=incarnations_of(state),
         last=reading.last,
-        read_at=datetime.fromtimestamp(environment.now(), UTC).isoformat(timespec="seconds"),
-        known=proved,
+        proved=replace(proved, until=read_at),
         unfinished=last_run(table, state) if owes else None,
     )
 
@@ -112,30 +142,21 @@ def _known(table: ExportTable, last: int) -> Proved | None:
     return proved if entry is not None and entry.batch_id == proved.batch_id else None
 
 
-def _told(slices: Check, count: int, proved: Proved | None) -> Check:
-    """The invariant of the slices, with what was not read for it."""
-    facts = {**slices.facts, "entries_read": count}
-    return replace(slices, detail=slices.detail if proved is None else f"{slices.detail}; {proved}", facts=facts)
-
-
-def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved | None, none: Chain) -> _Reading:
-    """Go through all entries up to `last`, and look whether there are any after a number that is free.
-
-    They are put upon the chain that is proved, or upon `none`.
-    """
-    reading = _Reading(none if proved is None else proved.chain)
+def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Proved) -> _Reading:
+    """Put all entries up to `last` upon the chain, and look whether there are any after a number that is free."""
+    reading = _Reading()
     life = table.state().life
-    numbers = _numbers(table, 0 if proved is None else proved.number)
-    first = min(numbers, default=1) if proved is None else proved.number + 1
+    numbers = table.ledger.numbers(proved.number)
+    first = proved.number + 1 if proved.number else min(numbers, default=1)
     for number, entry in _entries(table, first, last):
         reading.count += 1
         if entry is None:
             reading.missing.append(number)
             continue
         reading.last = entry
-        if number == first and number > 1 and proved is None and entry.kind is not EntryKind.REBUILD:
+        if number == first and number > 1 and not proved.number and entry.kind is not EntryKind.REBUILD:
             reading.missing.append(1)
-        reading.chain.add(entry)
+        proved.chain.add(entry)
         for piece in entry.slices:
             if piece.quarantine and number > appended_up_to(quarantine, table.job.name, life, piece.partition):
                 reading.pending += [DataFile(each.path, each.rows, each.size_bytes) for each in piece.quarantine]
@@ -144,13 +165,6 @@ def _read(table: ExportTable, quarantine: Table | None, last: int, proved: Prove
     if beyond and beyond[0] != last + 1:
         reading.missing.append(last + 1)
     return reading
-
-
-def _numbers(table: ExportTable, after: int = 0) -> list[int]:
-    """The numbers of the entries that are there, above one."""
-    listed = table.storage.list(table.places.entries, table.places.entry(after) if after else "")
-    stems = [entry.path.rsplit("/", 1)[-1].removesuffix(".json") for entry in listed]
-    return [int(stem) for stem in stems if stem.isdecimal()]
 
 
 def _entries(table: ExportTable, first: int, last: int) -> Iterator[tuple[int, Entry | None]]:
@@ -170,7 +184,7 @@ def _entries(table: ExportTable, first: int, last: int) -> Iterator[tuple[int, E
 
 def _broken(table: ExportTable, error: InvariantError) -> Check:
     """Where the chain breaks, as far as its entries tell."""
-    numbers: Sequence[int] = _numbers(table)
+    numbers = table.ledger.numbers()
     chain = Chain()
     chain.texts.append(str(error))
     for _, entry in _entries(table, min(numbers, default=1), max(numbers, default=0)):
@@ -187,3 +201,62 @@ def incarnations_of(state: LedgerState) -> TopicIncarnations:
         retired=tuple(sorted(state.partitions.keys() - set(current))),
         fingerprints={topic: known for topic, known in state.fingerprints.items() if known is not None},
     )
+
+
+# what is kept
+
+
+def read_proved(storage: Storage, path: str) -> Proved | None:
+    """What is kept, if anything that can be used."""
+    try:
+        body = json.loads(storage.read(path))
+        return _proved(body) if body["v"] == VERSION and body.pop(_DIGEST) == _digest(body) else None
+    except (PenstockError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError):
+        return None
+
+
+def encode_proved(proved: Proved) -> bytes:
+    chain = proved.chain
+    body = {
+        "v": VERSION,
+        "number": proved.number,
+        "batch": proved.batch_id,
+        "since": proved.since,
+        "until": proved.until,
+        "tracks": [{"partition": placed(each), **msgspec.to_builtins(track)} for each, track in chain.tracks.items()],
+        "files": dict(chain.files),
+        "days": [[*day, rows, chain.last_written[day]] for day, rows in chain.days.items()],
+        "first_closed": _pairs(chain.first_closed),
+        "deleted": _pairs(chain.deleted),
+        "deleted_rows": _pairs(chain.deleted_rows),
+        "rebuilt": chain.rebuilt,
+        "slices": chain.slices,
+    }
+    return json.dumps({**body, _DIGEST: _digest(body)}, separators=(",", ":")).encode()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, separators=(",", ":"), sort_keys=True).encode()).hexdigest()
+
+
+def _proved(body: Mapping[str, Any]) -> Proved:
+    chain = Chain(
+        tracks={Partition(*each["partition"]): msgspec.convert(each, Track) for each in body["tracks"]},
+        deleted=_days(body["deleted"]),
+        files=dict(body["files"]),
+        days={(name, day): rows for name, day, rows, _ in body["days"]},
+        last_written={(name, day): number for name, day, _, number in body["days"]},
+        first_closed=_days(body["first_closed"]),
+        deleted_rows=_days(body["deleted_rows"]),
+        rebuilt=body["rebuilt"],
+        slices=body["slices"],
+    )
+    return Proved(body["number"], body["batch"], chain, body["since"], body["until"])
+
+
+def _pairs(days: Mapping[TypeDay, int]) -> list[list[Any]]:
+    return [[*day, number] for day, number in days.items()]
+
+
+def _days(pairs: list[list[Any]]) -> dict[TypeDay, int]:
+    return {(name, day): number for name, day, number in pairs}

@@ -6,6 +6,7 @@ it lies; a compaction that came in between has taken files away, and the verific
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,16 +18,17 @@ from penstock.proof.offsets.incarnations import find_incarnations
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.table import DataFile, GoneError, data_files
 from penstock.proof.sources import TypeFiles
-from penstock.tables.export.delta_types import type_table_spec
-from penstock.tables.export.files.unknown_files import WHAT_TO_DO, files_beyond
+from penstock.tables.export.delta_types import type_place
+from penstock.tables.export.files.data_files import files_beyond
 from penstock.tables.export.ledger.entry import Entry
+from penstock.tables.export.ledger.fold import RESTORE
 from penstock.tables.export.ledger.names import CLAIMS, SUFFIX, is_own_output, parse_final_name, type_and_day
 from penstock.tables.export.ledger.state import LedgerState, Rename, TypeDay
 from penstock.tables.export.proof.chain import Chain
 from penstock.tables.export.table import ExportTable
 from penstock.tables.quarantine.replayed import run_number
 
-_OLDER = f"files are beyond the positions of the ledger, which is an older copy ({WHAT_TO_DO})"
+_OLDER = f"files are beyond the positions of the ledger, which is an older copy ({RESTORE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,6 @@ class Landed:
     rows: Mapping[str, int]
     faults: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    per_type: bool = True
-    """Whether the ledger counts the rows of each type exactly."""
     others: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Other jobs whose rows lie in the same files, with the ids of their topics."""
 
@@ -64,9 +64,17 @@ def parquet_files(table: ExportTable, state: LedgerState, chain: Chain, columns:
     types: dict[str, list[DataFile]] = {name: [] for name in state.types}
     for each in found.files:
         types[(each.moves_to or each.path).split("/", 1)[0]].append(each)
+    rows = {name: sum(file.rows or 0 for file in each) for name, each in types.items()}
+    deleted: Counter[str] = Counter()
+    for (name, _), count in chain.deleted_rows.items():
+        deleted[name] += count
+    counted = {name: each.rows - deleted[name] for name, each in sorted(state.types.items())}
+    faults += [
+        f"type {name} has {rows[name]} rows, {each} are counted" for name, each in counted.items() if each != rows[name]
+    ]
     return Landed(
         types={name: TypeFiles(each) for name, each in types.items()},
-        rows={name: sum(file.rows or 0 for file in each) for name, each in types.items()},
+        rows=rows,
         faults=(*(each for each in faults if each), *found.faults),
         warnings=(*_waiting([each for each in found.files if each.moves_to is not None]), *_told_deleted(chain)),
     )
@@ -121,17 +129,16 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
 
     Neither do files that a replay brought since; those that it has yet to take are counted where they are staged.
     """
-    types: dict[str, TypeFiles] = {}
-    rows: dict[str, int] = {}
+    types = dict.fromkeys(state.types, TypeFiles(()))
+    rows = dict.fromkeys(state.types, 0)
     others: dict[str, frozenset[str]] = {}
     faults: list[str] = []
     waiting: list[DataFile] = []
-    opened = {name: find_table(type_table_spec(table.job.table, name), table.job.name) for name in state.types}
+    opened = {name: find_table(type_place(table.export, name), table.job.name) for name in state.types}
     # Read after the tables: an entry is there before any table takes its files.
     later = [each for entry in _entries_after(table, state.number) for each in entry.renames]
     for name, own in opened.items():
         if own is None:
-            types[name], rows[name] = TypeFiles(()), 0
             continue
         seen = examine(own.storage(), _known_files(name, own, later), columns, named_now(own))
         staged = examine(own.storage(), _untaken_files(name, own, state), columns)
@@ -146,14 +153,14 @@ def delta_files(table: ExportTable, state: LedgerState, chain: Chain, columns: O
         types[name] = TypeFiles(files, ends)
         for job, ids in incarnations.others.items():
             others[job] = others.get(job, frozenset()) | ids
-    return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), per_type=False, others=others)
+    return Landed(types, rows, tuple(faults), tuple(_waiting(waiting)), others)
 
 
 def _known_files(name: str, table: Table, later: Iterable[Rename]) -> list[DataFile]:
     """The files of a type's table without those of replays that came after the checked entry."""
     files = data_files(table)
     run = run_number(table)
-    unknown = {_below(each) for each in later if each.type == name and each.run <= run}
+    unknown = {each.path_in_table for each in later if each.type == name and each.run <= run}
     if not unknown <= {each.path for each in files}:
         raise GoneError(f"rows that were replayed into type {name} meanwhile are in a compacted file already")
     return [each for each in files if each.path not in unknown]
@@ -163,16 +170,7 @@ def _untaken_files(name: str, table: Table, state: LedgerState) -> list[DataFile
     """The files of replays that a type's table has yet to take."""
     run = run_number(table)
     orders = [each for each in state.unfinished.renames if each.type == name and each.run > run]
-    return [
-        DataFile(_below(each), each.rows, each.size_bytes, {"day": place[1]})
-        for each in orders
-        if (place := type_and_day(each.target)) is not None
-    ]
-
-
-def _below(rename: Rename) -> str:
-    """The path of a file as the table of its type sees it."""
-    return rename.target.removeprefix(f"{rename.type}/")
+    return [DataFile(each.path_in_table, each.rows, each.size_bytes, {"day": each.day}) for each in orders]
 
 
 def _visible(storage: Storage, name: str) -> list[str]:
@@ -214,10 +212,7 @@ class _Owned:
 
     def __init__(self, table: ExportTable, state: LedgerState) -> None:
         self._job = table.job.name
-        self._topics: dict[str, set[str]] = {}
-        for each in state.partitions:
-            self._topics.setdefault(table.space.of(each.topic), set()).add(each.topic)
-        self._ids = state.lives()
+        self._lives = {table.space.of(topic): ids for topic, ids in state.lives().items()}
         listed = table.storage.list(CLAIMS)
         claims = {each.path.rsplit("/", 1)[-1]: table.storage.read(each.path).decode() for each in listed}
         self._other_jobs = set(claims.values()) - {self._job}
@@ -225,7 +220,7 @@ class _Owned:
 
     def is_ours(self, path: str) -> bool:
         parsed = parse_final_name(path)
-        ours = is_own_output(path, self._job) or (parsed is not None and parsed.space in self._topics)
+        ours = is_own_output(path, self._job) or (parsed is not None and parsed.space in self._lives)
         return ours and type_and_day(path) is not None
 
     def is_others(self, path: str) -> bool:
@@ -235,21 +230,13 @@ class _Owned:
         return any(is_own_output(path, job) for job in self._other_jobs)
 
     def file(self, now: str, final: str) -> DataFile:
-        """A file where it is or will be, as its name describes it."""
-        parsed = parse_final_name(final)
-        number = None if parsed is None else parsed.partition
+        """A file where it is or will be, as its name describes it; that of a compacted one tells no partition."""
         moves_to = final if now != final else None
-        return DataFile(now, None, topic_id=self._topic_id(final), number=number, moves_to=moves_to)
-
-    def _topic_id(self, path: str) -> str | None:
-        """The life of its topic that a file belongs to; None for compacted ones and where the name does not tell."""
-        parsed = parse_final_name(path)
-        topics = set() if parsed is None else self._topics.get(parsed.space, set())
-        if parsed is None or len(topics) != 1:
-            return None
-        [topic] = topics
-        ids = self._ids[topic]
-        return ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
+        if (parsed := parse_final_name(final)) is None:
+            return DataFile(now, None, moves_to=moves_to)
+        ids = self._lives.get(parsed.space, [])
+        topic_id = ids[parsed.life - 1] if 1 <= parsed.life <= len(ids) else None
+        return DataFile(now, None, topic_id=topic_id, number=parsed.partition, moves_to=moves_to)
 
 
 def _waiting(files: Sequence[DataFile]) -> Iterator[str]:

@@ -7,16 +7,17 @@ files that it names, their offsets over all types and days, and the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.errors import TransientError
+from penstock.errors import PenstockError, TransientError
 from penstock.flow.route.fanout import fanout_stage
 from penstock.flow.route.fanout_flow import RoutedSlice
 from penstock.flow.write.report import decode_report
-from penstock.job.spec import JobSpec
+from penstock.job.spec import DAY_FOLDER, JobSpec
 from penstock.lake.state import TOTAL_NAMES
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Partition, Slice
@@ -33,9 +34,8 @@ from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
-from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
+from penstock.tables.export.proof.facts import LedgerFacts, encode_proved, incarnations_of, read_ledger
 from penstock.tables.export.proof.files import Landed, deleted_days, delta_files, parquet_files
-from penstock.tables.export.proof.proved import Proved, keep_proved
 from penstock.tables.export.spec import ExportSpec
 from penstock.tables.export.table import ExportTable
 from penstock.tables.export.writer import fanout_flow
@@ -48,7 +48,7 @@ def prove_export(job: JobSpec[ExportSpec], depth: Depth, open_log: OpenLog) -> P
         return NO_TABLE
     if isinstance(facts, Check):
         return Proof(None, (facts,))
-    facts.table.refuse_other_names(job.log.topics)
+    facts.table.refuse_other_names()
     proof = prove(job, depth, open_log, provable(job, facts))
     keep_for_next(facts, proof.checks)
     return proof
@@ -89,16 +89,16 @@ def keep_for_next(facts: LedgerFacts, checks: Iterable[Check]) -> None:
     if last is None or last.number != facts.state.number or facts.quarantine.pending.files:
         return
     if all(each.verdict is not Verdict.VIOLATED for each in checks):
-        table = facts.table
-        since = facts.read_at if facts.known is None else facts.known.since
-        proved = Proved(last.number, last.batch_id, facts.chain, since, facts.read_at)
-        keep_proved(table.storage, table.places.proved, proved)
+        proved = replace(facts.proved, number=last.number, batch_id=last.batch_id)
+        # Who may not write here verifies from the first entry each time.
+        with suppress(PenstockError):
+            facts.table.storage.put(facts.table.places.proved, encode_proved(proved))
 
 
 def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> tuple[Check, ...]:
     partitions = facts.state.partitions
     ahead = dict(zip(landed.types, offsets.ahead, strict=True))
-    faults, warnings = tuple(_faults(facts, landed)), tuple(_warnings(facts, landed, ahead))
+    faults, warnings = (*landed.faults, *facts.quarantine.faults), tuple(_warnings(facts, landed, ahead))
     return (
         check_totals(partitions, lambda each: _lanes_fault(partitions[each])),
         facts.slices,
@@ -108,11 +108,10 @@ def _own_checks(facts: LedgerFacts, landed: Landed, offsets: Reconciliation) -> 
 
 def _subject(facts: LedgerFacts, landed: Landed) -> Subject:
     partitions = facts.state.partitions
-    others = {**facts.incarnations.others, **landed.others}
     owed = {} if facts.unfinished is None else facts.unfinished.offsets
     return Subject(
         spans={each: facts.chain.spans(each, here) for each, here in partitions.items()},
-        incarnations=replace(facts.incarnations, others=others),
+        incarnations=replace(incarnations_of(facts.state), others=landed.others),
         leaves={each: Leave(twice_below=_twice_below(facts, each), owed=owed.get(each, ())) for each in partitions},
         replayed=frozenset(each for each, here in partitions.items() if here.totals.replayed),
     )
@@ -153,16 +152,6 @@ def _row_counts(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) ->
     )
 
 
-def _faults(facts: LedgerFacts, landed: Landed) -> Iterator[str]:
-    yield from landed.faults
-    yield from facts.quarantine.faults
-    for name, state in sorted(facts.state.types.items()) if landed.per_type else ():
-        found = landed.rows.get(name, 0)
-        counted = state.rows - sum(rows for (each, _), rows in facts.chain.deleted_rows.items() if each == name)
-        if found != counted:
-            yield f"type {name} has {found} rows, {counted} are counted"
-
-
 def _warnings(facts: LedgerFacts, landed: Landed, ahead: Mapping[str, int]) -> Iterator[str]:
     yield from landed.warnings
     for name, count in sorted(ahead.items()):
@@ -197,14 +186,19 @@ class ExportRewriter:
                     raise TransientError(f"records of type {name} cannot be written again", detail=share.failed)
                 for file in share.files:
                     constants = {"type": name, "day": file.partition_values["day"]}
-                    yield ValueFile(storage, data_file(file), _columns(self.table, name), constants)
+                    yield ValueFile(storage, data_file(file), self.table.columns_of(name) or pa.schema([]), constants)
 
 
 def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
     """The rows of all types, to be compared with the log."""
     return RowValues(
         files=[
-            ValueFile(facts.table.storage, file, _columns(facts.table, name), {"type": name, "day": _day(file)})
+            ValueFile(
+                facts.table.storage,
+                file,
+                facts.table.columns_of(name) or pa.schema([]),
+                {"type": name, "day": _day(file)},
+            )
             for name, files in landed.types.items()
             for file in files.files
         ],
@@ -214,15 +208,7 @@ def row_values(facts: LedgerFacts, landed: Landed) -> RowValues:
     )
 
 
-def _columns(table: ExportTable, name: str) -> pa.Schema:
-    found = table.columns_of(name)
-    return found if found is not None else pa.schema([])
-
-
 def _day(file: DataFile) -> str:
     """By the table's word, or by the folder where a plain file is or will be."""
-    stated = file.partition_values.get("day")
-    if stated is not None:
-        return str(stated)
-    place = type_and_day(file.moves_to or file.path)
-    return place[1] if place is not None else ""
+    _, day = type_and_day(file.moves_to or file.path) or ("", "")
+    return str(file.partition_values.get(DAY_FOLDER, day))

@@ -3,6 +3,9 @@
 A batch is believed only if it is whole: of every slice that left files, each task's piece is there with as many files
 of each type as the task counted. A type of which a slice has no file at all has to be read again from before it, or
 caught up with. A piece without any file, and offsets between slices, are an ambiguity: files may be lost.
+
+A replayed file proves no slice, only that its type was beyond its rows. If the quarantine does not know the last run
+that the footers name, the rows of that run are in it as well, and the new ledger orders their removal (RULES Q2).
 """
 
 from __future__ import annotations
@@ -10,18 +13,22 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import TypeVar
+from itertools import chain, pairwise
 
 import msgspec
 
+from penstock.flow.route.type_files import REPLAYED
+from penstock.flow.write.offset_ranges import Ranges, count_of, offsets_of, ranges_of
+from penstock.lake.delta.table import Table
 from penstock.logs.log import Partition
 from penstock.proof.offsets.scan_passes import merged_ranges
-from penstock.tables.export.files.data_files import Facts
-from penstock.tables.export.ledger.names import parse_final_name
+from penstock.tables.export.files.data_files import VERSION, Facts
+from penstock.tables.export.ledger.entry import ReplayRecord, WrittenRecord
+from penstock.tables.export.ledger.names import day_folder, parse_final_name
+from penstock.tables.quarantine.replayed import run_number
+from penstock.tables.quarantine.rows import own_files, own_rows, where
 
 FILES_SHOWN_MAX = 5
-VERSION = 1
 
 Range = tuple[int, int]
 
@@ -79,15 +86,11 @@ class FileRecord(WrittenFile, frozen=True, kw_only=True, rename={"number": "part
     """What its task wrote of each type in this piece; None if the file was closed before that was known."""
 
 
-F = TypeVar("F", bound=WrittenFile)
+class ReplayedFile(WrittenFile, frozen=True, kw_only=True, rename={"number": "partition"}):
+    """A file that a replay run wrote."""
 
-
-def read_facts(kind: type[F], facts: Facts, **told: object) -> F | Ambiguity:
-    """What a footer tells, with what is known of its file from elsewhere."""
-    try:
-        return msgspec.convert({**facts, **told}, kind)
-    except msgspec.ValidationError as error:
-        return Ambiguity(f"its footer cannot be read: {error}", files=(str(told["path"]),))
+    run: int
+    offsets: Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class TypeProof:
     """What the files prove of a type in a partition."""
 
     position: int
-    """Where the last slice ends in which it has rows: it may have lagged from there on."""
+    """Where the last slice ends in which it has rows, or its last replayed row: it may have lagged from there on."""
     main: tuple[FileRecord, ...] = ()
     caught_up: tuple[FileRecord, ...] = ()
 
@@ -111,42 +114,55 @@ class PartitionProof:
     types: Mapping[str, TypeProof] = field(default_factory=dict)
 
 
-def file_record(facts: Facts, path: str, rows: int, size_bytes: int) -> FileRecord | Ambiguity:
-    """What one footer tells about the file that was written under `path`."""
-    name = parse_final_name(path)
-    if not facts or facts.get("v") != VERSION or "kind" in facts or name is None:
+def file_record(facts: Facts, path: str, rows: int, size_bytes: int) -> FileRecord | ReplayedFile | Ambiguity:
+    """What one footer tells about the file that a batch or a replay wrote under `path`."""
+    name, replayed = parse_final_name(path), facts.get("kind") == REPLAYED
+    if facts.get("v") != VERSION or ("kind" in facts and not replayed) or (name is None) != replayed:
         return Ambiguity("its footer does not tell which batch wrote it", files=(path,))
-    found = read_facts(FileRecord, facts, path=path, life=name.life, rows=rows, size_bytes=size_bytes)
-    if isinstance(found, Ambiguity):
-        return found
-    stated = (found.number, found.last, f"{found.type}/day={found.day}")
-    if stated != (name.partition, name.last_offset, path.rpartition("/")[0]):
-        return Ambiguity("its name and its footer disagree", str(found.partition), found.slice, (path,))
+    told = {**facts, "path": path, "life": name.life if name else 1, "rows": rows, "size_bytes": size_bytes}
+    try:
+        found = msgspec.convert(told, ReplayedFile) if name is None else msgspec.convert(told, FileRecord)
+    except msgspec.ValidationError as error:
+        return Ambiguity(f"its footer cannot be read: {error}", files=(path,))
+    if isinstance(found, ReplayedFile):
+        agree, offsets = count_of(found.offsets) == rows, None
+    else:
+        agree, offsets = (
+            name is not None and (found.number, found.last) == (name.partition, name.last_offset),
+            found.slice,
+        )
+    if not agree or path.rpartition("/")[0] != day_folder(found.type, found.day):
+        return Ambiguity("its name and its footer disagree", str(found.partition), offsets, (path,))
     return found
 
 
-def prove(records: Iterable[FileRecord], types: Iterable[str]) -> tuple[list[PartitionProof], list[Ambiguity]]:
+def prove(
+    records: Iterable[FileRecord], replayed: Sequence[ReplayedFile], types: Iterable[str]
+) -> tuple[list[PartitionProof], list[Ambiguity]]:
     """What the files prove, partition by partition, and everything that they leave open."""
     by_partition: dict[Partition, list[FileRecord]] = defaultdict(list)
     for each in records:
         by_partition[each.partition].append(each)
     ambiguities: list[Ambiguity] = []
     proofs = []
-    names = sorted({*types, *(each.type for found in by_partition.values() for each in found)})
-    for partition in sorted(by_partition):
-        found = by_partition[partition]
+    names = sorted({*types, *(each.type for found in (*by_partition.values(), replayed) for each in found)})
+    for partition, found in sorted(by_partition.items()):
         ambiguities += _ambiguities(partition, found)
-        proofs.append(_proof(partition, found, names))
+        proofs.append(_proof(partition, found, [each for each in replayed if each.partition == partition], names))
+    ambiguities += _replay_ambiguities(replayed, {each.partition: each.position for each in proofs})
     return sorted(proofs, key=lambda each: (each.partition.topic, each.life, each.partition.number)), ambiguities
 
 
-def _proof(partition: Partition, found: Sequence[FileRecord], names: Iterable[str]) -> PartitionProof:
+def _proof(
+    partition: Partition, found: Sequence[FileRecord], replayed: Sequence[ReplayedFile], names: Iterable[str]
+) -> PartitionProof:
     origin = min(each.slice[0] for each in found)
     types = {}
     for name in names:
         mine = [each for each in found if each.type == name]
+        beyond = [each.offsets[-1][1] for each in replayed if each.type == name]
         types[name] = TypeProof(
-            max((each.slice[1] for each in mine), default=origin),
+            max([origin, *(each.slice[1] for each in mine), *beyond]),
             tuple(each for each in mine if each.main),
             tuple(each for each in mine if not each.main),
         )
@@ -242,3 +258,60 @@ def _overlapping_rows(name: str, files: Sequence[FileRecord]) -> Iterator[Ambigu
 
 def _shown(files: Sequence[FileRecord]) -> tuple[str, ...]:
     return tuple(each.path for each in files[:FILES_SHOWN_MAX])
+
+
+def _replay_ambiguities(found: Iterable[ReplayedFile], positions: Mapping[Partition, int]) -> Iterator[Ambiguity]:
+    """Rows that no slice is proved to have passed: read on from there, the log would give them a second time."""
+    seen: dict[tuple[Partition, str], set[int]] = {}
+    for each in found:
+        first, last = each.offsets[0][0], each.offsets[-1][1] - 1
+        if last >= positions.get(each.partition, 0):
+            reason = "it holds replayed rows beyond the last slice that left a file"
+            yield Ambiguity(reason, str(each.partition), (first, last + 1), (each.path,))
+        offsets = set(offsets_of(each.offsets))
+        known = seen.setdefault((each.partition, each.type), set())
+        if known & offsets:
+            reason = "its rows are there twice, a compaction was cut short"
+            yield Ambiguity(reason, str(each.partition), (first, last + 1), (each.path,))
+        known |= offsets
+
+
+def bad_counts(
+    quarantine: Table | None, proofs: Sequence[PartitionProof], found: Sequence[ReplayedFile]
+) -> dict[Partition, int]:
+    """How many records of each partition were bad: those in quarantine, and those that replays took out of it."""
+    offsets: dict[Partition, set[int]] = {each.partition: set() for each in proofs}
+    for each in found:
+        offsets.setdefault(each.partition, set()).update(offsets_of(each.offsets))
+    columns = ["topic_id", "partition", "offset"]
+    files = [] if quarantine is None else [own_rows(quarantine, file, columns) for file in own_files(quarantine)]
+    for rows in chain.from_iterable(files):
+        for partition, known in offsets.items():
+            here = where(rows, topic_id=partition.topic_id, partition=partition.number)
+            known.update(rows.filter(here).column("offset").to_pylist())
+    return {
+        each.partition: sum(each.origin <= offset < each.position for offset in offsets[each.partition])
+        for each in proofs
+    }
+
+
+def replay_record(quarantine: Table | None, found: Sequence[ReplayedFile]) -> ReplayRecord | None:
+    """All runs as one, under the number of the last; None if there never was one."""
+    last = max([0 if quarantine is None else run_number(quarantine), *(each.run for each in found)])
+    if not last:
+        return None
+    offsets: dict[Partition, list[int]] = defaultdict(list)
+    for each in found:
+        offsets[each.partition] += offsets_of(each.offsets)
+    written = {name: written_of(each for each in found if each.type == name) for name in {each.type for each in found}}
+    return ReplayRecord(last, tuple((partition, ranges_of(each)) for partition, each in offsets.items()), written)
+
+
+def written_of(files: Iterable[WrittenFile]) -> WrittenRecord:
+    """What the files hold together."""
+    rows, count, size_bytes = 0, 0, 0
+    days: Counter[str] = Counter()
+    for each in files:
+        rows, count, size_bytes = rows + each.rows, count + 1, size_bytes + each.size_bytes
+        days[each.day] += each.rows
+    return WrittenRecord(rows, count, size_bytes, dict(days))

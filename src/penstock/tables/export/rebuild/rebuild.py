@@ -9,9 +9,9 @@ files and the quarantine name: both would take a number that comes twice for don
 from __future__ import annotations
 
 import io
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,37 +20,31 @@ from penstock.environment import new_batch_id
 from penstock.errors import UserError
 from penstock.flow.columns.fitting import folded, grown
 from penstock.flow.route.type_files import REPLAYED
-from penstock.job.spec import JobSpec, StartAt
-from penstock.lake.delta.keys import fingerprint, position_key
+from penstock.job.spec import StartAt
+from penstock.lake.delta.keys import fingerprint
 from penstock.lake.state import Totals
 from penstock.logs.log import Bounds, Partition
-from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers
-from penstock.tables.export.ledger.claimed import known_owner
+from penstock.tables.export.files.data_files import COMPACTED, DataFile, Footer, plain, read_footers, unclaimed_files
 from penstock.tables.export.ledger.codec import encode_entry
-from penstock.tables.export.ledger.entry import (
-    Entry,
-    EntryKind,
-    SliceRecord,
-    StartRecord,
-    TakenRecord,
-    TypeRecord,
-    WrittenRecord,
-)
+from penstock.tables.export.ledger.entry import Entry, EntryKind, SliceRecord, StartRecord, TakenRecord, TypeRecord
 from penstock.tables.export.ledger.fold import apply
-from penstock.tables.export.ledger.names import claim_of, is_own_output, output_entry, parse_final_name, type_and_day
+from penstock.tables.export.ledger.names import output_entry
 from penstock.tables.export.ledger.state import LedgerState, schema_text
-from penstock.tables.export.rebuild.inputs import Ambiguity, FileRecord, PartitionProof, file_record, prove
-from penstock.tables.export.rebuild.replayed_inputs import (
+from penstock.tables.export.rebuild.inputs import (
+    Ambiguity,
+    FileRecord,
+    PartitionProof,
     ReplayedFile,
+    TypeProof,
     bad_counts,
-    replay_ambiguities,
+    file_record,
+    prove,
     replay_record,
-    replayed_file,
-    with_replays,
+    written_of,
 )
-from penstock.tables.export.rebuild.report import RebuildReport
 from penstock.tables.export.spec import TypeStart
 from penstock.tables.export.table import ExportTable
+from penstock.tables.quarantine.life import positions_in
 from penstock.tables.quarantine.table import adopt, open_quarantine
 
 
@@ -59,37 +53,97 @@ class Found:
     """Everything that was read from the data files."""
 
     records: tuple[FileRecord, ...]
+    replayed: tuple[ReplayedFile, ...]
+    ambiguities: tuple[Ambiguity, ...]
     schemas: Mapping[str, pa.Schema]
     """By type, of the file with the most columns: columns are only ever added."""
-    ambiguities: tuple[Ambiguity, ...]
     entry_max: int
     """The greatest number of an entry that a file name tells."""
-    replayed: tuple[ReplayedFile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildReport:
+    """What a rebuild found. `state` is that of the new ledger; None if an ambiguity prevented it."""
+
+    files: int
+    rows: int
+    ambiguities: tuple[Ambiguity, ...] = ()
+    state: LedgerState | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
-    def files(self) -> tuple[FileRecord | ReplayedFile, ...]:
-        return (*self.records, *self.replayed)
+    def ok(self) -> bool:
+        return not self.ambiguities
+
+    def as_json(self) -> dict[str, Any]:
+        state = self.state or LedgerState()
+        return {
+            "ok": self.ok,
+            "entry": state.number or None,
+            "files": self.files,
+            "rows": self.rows,
+            "partitions": [
+                {
+                    "topic": each.topic,
+                    "topic_id": each.topic_id,
+                    "partition": each.number,
+                    "origin": here.origin,
+                    "position": here.position,
+                    "read_again": {name: lane.position for name, lane in sorted(here.lanes.items())},
+                }
+                for each, here in state.partitions.items()
+            ],
+            "ambiguities": [
+                {**asdict(each), "partition": each.partition or None, "files": list(each.files)}
+                for each in self.ambiguities
+            ],
+            "warnings": list(self.warnings),
+        }
+
+    def lines(self) -> Iterator[str]:
+        if self.state is not None:
+            for each, here in self.state.partitions.items():
+                yield f"{each}: from {here.origin} to {here.position}"
+                for name, lane in sorted(here.lanes.items()):
+                    yield f"  {name} is read again from {lane.position}"
+            yield f"rebuilt as entry {self.state.number} from {self.files} files with {self.rows} rows"
+        for warning in self.warnings:
+            yield f"warning: {warning}"
+        for ambiguity in self.ambiguities:
+            yield _sentence(ambiguity)
+        if self.ambiguities:
+            yield "nothing was written"
+
+
+def _sentence(ambiguity: Ambiguity) -> str:
+    place = ambiguity.partition
+    if ambiguity.offsets is not None:
+        place += f" offsets {ambiguity.offsets[0]} to {ambiguity.offsets[1] - 1}"
+    words = [part for part in (place, ", ".join(ambiguity.files), ambiguity.reason) if part]
+    return f"ambiguity: {': '.join(words)}"
 
 
 def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildReport:
     """Make the ledger again, or say what keeps it from being made; `bounds` are of the topics' present partitions."""
     _refuse_remains(table)
     found = _look(table)
-    proofs, open_questions = prove(found.records, table.export.all_types)
-    ambiguities = (
-        *found.ambiguities,
-        *open_questions,
-        *replay_ambiguities(found.replayed, proofs),
-        *_without_files(table.job, proofs, bounds),
-    )
-    files, rows = len(found.files), sum(each.rows for each in found.files)
-    if ambiguities or not proofs:
-        nothing = () if ambiguities else (Ambiguity("there are no data files of this job"),)
-        return RebuildReport(None, None, files, rows, (*ambiguities, *nothing))
-    proofs = with_replays(proofs, found.replayed)
-    table.claim_names({each.partition.topic for each in proofs})
-    table.claim_topics({each.partition.topic_id for each in proofs})
-    _forget_markers(table)
+    proofs, open_questions = prove(found.records, found.replayed, table.export.all_types)
+    ambiguities = [*found.ambiguities, *open_questions]
+    if table.job.log.start is not StartAt.EARLIEST:
+        reason = "it left no file, and the job does not begin at the beginning (start: earliest)"
+        unproved = sorted(bounds.keys() - {each.partition for each in proofs})
+        ambiguities += [Ambiguity(reason, str(each)) for each in unproved]
+    if not proofs and not ambiguities:
+        ambiguities = [Ambiguity("there are no data files of this job")]
+    files = (*found.records, *found.replayed)
+    report = RebuildReport(len(files), sum(each.rows for each in files), tuple(ambiguities))
+    if not report.ok:
+        return report
+    table.claims.claim_names({each.partition.topic for each in proofs})
+    table.claims.claim_topics({each.partition.topic_id for each in proofs})
+    # Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so.
+    for marker in list(table.storage.list(table.places.markers)):
+        table.storage.delete(marker.path)
     entries, state = _entries(table, found, proofs, bounds)
     # Before it: what is in quarantine belongs to these files, whichever ledger they have.
     adopt(table.job, fingerprint(state.first_batch), table.environment)
@@ -97,7 +151,7 @@ def rebuild(table: ExportTable, bounds: Mapping[Partition, Bounds]) -> RebuildRe
     table.ledger.keep_snapshot(state)
     for entry in entries:
         table.storage.put_if_absent(table.places.entry(entry.number), encode_entry(entry))
-    return RebuildReport(state.number, state, files, rows, warnings=tuple(_warnings(table, proofs, state, bounds)))
+    return replace(report, state=state, warnings=tuple(_warnings(table, proofs, state, bounds)))
 
 
 def _refuse_remains(table: ExportTable) -> None:
@@ -113,110 +167,69 @@ def _refuse_remains(table: ExportTable) -> None:
         raise UserError(f"{places.last_snapshot} is what is left of a ledger", hint="move it away first")
 
 
-def _forget_markers(table: ExportTable) -> None:
-    """Watermarks are unknown from now on: no day counts as complete, and no marker of the lost ledger may say so."""
-    for entry in list(table.storage.list(table.places.markers)):
-        table.storage.delete(entry.path)
-
-
 # what is there
 
 
 def _look(table: ExportTable) -> Found:
     """Read the footers of all data files of this job."""
-    files = list(_files(table))
-    records: list[FileRecord] = []
-    replayed: list[ReplayedFile] = []
-    ambiguities: list[Ambiguity] = []
+    # Also those of topics and types that the job file no longer names.
+    files = sorted(unclaimed_files(table.storage, table.job.name), key=lambda each: each.path)
+    spaces = {table.space.of(each) for each in table.job.log.topics}
+    told: list[FileRecord | ReplayedFile | Ambiguity] = []
     schemas: dict[str, pa.Schema] = {}
     for file, footer in zip(files, read_footers(table.storage, [each.path for each in files]), strict=True):
         if not isinstance(footer, Footer):
             reason = "it is gone again" if footer is None else footer.detail
-            ambiguities.append(Ambiguity(f"its footer cannot be read: {reason}", files=(file.path,)))
+            told.append(Ambiguity(f"its footer cannot be read: {reason}", files=(file.path,)))
             continue
-        if not _is_ours(table, file, footer):
+        # That of a topic that the job no longer reads tells its job in its footer.
+        if file.name is not None and file.name.space not in spaces and footer.facts.get("job") != table.job.name:
             continue
-        for each in _records_of(table, file, footer):
-            match each:
-                case Ambiguity():
-                    ambiguities.append(each)
-                case ReplayedFile():
-                    replayed.append(each)
-                case FileRecord():
-                    records.append(each)
+        told += _records_of(table, file, footer)
         known = schemas.get(file.type, footer.schema)
         # The file with the most columns is the youngest by all signs; structs in others may still have more fields.
         youngest = max(known, footer.schema, key=len)
         schemas[file.type] = grown(youngest, footer.schema if youngest is known else known)
     numbers = (output_entry(each.path, table.job.name) or 0 for each in files)
-    return Found(tuple(records), schemas, tuple(ambiguities), max(numbers, default=0), tuple(replayed))
-
-
-def _is_ours(table: ExportTable, file: DataFile, footer: Footer) -> bool:
-    """Whether this job wrote a file; that of a topic that it no longer reads tells it in its footer."""
-    expected = {table.space.of(each) for each in table.job.log.topics}
-    return file.name is None or file.name.space in expected or footer.facts.get("job") == table.job.name
+    return Found(
+        tuple(each for each in told if isinstance(each, FileRecord)),
+        tuple(each for each in told if isinstance(each, ReplayedFile)),
+        tuple(each for each in told if isinstance(each, Ambiguity)),
+        schemas,
+        max(numbers, default=0),
+    )
 
 
 def _records_of(table: ExportTable, file: DataFile, footer: Footer) -> Iterator[FileRecord | ReplayedFile | Ambiguity]:
-    if file.name is not None:
-        expected = table.space.of(str(footer.facts.get("topic", "")))
-        if footer.facts and file.name.space != expected:
-            yield Ambiguity(
-                f"its name does not begin with {expected}: was table.export.cluster changed?", files=(file.path,)
-            )
-            return
+    expected = table.space.of(str(footer.facts.get("topic", "")))
+    if file.name is not None and footer.facts and file.name.space != expected:
+        reason = f"its name does not begin with {expected}: was table.export.cluster changed?"
+        yield Ambiguity(reason, files=(file.path,))
+    elif file.name is not None or footer.facts.get("kind") == REPLAYED:
         yield file_record(footer.facts, file.path, footer.rows, file.size_bytes)
-        return
-    if footer.facts.get("kind") == REPLAYED:
-        yield replayed_file(footer.facts, file.path, footer.rows, file.size_bytes)
-        return
-    if footer.facts.get("kind") != COMPACTED:
+    elif footer.facts.get("kind") != COMPACTED:
         yield Ambiguity("its footer does not tell what it replaces", files=(file.path,))
-        return
-    replaced = footer.facts["replaces"]
-    if sum(each["rows"] for each in replaced) != footer.rows:
-        yield Ambiguity("it has not as many rows as the files that it replaces", files=(file.path,))
-    for each in replaced:
-        tell = replayed_file if each.get("kind") == REPLAYED else file_record
-        yield tell(each, each["path"], each["rows"], each["size_bytes"])
-
-
-def _files(table: ExportTable) -> Iterator[DataFile]:
-    """All data files that may be this job's, also of topics and types that the job file no longer names."""
-    places = ((entry, type_and_day(entry.path)) for entry in table.storage.list())
-    data = [(entry, place, parse_final_name(entry.path)) for entry, place in places if place is not None]
-    owners = {name.space: known_owner(table.storage, claim_of(name.space)) for _, _, name in data if name is not None}
-    for entry, place, name in sorted(data, key=lambda each: each[0].path):
-        unclaimed = name is not None and owners[name.space] in (None, table.job.name)
-        if unclaimed or is_own_output(entry.path, table.job.name):
-            yield DataFile(entry.path, *place, entry.size_bytes, name, entry.modified_at)
-
-
-def _without_files(
-    job: JobSpec, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
-) -> Iterator[Ambiguity]:
-    """Partitions of which nothing tells where they began."""
-    known = {each.partition for each in proofs}
-    for partition in sorted(bounds.keys() - known):
-        if job.log.start is not StartAt.EARLIEST:
-            reason = "it left no file, and the job does not begin at the beginning (start: earliest)"
-            yield Ambiguity(reason, str(partition))
+    else:
+        replaced = footer.facts["replaces"]
+        if sum(each["rows"] for each in replaced) != footer.rows:
+            yield Ambiguity("it has not as many rows as the files that it replaces", files=(file.path,))
+        for each in replaced:
+            yield file_record(each, each["path"], each["rows"], each["size_bytes"])
 
 
 # what is written
 
 
 def _entries(
-    table: ExportTable, found: Found, proofs: Iterable[PartitionProof], bounds: Mapping[Partition, Bounds]
+    table: ExportTable, found: Found, proofs: Sequence[PartitionProof], bounds: Mapping[Partition, Bounds]
 ) -> tuple[tuple[Entry, Entry], LedgerState]:
     """The starts and slices of all partitions, then each type back to where it is proved to be."""
-    proofs = list(proofs)
-    number = max(found.entry_max, _quarantined_up_to(table, proofs))
+    quarantine = open_quarantine(table.job, table.environment)
+    appended = () if quarantine is None else positions_in(quarantine, table.job.name).values()
+    number = max([found.entry_max, *appended])
     schemas = _type_schemas(table, found)
     at = table.environment.now()
     present = {each.topic_id for each in bounds}
-    quarantine = open_quarantine(table.job, table.environment)
     bad = bad_counts(quarantine, proofs, found.replayed)
     begun = Entry(
         number + 1,
@@ -250,7 +263,7 @@ def _entries(
 
 def _whole_slice(proof: PartitionProof, bad: int) -> SliceRecord:
     """Everything that slices of the partition itself wrote, as one."""
-    written = {name: _written(each.main) for name, each in proof.types.items() if each.main}
+    written = {name: written_of(each.main) for name, each in proof.types.items() if each.main}
     rows = sum(each.rows for each in written.values())
     free = proof.position - proof.origin - rows
     bad = min(bad, free)
@@ -266,11 +279,9 @@ def _type_slices(
     A topic's earlier life cannot be read again: there every type counts as complete.
     """
     for name in types:
-        proved = proof.types.get(name)
-        rows = sum(each.rows for each in proved.caught_up) if proved else 0
-        position = proved.position if proved else proof.origin
-        if not readable or _began_unseen(table, proof, name):
-            position = proof.position
+        proved = proof.types.get(name, TypeProof(proof.origin))
+        rows = sum(each.rows for each in proved.caught_up)
+        position = proved.position if readable and not _began_unseen(table, proof, name) else proof.position
         if position == proof.origin:
             continue
         yield SliceRecord(
@@ -279,7 +290,7 @@ def _type_slices(
             position,
             0,
             Totals(written=rows, backfilled=rows),
-            written={name: _written(proved.caught_up)} if proved and proved.caught_up else {},
+            written={name: written_of(proved.caught_up)} if proved.caught_up else {},
             taken={name: TakenRecord(proof.origin, rows)},
         )
 
@@ -290,24 +301,6 @@ def _began_unseen(table: ExportTable, proof: PartitionProof, name: str) -> bool:
     proved = proof.types.get(name)
     seen = proved is not None and bool(proved.main or proved.caught_up)
     return spec is not None and spec.start is TypeStart.NOW and not seen
-
-
-def _written(files: Iterable[FileRecord]) -> WrittenRecord:
-    rows, count, size_bytes = 0, 0, 0
-    days: Counter[str] = Counter()
-    for each in files:
-        rows, count, size_bytes = rows + each.rows, count + 1, size_bytes + each.size_bytes
-        days[each.day] += each.rows
-    return WrittenRecord(rows, count, size_bytes, dict(days))
-
-
-def _quarantined_up_to(table: ExportTable, proofs: Iterable[PartitionProof]) -> int:
-    """The greatest entry number whose quarantine files are appended."""
-    quarantine = open_quarantine(table.job, table.environment)
-    if quarantine is None:
-        return 0
-    marks = (quarantine.transaction(position_key(table.job.name, each.partition)) for each in proofs)
-    return max((each for each in marks if each is not None), default=0)
 
 
 def _type_schemas(table: ExportTable, found: Found) -> dict[str, str]:

@@ -7,18 +7,20 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from penstock.job.checks.columns import column_findings, field_findings, parse_columns, read_expression, type_of
+from penstock.errors import UserError
+from penstock.flow.columns.computed import is_time, output_type
+from penstock.job.checks.columns import column_findings, field_findings, parse_columns, read_expression
 from penstock.job.document import Document
-from penstock.job.expressions import Call, Constant, Expression, KafkaField, KafkaName, to_text
+from penstock.job.expressions import Constant, Expression, KafkaField, KafkaName, fields, to_text
 from penstock.job.faults import Finding, KeyPath
-from penstock.job.kafka_types import KAFKA_TYPES, UNKNOWN_SCHEMA
-from penstock.job.schema import job_type_name
+from penstock.job.kafka_types import UNKNOWN_SCHEMA
+from penstock.job.schema import job_type_name, type_at
 from penstock.job.spec import DAY_FOLDER, DecodeSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.section.models import ExportFile
 
 TYPES_NAMED_MAX = 5
-
-_TIMES = ("timestamp_seconds", "timestamp_millis", "timestamp_micros")
+PLACE: tuple[KafkaName, ...] = ("partition", "offset", "topic")
+"""Always with the topic: rows that are there already could not say theirs once a second one is added."""
 
 Schemas = Mapping[str, pa.Schema | None]
 
@@ -27,28 +29,20 @@ def read_export_columns(file: ExportFile, schemas: Schemas) -> tuple[dict[str, E
     """The computed columns, with those added that say where a row came from."""
     raw = file.columns or {}
     columns, findings = parse_columns(raw)
-    added = _added_columns(columns)
+    present = {column.name for column in columns.values() if isinstance(column, KafkaField)}
+    added = {f"kafka_{name}": KafkaField(name) for name in PLACE if name not in present}
     known = {name: schema for name, schema in schemas.items() if schema is not None}
     findings += _merged({name: column_findings(raw, columns, schema) for name, schema in known.items()})
-    findings += _day_findings(("columns", name) for name in raw)
-    if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE:
-        findings += _unknown_findings(raw)
+    reserved = UNKNOWN_SCHEMA.names if file.route is not None and file.route.unknown is UnknownTypePolicy.TABLE else ()
     for name in raw:
-        if name.casefold() in added:
-            findings.append(_added_finding(("columns", name), added[name.casefold()]))
-    for type_name, schema in known.items():
-        fields = [_field_key(type_name, field, file) for field in schema.names]
-        findings += _day_findings(fields, schema.names)
-        clashes = [(at, name) for at, name in zip(fields, schema.names, strict=True) if name.casefold() in added]
-        findings += [_added_finding(at, added[name.casefold()]) for at, name in clashes]
+        if name.casefold() in reserved:
+            message = f"the table of unknown types has a column {name.casefold()} already"
+            findings.append(Finding(("columns", name), message, "choose another name", on_key=True))
+    places: list[tuple[KeyPath, str]] = [(("columns", name), name) for name in raw]
+    places += [(_field_key(each, field, file), field) for each, schema in known.items() for field in schema.names]
+    for at, name in places:
+        findings += _name_findings(at, name, added)
     return columns | added, findings
-
-
-def _added_columns(columns: Mapping[str, Expression]) -> dict[str, KafkaField]:
-    """Always with the topic: rows that are there already could not say theirs once a second one is added."""
-    wanted: tuple[KafkaName, ...] = ("partition", "offset", "topic")
-    present = {column.name for column in columns.values() if isinstance(column, KafkaField)}
-    return {f"kafka_{name}": KafkaField(name) for name in wanted if name not in present}
 
 
 def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
@@ -57,25 +51,16 @@ def _field_key(type_name: str, field: str, file: ExportFile) -> KeyPath:
     return ("types", type_name, "message") if section.message is not None else ("types", type_name, "schema", field)
 
 
-def _day_findings(places: Iterable[KeyPath], names: Iterable[str] | None = None) -> Iterator[Finding]:
-    listed = list(places)
-    for at, name in zip(listed, names or [str(place[-1]) for place in listed], strict=True):
-        if name.casefold() == DAY_FOLDER:
-            message = f"{name} is what readers call the folders day=...: they would see one of both"
-            yield Finding(at, message, "give it another name", on_key=at[-1] == name)
-
-
-def _unknown_findings(names: Iterable[str]) -> Iterator[Finding]:
-    for name in names:
-        if name.casefold() in UNKNOWN_SCHEMA.names:
-            message = f"the table of unknown types has a column {name.casefold()} already"
-            yield Finding(("columns", name), message, "choose another name", on_key=True)
-
-
-def _added_finding(at: KeyPath, column: KafkaField) -> Finding:
-    message = f"kafka_{column.name} is added to every row of an export"
-    hint = f"give kafka.{column.name} a name of its own, as in columns: {{source_{column.name}: kafka.{column.name}}}"
-    return Finding(at, message, hint, on_key=at[-1] != "message")
+def _name_findings(at: KeyPath, name: str, added: Mapping[str, KafkaField]) -> Iterator[Finding]:
+    """Names that every row of an export has already."""
+    on_key = at[-1] != "message"
+    if name.casefold() == DAY_FOLDER:
+        message = f"{name} is what readers call the folders day=...: they would see one of both"
+        yield Finding(at, message, "give it another name", on_key=on_key)
+    if (column := added.get(name.casefold())) is not None:
+        own = f"kafka.{column.name}"
+        hint = f"give {own} a name of its own, as in columns: {{source_{column.name}: {own}}}"
+        yield Finding(at, f"kafka_{column.name} is added to every row of an export", hint, on_key=on_key)
 
 
 def _merged(by_type: Mapping[str, Iterable[Finding]]) -> Iterator[Finding]:
@@ -112,21 +97,17 @@ def read_event_times(
             times[name] = time
         elif not document.has(*at) and not document.has("event_time"):
             without.append(name)
-    findings += _missing_findings(without, len(file.types or ()))
+    if without and len(without) == len(file.types or ()):
+        message = "required key is missing: it gives each record its day"
+        findings.append(Finding(("event_time",), message, "as in kafka.timestamp"))
+    else:
+        message = "required key is missing: the job has no event_time for all types"
+        findings += [Finding(("types", name, "event_time"), message) for name in without]
     checked = {name: (time, schemas[name]) for name, time in times.items()}
     findings += _merged(
         {name: list(_time_findings(time, schema)) for name, (time, schema) in checked.items() if schema is not None}
     )
     return {name: time.expression for name, time in times.items()}, findings
-
-
-def _missing_findings(without: list[str], types: int) -> Iterator[Finding]:
-    if without and len(without) == types:
-        yield Finding(("event_time",), "required key is missing: it gives each record its day", "as in kafka.timestamp")
-        return
-    for name in without:
-        message = "required key is missing: the job has no event_time for all types"
-        yield Finding(("types", name, "event_time"), message)
 
 
 def _read_time(value: str | None, at: KeyPath, decode: DecodeSpec | None, findings: list[Finding]) -> _Time | None:
@@ -149,60 +130,24 @@ def _read_time(value: str | None, at: KeyPath, decode: DecodeSpec | None, findin
 
 def _time_findings(time: _Time, schema: pa.Schema) -> Iterator[Finding]:
     missing = list(field_findings(time.expression, schema, time.at, hidden=time.hidden))
-    if missing:
-        yield from missing
-        return
-    fault = _time_fault(time.expression, schema)
+    yield from missing
+    fault = None if missing else _time_fault(time.expression, schema)
     if fault is not None:
         yield Finding(time.at, "gives no time") if time.hidden else Finding(time.at, *fault)
 
 
 def _time_fault(expression: Expression, schema: pa.Schema) -> tuple[str, str] | None:
-    fault = _argument_fault(expression, schema)
-    if fault is not None:
-        return fault, ""
-    kind = _kind(expression, schema)
-    if kind is None or _is_time(kind):
+    kinds = (type_at(schema, each.path) for each in fields(expression))
+    if any(kind is None or pa.types.is_null(kind) for kind in kinds):
+        # A type that could not be read has a finding already.
         return None
+    try:
+        kind = output_type(expression, schema)
+    except UserError as error:
+        return error.primary, ""
     text = to_text(expression)
+    if is_time(kind):
+        return None
     if pa.types.is_integer(kind):
         return f"{text} is a number, not a time", f"write timestamp_millis({text}), or _seconds or _micros"
     return f"{text} is no time: it is of type {job_type_name(kind)}", ""
-
-
-def _argument_fault(expression: Expression, schema: pa.Schema) -> str | None:
-    if not isinstance(expression, Call):
-        return None
-    for arg in expression.args:
-        kind = _kind(arg, schema)
-        if kind is not None and expression.function in _TIMES and not (pa.types.is_integer(kind) or _is_open(kind)):
-            return f"{expression.function} takes whole numbers, not {job_type_name(kind)}"
-        if kind is not None and expression.function in ("day", "hour") and not _is_time(kind):
-            return f"{expression.function} takes a time, a date or text, not {job_type_name(kind)}"
-        fault = _argument_fault(arg, schema)
-        if fault is not None:
-            return fault
-    return None
-
-
-def _kind(expression: Expression, schema: pa.Schema) -> pa.DataType | None:
-    """The type of an expression; None where only the run will know it."""
-    match expression:
-        case Call(function="day"):
-            return pa.date32()
-        case Call(function="coalesce", args=args):
-            return next((kind for kind in (_kind(arg, schema) for arg in args) if kind is not None), None)
-        case Call(function=function):
-            return KAFKA_TYPES["timestamp"] if function == "hour" or function in _TIMES else pa.string()
-        case _:
-            return type_of(expression, schema)
-
-
-def _is_time(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_timestamp, pa.types.is_date32, pa.types.is_string, _is_open)
-    return any(test(kind) for test in tests)
-
-
-def _is_open(kind: pa.DataType) -> bool:
-    """The mark of a field whose type could not be read, which has a finding already."""
-    return bool(pa.types.is_null(kind))

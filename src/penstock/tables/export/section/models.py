@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from pydantic import Field, PlainValidator
@@ -14,7 +13,7 @@ from penstock.job.faults import RefusedError, kind_of, nearest, shown
 from penstock.job.sections.models import JobFile, TableSection
 from penstock.job.sections.scalars import Date, Duration, Message, Positive, Size, Text, one_of, text
 from penstock.job.sections.section import Section
-from penstock.job.spec import OutsidePolicy, RouteWay, Secret, UnknownTypePolicy
+from penstock.job.spec import OutsidePolicy, RouteSpec, Secret, UnknownTypePolicy
 from penstock.tables.export.spec import Compression, ExportFormat, TypeStart
 
 INFER = "infer"
@@ -23,21 +22,11 @@ _WAYS = "write field(path.to.field), header(name), key or envelope"
 _BY = re.compile(r"(field|header)\((.*)\)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class RouteBy:
-    """What tells the type of a record; `path` is that of a field, or the one name of a header."""
-
-    way: RouteWay
-    path: tuple[str, ...] = ()
-
-
-def route_by(value: object) -> RouteBy:
+def route_by(value: object) -> RouteSpec:
     """Read `field(meta.type)`, `header(event-type)`, `key` or `envelope`."""
     word = text(value).strip()
-    if word == "key":
-        return RouteBy("key")
-    if word == "envelope":
-        return RouteBy("envelope")
+    if word in ("key", "envelope"):
+        return RouteSpec("key" if word == "key" else "envelope")
     found = _BY.fullmatch(word)
     if found is None:
         hint = "" if isinstance(value, Secret) else nearest(word, ("key", "envelope"))
@@ -48,7 +37,7 @@ def route_by(value: object) -> RouteBy:
     path = (inside,) if found[1] == "header" else _field_path(inside)
     if isinstance(value, Secret):
         path = tuple(Secret(name) for name in path)
-    return RouteBy("header" if found[1] == "header" else "field", path)
+    return RouteSpec("header" if found[1] == "header" else "field", path)
 
 
 def _field_path(inside: str) -> tuple[str, ...]:
@@ -84,7 +73,7 @@ def percent(value: object) -> float:
 class RouteSection(Section):
     REQUIRED = ("by",)
 
-    by: Annotated[RouteBy | None, PlainValidator(route_by)] = None
+    by: Annotated[RouteSpec | None, PlainValidator(route_by)] = None
     unknown: Annotated[UnknownTypePolicy | None, one_of(UnknownTypePolicy)] = None
     unknown_type: Text = None
 

@@ -12,11 +12,10 @@ from penstock.job.expressions import Expression
 from penstock.job.faults import Finding
 from penstock.job.sections.kind_section import KindSection, Parts, Reading
 from penstock.job.sections.section import filled, stated
-from penstock.job.spec import DaysSpec, JobSpec, RouteSpec, TableSpec
-from penstock.tables.export.section.checks import AT, export_findings
+from penstock.job.spec import DaysSpec, JobSpec, TableSpec
+from penstock.tables.export.section.checks import AT, export_findings, read_type_schemas, route_values
 from penstock.tables.export.section.columns import Schemas, read_event_times, read_export_columns
-from penstock.tables.export.section.models import ExportFile, ExportTableSection, TypeSection
-from penstock.tables.export.section.types import read_type_schemas, route_values
+from penstock.tables.export.section.models import AlertsSection, ExportFile, ExportTableSection, TypeSection
 from penstock.tables.export.spec import AlertLimits, ExportSpec, Rotation, TypeSpec
 
 
@@ -46,15 +45,16 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
         return ExportParts(pa.schema([]), columns, schemas, times), findings
 
     def build(self, reading: ExportReading, parts: ExportParts, place: TableSpec) -> ExportSpec:
-        file, section = reading.file, reading.section
-        assert section is not None
+        file, section, route = reading.file, reading.section, reading.file.route
+        # The checks have refused files without these; the type checker has not seen it.
+        assert section is not None and route is not None and route.by is not None
         return replace(
             ExportSpec(
                 place.path,
                 place.quarantine_path,
                 place.storage_options,
                 place.shared,
-                route=_route(file),
+                route=filled(route.by, route, by=None),
                 types={name: _type(name, each, parts) for name, each in (file.types or {}).items()},
             ),
             days=filled(
@@ -65,14 +65,7 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
                 complete_after="complete_after_seconds",
                 idle="idle_seconds",
             ),
-            alerts=filled(
-                AlertLimits(),
-                file.alerts,
-                failed_writes_percent="failed_writes_percent_max",
-                lag_records="lag_records_max",
-                discrepancy_records="discrepancy_records_max",
-                retention_percent="retention_percent_max",
-            ),
+            alerts=filled(AlertLimits(), file.alerts, **{name: f"{name}_max" for name in AlertsSection.model_fields}),
             **stated(
                 format=section.format,
                 cluster=section.cluster,
@@ -100,13 +93,6 @@ class ExportSection(KindSection[ExportFile, ExportTableSection, ExportParts]):
 def _lies_in(job: JobSpec, other: JobSpec) -> bool:
     """Whether a table or quarantine of the job is below a table of the other; an export's root holds many."""
     return any(place.startswith(f"{other.table.path}/") for place in (job.table.path, job.table.quarantine_path))
-
-
-def _route(file: ExportFile) -> RouteSpec:
-    route = file.route
-    # The checks have refused files without these; the type checker has not seen it.
-    assert route is not None and route.by is not None
-    return filled(RouteSpec(route.by.way, route.by.path), route, by=None)
 
 
 def _type(name: str, section: TypeSection, parts: ExportParts) -> TypeSpec:

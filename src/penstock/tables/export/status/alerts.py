@@ -12,10 +12,13 @@ from operator import ge, gt
 from typing import Any
 
 from penstock.logs.log import Partition
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, watermark_of
+from penstock.status.model import Alert
 from penstock.tables.export.events import ExportRules
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, watermark_of
 from penstock.tables.export.ledger.state import LedgerState
 from penstock.tables.export.spec import AlertLimits
+
+Offsets = Mapping[Partition, int]
 
 _FAILED = "0"
 
@@ -25,6 +28,21 @@ class Rule(StrEnum):
     LAG = "lag"
     DISCREPANCY = "discrepancy"
     RETENTION = "retention"
+
+
+KEYS = {
+    Rule.FAILED_WRITES: "failed_writes_percent",
+    Rule.LAG: "lag_records",
+    Rule.DISCREPANCY: "discrepancy_records",
+    Rule.RETENTION: "retention_percent",
+}
+"""What each rule limits."""
+_TEXTS = {
+    Rule.FAILED_WRITES: "type {}: {:.1f} % of the last writes failed, the limit is {:g} %",
+    Rule.LAG: "{}: {:g} records up to the end of the log, the limit is {:g}",
+    Rule.DISCREPANCY: "{}: its types are {:g} records apart, the limit is {:g}",
+    Rule.RETENTION: "type {0[1]} in {0[0]}: {1:g} records wait, {2:g} % of the topic's retention is over",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,34 +58,7 @@ class Measured:
     """By partition and type: records that wait, the oldest of them for more of the topic's retention than allowed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Breach:
-    """A rule that does not hold, and where: a type or a partition."""
-
-    rule: Rule
-    place: str
-    value: float
-    limit: float
-
-    @property
-    def text(self) -> str:
-        match self.rule:
-            case Rule.FAILED_WRITES:
-                return f"type {self.place}: {self.value:.1f} % of the last writes failed, the limit is {self.limit:g} %"
-            case Rule.LAG:
-                return f"{self.place}: {self.value:g} records up to the end of the log, the limit is {self.limit:g}"
-            case Rule.DISCREPANCY:
-                return f"{self.place}: its types are {self.value:g} records apart, the limit is {self.limit:g}"
-            case Rule.RETENTION:
-                return f"{self.place}: {self.value:g} records wait, {self.limit:g} % of the topic's retention is over"
-
-
-def measure(
-    state: LedgerState,
-    partitions: Iterable[Partition],
-    ends: Mapping[Partition, int],
-    expiring: Mapping[Partition, int] | None = None,
-) -> Measured:
+def measure(state: LedgerState, partitions: Iterable[Partition], ends: Offsets, expiring: Offsets) -> Measured:
     """Measure these partitions and all types; `ends` are where the log ends, as far as it is known.
 
     `expiring` are the offsets below which records have used up what they may of their retention.
@@ -82,7 +73,7 @@ def measure(
         discrepancy_records={each: discrepancy(state, each) for each in heads},
         expiring_records={
             (each, name): lane.deferred
-            for each, offset in (expiring or {}).items()
+            for each, offset in expiring.items()
             for name, lane in sorted(state.of(each).lanes.items())
             if lane.deferred and max(lane.position, lane.counted_from) < offset
         },
@@ -106,41 +97,28 @@ def gap_records(state: LedgerState, partition: Partition, name: str) -> int:
     return 0 if head is None or committed is None else head - committed
 
 
-def breaches(found: Measured, limits: AlertLimits) -> Iterator[Breach]:
+def breaches(found: Measured, limits: AlertLimits) -> Iterator[Alert]:
     """Where a rule does not hold: failures and lag have to be below their limits, a discrepancy may reach its own."""
     rules: Sequence[tuple[Rule, Mapping[Any, float], Callable[[float, float], bool]]] = (
         (Rule.FAILED_WRITES, found.failed_writes_percent_by_type, ge),
         (Rule.LAG, found.lag_records, ge),
         (Rule.DISCREPANCY, found.discrepancy_records, gt),
+        (Rule.RETENTION, found.expiring_records, lambda *_: True),
     )
     for rule, values, breaks in rules:
         limit = limit_of(rule, limits)
         for place, value in sorted(values.items()):
             if limit is not None and breaks(value, limit):
-                yield Breach(rule, str(place), value, limit)
-    for (partition, name), records in sorted(found.expiring_records.items()):
-        yield Breach(Rule.RETENTION, f"type {name} in {partition}", records, limits.retention_percent_max)
+                yield Alert(rule, _TEXTS[rule].format(place, value, limit))
 
 
 def limit_of(rule: Rule, limits: AlertLimits) -> float | None:
     """What the job file says of a rule; None: it is off."""
-    match rule:
-        case Rule.FAILED_WRITES:
-            return limits.failed_writes_percent_max
-        case Rule.LAG:
-            return limits.lag_records_max
-        case Rule.DISCREPANCY:
-            return limits.discrepancy_records_max
-        case Rule.RETENTION:
-            return limits.retention_percent_max
+    limit: float | None = getattr(limits, f"{KEYS[rule]}_max")
+    return limit
 
 
-def measured_rules(
-    state: LedgerState,
-    ends: Mapping[Partition, int],
-    limits: AlertLimits,
-    expiring: Mapping[Partition, int] | None = None,
-) -> ExportRules:
+def measured_rules(state: LedgerState, ends: Offsets, expiring: Offsets, limits: AlertLimits) -> ExportRules:
     """What the rules measure in the partitions that a process holds, with the ends of the log there."""
     found = measure(state, ends, ends, expiring)
     broken = list(breaches(found, limits))
@@ -148,19 +126,20 @@ def measured_rules(
     return ExportRules(
         failed_writes_percent=found.failed_writes_percent,
         failed_writes_percent_by_type=dict(found.failed_writes_percent_by_type),
-        lag_records=_named(found.lag_records),
-        discrepancy_records=_named(found.discrepancy_records),
-        position=_named({each: state.of(each).position for each in ends}),
-        global_position=_named({each: state.global_position(each) for each in ends}),
+        lag_records=named(found.lag_records),
+        discrepancy_records=named(found.discrepancy_records),
+        position=named({each: state.of(each).position for each in ends}),
+        global_position=named({each: state.global_position(each) for each in ends}),
         type_lag_records={name: max((gap_records(state, each, name) for each in ends), default=0) for name in marks},
         watermark={name: mark / MILLIS_PER_SECOND for name, mark in marks.items() if mark is not None},
         alerts={
-            rule.value: [each.text for each in broken if each.rule is rule]
+            rule.value: [each.text for each in broken if each.kind is rule]
             for rule in Rule
             if limit_of(rule, limits) is not None
         },
     )
 
 
-def _named(numbers: Mapping[Partition, int | None]) -> dict[str, int]:
+def named(numbers: Mapping[Partition, int | None]) -> dict[str, int]:
+    """By the names of partitions, those that are known."""
     return {str(partition): number for partition, number in numbers.items() if number is not None}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -12,8 +12,8 @@ from penstock.environment import Environment
 from penstock.errors import UserError, did_you_mean
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
-from penstock.tables.export.days.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
 from penstock.tables.export.delta_types import open_export
+from penstock.tables.export.ledger.days import MILLIS_PER_SECOND, end_ms, is_complete, watermark_of
 from penstock.tables.export.ledger.state import Cause, Day, LedgerState, TypeDay
 from penstock.tables.export.spec import ExportSpec
 
@@ -44,31 +44,59 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class DayAnswer:
-    """How a day of a type stands, and why."""
+    """How a day of a type stands by the ledger's word, and why."""
 
+    ledger: LedgerState
     type: str
     day: Day
-    state: DayState
-    needed_ms: int
-    """The watermark that makes the day complete."""
-    watermark_ms: int | None = None
-    holders: tuple[Holder, ...] = ()
-    pending: int = 0
-    """Files of the type that could not be moved to their place."""
+    after_seconds: float
+    now_ms: int | None = None
     unseen: int = 0
     """Files of the day that the newest entry of the ledger orders about and that are not yet as it says."""
-    started: bool = True
+
+    @property
+    def state(self) -> DayState:
+        if is_complete(self.ledger, self.type, self.day, self.after_seconds, self.now_ms):
+            return DayState.NOT_VISIBLE if self.unseen else DayState.COMPLETE
+        if (self.type, self.day) in self.ledger.reopened:
+            return DayState.REOPENED
+        return DayState.OPEN if (self.type, self.day) in self.ledger.open_days else DayState.NOT_YET
 
     @property
     def complete(self) -> bool:
         return self.state is DayState.COMPLETE
 
     @property
+    def needed_ms(self) -> int:
+        """The watermark that makes the day complete."""
+        late_ms = self.ledger.reopened.get((self.type, self.day), 0)
+        return max(end_ms(self.day), late_ms) + int(self.after_seconds * MILLIS_PER_SECOND)
+
+    @property
+    def watermark_ms(self) -> int | None:
+        return watermark_of(self.ledger, self.type, self.now_ms)
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        found = []
+        for partition, here in sorted(self.ledger.current()):
+            mark = here.watermark_of(self.type)
+            if here.position is not None and (mark is None or mark < self.needed_ms):
+                lane = here.lanes.get(self.type)
+                found.append(Holder(partition, mark, None if lane is None else lane.cause))
+        return tuple(found)
+
+    @property
+    def pending(self) -> int:
+        """Files of the type that could not be moved to their place."""
+        return sum(each.type == self.type for each in self.ledger.pending)
+
+    @property
     def reason(self) -> str:
         needed = instant(self.needed_ms)
         if self.complete:
             return f"the watermark {instant(self.watermark_ms)} is past {needed}"
-        if not self.started:
+        if all(here.position is None for _, here in self.ledger.current()):
             return "the job has no position yet"
         if self.pending:
             return f"{self.pending} files of the type could not be moved to their place yet"
@@ -104,25 +132,6 @@ class DayAnswer:
         }
 
 
-def answer(
-    state: LedgerState, name: str, day: Day, after_seconds: float, now_ms: int | None = None, unseen: int = 0
-) -> DayAnswer:
-    """How a day of a type stands by the ledger's word; `unseen` files of it are not yet as the newest entry says."""
-    margin = int(after_seconds * MILLIS_PER_SECOND)
-    needed_ms = max(end_ms(day), state.reopened.get((name, day), 0)) + margin
-    return DayAnswer(
-        type=name,
-        day=day,
-        state=_state(state, name, day, after_seconds, now_ms, unseen),
-        needed_ms=needed_ms,
-        watermark_ms=watermark_of(state, name, now_ms),
-        holders=tuple(sorted(_holders(state, name, needed_ms), key=lambda each: each.partition)),
-        pending=sum(each.type == name for each in state.pending),
-        unseen=unseen,
-        started=any(here.position is not None for _, here in state.current()),
-    )
-
-
 def last_complete_day(
     state: LedgerState, name: str, after_seconds: float, now_ms: int | None = None, unseen: Collection[TypeDay] = ()
 ) -> Day | None:
@@ -143,26 +152,9 @@ def instant(millis: int | None) -> str | None:
     return datetime.fromtimestamp(millis / MILLIS_PER_SECOND, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _state(state: LedgerState, name: str, day: Day, after_seconds: float, now_ms: int | None, unseen: int) -> DayState:
-    if is_complete(state, name, day, after_seconds, now_ms):
-        return DayState.NOT_VISIBLE if unseen else DayState.COMPLETE
-    if (name, day) in state.reopened:
-        return DayState.REOPENED
-    return DayState.OPEN if (name, day) in state.open_days else DayState.NOT_YET
-
-
-def _holders(state: LedgerState, name: str, needed_ms: int) -> Iterator[Holder]:
-    for partition, here in state.current():
-        mark = here.watermark_of(name)
-        if here.position is not None and (mark is None or mark < needed_ms):
-            lane = here.lanes.get(name)
-            yield Holder(partition, mark, None if lane is None else lane.cause)
-
-
 def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) -> tuple[DayAnswer, ...]:
     """How a day stands for the types asked for, or for all; by ledger and files, so also while the log is away."""
-    environment = Environment()
-    table = open_export(job, environment)
+    table = open_export(job, Environment())
     state = table.state()
     known = sorted({*job.table.all_types, *state.types})
     for name in wanted:
@@ -170,5 +162,5 @@ def day_answers(job: JobSpec[ExportSpec], day: Day, wanted: Sequence[str] = ()) 
             hint = did_you_mean(name, known) or f"its types are {', '.join(known)}"
             raise UserError(f"{job.name} has no type {name}", hint=hint)
     after = job.table.days.complete_after_seconds
-    unseen, now_ms = table.finishing.unseen(state), int(environment.now() * 1000)
-    return tuple(answer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))
+    unseen, now_ms = table.finishing.unseen(state), int(table.environment.now() * MILLIS_PER_SECOND)
+    return tuple(DayAnswer(state, name, day, after, now_ms, unseen[name, day]) for name in (wanted or known))

@@ -7,15 +7,7 @@ from functools import partial
 
 from penstock.events import Event
 from penstock.status.metrics import Add, Change, Metric, Put, PutAll
-from penstock.tables.export.events import (
-    DayComplete,
-    DayMarkerFailed,
-    DayOpenedAgain,
-    ExportRules,
-    TypeCannotBeWritten,
-    TypeStoppedByAGap,
-    TypeWrittenAgain,
-)
+from penstock.tables.export import events
 
 _of_partition = partial(Metric, labels=("job", "partition"))
 _of_type = partial(Metric, labels=("job", "type"))
@@ -68,19 +60,19 @@ class ExportMeter:
 
     def __call__(self, event: Event) -> Iterator[Change]:
         match event:
-            case DayMarkerFailed():
+            case events.DayMarkerFailed():
                 yield Add(DAY_MARKER_FAILURES)
-            case DayComplete(name, day):
+            case events.DayComplete(name, day):
                 yield from self._day(DAYS_COMPLETED, name, day)
-            case DayOpenedAgain(name, day):
+            case events.DayOpenedAgain(name, day):
                 yield from self._day(DAYS_REOPENED, name, day)
-            case TypeCannotBeWritten(name) | TypeStoppedByAGap(name):
+            case events.TypeCannotBeWritten(name) | events.TypeStoppedByAGap(name):
                 yield Put(TYPE_FAILING, 1, name)
                 yield Add(TYPE_FAILURES, 1, name)
-            case TypeWrittenAgain(name):
+            case events.TypeWrittenAgain(name):
                 yield Put(TYPE_FAILING, 0, name)
                 yield Add(TYPE_FAILURES, 0, name)
-            case ExportRules():
+            case events.ExportRules():
                 yield from self._rules(event)
 
     def _day(self, metric: Metric, name: str, day: str) -> Iterator[Change]:
@@ -89,7 +81,7 @@ class ExportMeter:
             self._days[name, day] = metric
             yield Add(metric, label=name)
 
-    def _rules(self, rules: ExportRules) -> Iterator[Change]:
+    def _rules(self, rules: events.ExportRules) -> Iterator[Change]:
         yield PutAll(LAG_RECORDS, rules.lag_records)
         yield PutAll(DISCREPANCY_RECORDS, rules.discrepancy_records)
         yield PutAll(POSITION, rules.position)

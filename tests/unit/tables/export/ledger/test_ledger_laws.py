@@ -66,10 +66,10 @@ class Story:
             assert self.here.lanes[name].position >= before.lanes[name].position
 
     def land(self, part: RoutedPart) -> None:
-        _, refused = check((part,), self.state)
+        refused = check((part,), self.state).refused
         assert refused == ()
         self.add(slices=(slice_record(part, self.here),))
-        _, refused = check((part,), self.state)
+        refused = check((part,), self.state).refused
         assert refused or part.piece.offsets == 0 or not _moves(part), "the same slice is never taken twice"
 
     def reader(self) -> Reader:

@@ -18,8 +18,7 @@ from penstock.proof.findings import Verdict, ViolationKind
 from penstock.tables.export.compact import compact
 from penstock.tables.export.ledger.chain import SNAPSHOT_EVERY
 from penstock.tables.export.ledger.state import LedgerState
-from penstock.tables.export.proof.facts import LedgerFacts, read_ledger
-from penstock.tables.export.proof.proved import encode_proved, read_proved
+from penstock.tables.export.proof.facts import LedgerFacts, encode_proved, read_ledger, read_proved
 from penstock.tables.export.proof.verification import keep_for_next
 from penstock.tables.export.rebuild.rebuild import rebuild
 from penstock.tables.export.spec import ExportSpec
@@ -148,7 +147,7 @@ def test_what_was_proved_of_another_chain_or_is_damaged_is_passed_over(root: Exp
     for data in (*others, *(json.dumps({**body, **each}).encode() for each in changed), b"torn", b"[2]"):
         path.write_bytes(data)
         facts = facts_of(root.job)
-        assert facts.known is None and facts.slices.facts["entries_read"] == root.state.number
+        assert facts.proved.number == 0 and facts.slices.facts["entries_read"] == root.state.number
         assert failed(checked(root.job, facts)) == []
 
 
@@ -163,19 +162,19 @@ def test_a_ledger_that_was_put_back_or_made_again_is_read_from_its_first_entry(
     shutil.rmtree(home)
     shutil.copytree(older, home)
     (home / "proved.json").write_bytes(kept)
-    assert facts_of(root.job).known is None
+    assert facts_of(root.job).proved.number == 0
     assert failed(checked(root.job)) == ["rows", "offsets"], "the copy lacks an entry whose file is there"
 
     # It went on in its own way, past the number that was proved.
     (root.lake / "order" / f"day={WEDNESDAY}" / "shop.0.49.parquet").unlink()
     root = ExportRoot(root.job_path)
     root.write(ZERO, 34, 40, {("order", WEDNESDAY): range(34, 40)})
-    assert facts_of(root.job).known is None
+    assert facts_of(root.job).proved.number == 0
     verified(root)
 
     shutil.rmtree(home / "ledger")
     rebuild(root.open(), {ZERO: Bounds(0, 40), ONE: Bounds(0, 34)})
-    assert facts_of(root.job).known is None
+    assert facts_of(root.job).proved.number == 0
     assert failed(checked(root.job)) == []
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.log import Partition
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
-from penstock.tables.export.status.day_answers import DayAnswer, DayState, Holder, answer, last_complete_day
+from penstock.tables.export.status.day_answers import DayAnswer, DayState, Holder, last_complete_day
 
 ZERO = Partition("events", "life-1", 0)
 ONE = Partition("events", "life-1", 1)
@@ -43,7 +43,7 @@ def ledger(
 
 
 def asked(state: LedgerState, name: str = "fs") -> DayAnswer:
-    return answer(state, name, DAY, TWO_HOURS)
+    return DayAnswer(state, name, DAY, TWO_HOURS)
 
 
 def test_a_day_is_complete_once_the_watermark_is_so_far_past_its_end() -> None:
@@ -93,7 +93,7 @@ def test_late_rows_open_a_day_until_the_watermark_is_as_far_past_them() -> None:
 
 
 def test_a_complete_day_with_files_that_are_not_in_place_is_not_visible() -> None:
-    found = answer(ledger("2026-03-02T02:00:00", "2026-03-02T05:00:00"), "fs", DAY, TWO_HOURS, unseen=3)
+    found = DayAnswer(ledger("2026-03-02T02:00:00", "2026-03-02T05:00:00"), "fs", DAY, TWO_HOURS, unseen=3)
     assert found.state is DayState.NOT_VISIBLE
     assert not found.complete
     assert found.reason.startswith("3 files of the day are not in their place yet")
@@ -102,10 +102,10 @@ def test_a_complete_day_with_files_that_are_not_in_place_is_not_visible() -> Non
 
 def test_a_day_that_is_complete_only_by_a_clock_that_was_ahead_waits_for_the_clock() -> None:
     state = ledger("2027-03-02T02:00:00", "2027-03-02T05:00:00", opened=(DAY,))
-    before = answer(state, "fs", DAY, TWO_HOURS, at("2026-03-02T01:59:59"))
+    before = DayAnswer(state, "fs", DAY, TWO_HOURS, at("2026-03-02T01:59:59"))
     assert (before.state, before.watermark_ms) == (DayState.OPEN, at("2026-03-02T01:59:59"))
     assert before.reason.endswith("the clock is not there yet")
-    assert answer(state, "fs", DAY, TWO_HOURS, at("2026-03-02T02:00:00")).complete
+    assert DayAnswer(state, "fs", DAY, TWO_HOURS, at("2026-03-02T02:00:00")).complete
 
 
 def test_before_the_first_position_no_day_is_complete() -> None:

@@ -9,10 +9,10 @@ import pytest
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.logs.kafka.log import Retention
 from penstock.logs.log import Partition
+from penstock.status.model import Alert
 from penstock.tables.export.ledger.state import Cause, Lane, LedgerState, Rename, RoutedPartition, TypeState
 from penstock.tables.export.spec import AlertLimits
 from penstock.tables.export.status.alerts import (
-    Breach,
     Measured,
     Rule,
     breaches,
@@ -62,11 +62,11 @@ def test_the_share_of_failed_writes_is_told_in_percent(outcomes: str, percent: f
 
 def test_a_type_that_was_never_written_has_no_share() -> None:
     assert failed_percent("") is None
-    assert measure(ledger(10), [ZERO], {}).failed_writes_percent_by_type == {}
+    assert measure(ledger(10), [ZERO], {}, {}).failed_writes_percent_by_type == {}
 
 
 def test_the_share_of_all_types_weighs_each_write_alike() -> None:
-    found = measure(ledger(10, a="0", b="111111111"), [ZERO], {})
+    found = measure(ledger(10, a="0", b="111111111"), [ZERO], {}, {})
     assert found.failed_writes_percent_by_type == {"a": 100.0, "b": 0.0}
     assert found.failed_writes_percent == 10.0
 
@@ -75,15 +75,15 @@ def test_the_share_of_all_types_weighs_each_write_alike() -> None:
 
 
 def test_lag_is_from_the_latest_committable_offset_to_the_end_also_while_a_type_is_behind() -> None:
-    assert measure(ledger(70, {"a": 10}), [ZERO], {ZERO: 100}).lag_records == {ZERO: 30}
+    assert measure(ledger(70, {"a": 10}), [ZERO], {ZERO: 100}, {}).lag_records == {ZERO: 30}
 
 
 def test_lag_is_told_only_where_the_end_is_known() -> None:
-    assert measure(ledger(70), [ZERO], {}).lag_records == {}
+    assert measure(ledger(70), [ZERO], {}, {}).lag_records == {}
 
 
 def test_a_partition_without_a_position_has_neither_lag_nor_discrepancy() -> None:
-    found = measure(ledger(70), [ZERO, ONE], {ZERO: 70, ONE: 50})
+    found = measure(ledger(70), [ZERO, ONE], {ZERO: 70, ONE: 50}, {})
     assert found.lag_records == {ZERO: 0}
     assert found.discrepancy_records == {ZERO: 0}
 
@@ -131,7 +131,7 @@ def test_the_unhappy_timeline_of_the_seed(
     head: int, lanes: dict[str, int], outcomes: str, committed: int, apart: int, percent: float
 ) -> None:
     state = ledger(head, lanes, a=outcomes)
-    found = measure(state, [ZERO], {ZERO: 75})
+    found = measure(state, [ZERO], {ZERO: 75}, {})
     assert state.global_position(ZERO) == committed
     assert found.discrepancy_records == {ZERO: apart}
     assert found.failed_writes_percent_by_type == {"a": pytest.approx(percent)}
@@ -149,9 +149,9 @@ def test_without_limits_nothing_is_an_alert() -> None:
 
 def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_reach_its_own() -> None:
     assert list(breaches(FOUND, AlertLimits(50.0, 10, 5))) == [
-        Breach(Rule.FAILED_WRITES, "a", 50.0, 50.0),
-        Breach(Rule.LAG, "events/0", 10, 10),
-        Breach(Rule.DISCREPANCY, "events/1", 6, 5),
+        Alert(Rule.FAILED_WRITES, "type a: 50.0 % of the last writes failed, the limit is 50 %"),
+        Alert(Rule.LAG, "events/0: 10 records up to the end of the log, the limit is 10"),
+        Alert(Rule.DISCREPANCY, "events/1: its types are 6 records apart, the limit is 5"),
     ]
     assert list(breaches(FOUND, AlertLimits(50.1, 11, 6))) == []
 
@@ -165,12 +165,12 @@ def test_failures_and_lag_have_to_be_below_their_limits_and_a_discrepancy_may_re
     ],
 )
 def test_each_rule_is_switched_on_alone(limits: AlertLimits, rule: Rule) -> None:
-    assert {each.rule for each in breaches(FOUND, limits)} == {rule}
+    assert {each.kind for each in breaches(FOUND, limits)} == {rule}
 
 
 def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_holds() -> None:
     state = ledger(100, {"a": 40}, a="01", b="11")
-    found = measured_rules(state, {ZERO: 130}, AlertLimits(lag_records_max=30, discrepancy_records_max=100))
+    found = measured_rules(state, {ZERO: 130}, {}, AlertLimits(lag_records_max=30, discrepancy_records_max=100))
     assert found.facts() == {
         "failed_writes_percent": 25.0,
         "failed_writes_percent_by_type": {"a": 50.0, "b": 0.0},
@@ -189,7 +189,7 @@ def test_the_event_of_a_running_export_carries_the_rules_of_the_partitions_it_ho
 
 
 def test_a_process_that_holds_nothing_tells_of_no_partition() -> None:
-    found = measured_rules(ledger(100, {"a": 40}), {}, AlertLimits(lag_records_max=1))
+    found = measured_rules(ledger(100, {"a": 40}), {}, {}, AlertLimits(lag_records_max=1))
     assert (found.lag_records, found.discrepancy_records) == ({}, {})
     assert found.alerts == {"lag": [], "retention": []}
 
@@ -203,9 +203,9 @@ def test_a_type_whose_oldest_waiting_record_has_used_up_its_share_of_the_retenti
 ) -> None:
     """`a` waits from 40 on, `b` from 60 on."""
     found = measure(ledger(100, {"a": 40, "b": 60}), [ZERO], {ZERO: 100}, {ZERO: expiring})
-    breached = list(breaches(found, AlertLimits()))
-    assert [(each.rule, each.place) for each in breached] == [
-        (Rule.RETENTION, f"type {name} in events/0") for name in broken
+    assert list(breaches(found, AlertLimits())) == [
+        Alert(Rule.RETENTION, f"type {name} in events/0: 1 records wait, 50 % of the topic's retention is over")
+        for name in broken
     ]
 
 

@@ -1,1 +1,0 @@
-"""Types that wait, fail and catch up."""

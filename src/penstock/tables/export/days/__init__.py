@@ -1,1 +1,0 @@
-"""Event-time days and their markers."""
