@@ -48,10 +48,9 @@ class Tally:
     replayed: set[int] = field(default_factory=set)
     sums: Counter[str] = field(default_factory=Counter)
 
-    def count(self, *, read: int = 0, written: int = 0, filtered: int = 0, skipped: int = 0) -> None:
-        """Every record that was read must be counted again for what became of it."""
-        if read or written or filtered or skipped:
-            self.counts += Counts(read=read, written=written, filtered=filtered, skipped=skipped)
+    def count(self, **counts: int) -> None:
+        """Add to `counts`, by name: every record that was read must be counted again for what became of it."""
+        self.counts += Counts(**counts)
 
     def read(self, offsets: pa.Array, lengths: pa.Array) -> None:
         """Count records with their place in the log and the lengths of their values there."""
@@ -111,7 +110,7 @@ class Tallies:
         """Count bad rows and why they are; returns them as the quarantine's files hold them, if they go there."""
         if not len(bad.errors):
             return None
-        self.of(type_key).counts += Counts(quarantined=len(bad.errors))
+        self.of(type_key).count(quarantined=len(bad.errors))
         self._reasons = merged_reasons([*self._reasons, *reasons_of(type_key.partition, bad)])
         if not self._first_error:
             topic, number = type_key.partition
