@@ -6,11 +6,13 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields
-from penstock.flow.rows import Decoded, DecodedRows, RowNumbers, bad_rows, rows_without, take
+from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
 from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
 TOMBSTONE = "value is null (a tombstone)"
@@ -25,7 +27,7 @@ class Records:
     """Unwrapped values of the rows `rows` of a batch, ascending; `errors`, `filtered` and `rest` are the others."""
 
     values: pa.Array
-    rows: Sequence[int]
+    rows: npt.NDArray[np.int64]
     errors: Mapping[int, str]
     filtered: int
     rest: pa.RecordBatch | None
@@ -49,9 +51,9 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
             rest = batch.slice(count)
             dead = [row for row in dead if row < count]
     filtered = len(dead) if tombstone is TombstonePolicy.FILTER else 0
-    rows = rows_without(len(values), {**errors, **dict.fromkeys(dead, TOMBSTONE)})
+    rows = np.delete(np.arange(len(values)), [*errors, *dead])
     if len(rows) < len(values):
-        values = values.take(pa.array(rows, pa.int64()))
+        values = values.take(pa.array(rows))
     if not filtered:
         errors |= dict.fromkeys(dead, TOMBSTONE)
     return Records(values, rows, errors, filtered, rest)
@@ -60,7 +62,7 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
 def gathered(
     batch: pa.RecordBatch,
     columns: pa.RecordBatch,
-    rows: RowNumbers,
+    rows: npt.NDArray[np.int64],
     errors: Mapping[int, str],
     opened: Records,
     new_fields: NewFields,

@@ -74,7 +74,7 @@ class TextPoints:
     def decode(self, batch: pa.RecordBatch) -> DecodedPoints:
         """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
         records = open_records(batch, self._wrapping, self._tombstone)
-        rows = np.array(records.rows, np.int64)
+        rows = records.rows
         errors = dict(records.errors)
         fast = self._read_fast(records)
         exact = ExactPoints(self._points, self.series)

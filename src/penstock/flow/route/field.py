@@ -25,7 +25,7 @@ from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.routes import Routed, ValueCodes, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
 from penstock.job.expressions import Field
-from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
+from penstock.job.spec import NewColumnPolicy, RouteSpec, TombstonePolicy, Wrapping
 
 SINGLY_RECORDS_MAX = 16
 """So few are looked at one by one: a call of Arrow's reader costs more."""
@@ -38,8 +38,8 @@ _VALUE = rb'^[ \t\r\n]*:[ \t\r\n]*(?P<value>"[^"\\]*"|-?[0-9]+)'
 class FieldRouter:
     """Routes by the value at a path."""
 
-    def __init__(self, path: tuple[str, ...], values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
-        self._path = path
+    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
+        self._path = path = route.path
         self._wrapping = wrapping
         self.ways = tuple(Way(name, numeric) for name in values for numeric in (False, True))
         codes = {way: code for code, way in enumerate(self.ways)}
@@ -59,7 +59,7 @@ class FieldRouter:
         opened, unreadable, rest = unwrapped(batch, self._wrapping)
         codes = self._codes.of(self._guessed(opened.column("value")))
         unknown = pa.nulls(opened.num_rows, pa.string())
-        return Routed(opened, codes, unknown, joined_bad(unreadable, bad_rows(opened, {})), False, rest)
+        return Routed(opened, codes, unknown, unreadable, sure=False, rest=rest)
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
         if batch.num_rows <= SINGLY_RECORDS_MAX:
@@ -169,9 +169,7 @@ def _sorted(parts: list[Routed]) -> Routed:
     batch = pa.concat_batches([part.batch for part in parts])
     codes = np.concatenate([part.codes for part in parts])
     values = pa.concat_arrays([part.values for part in parts])
-    bad = parts[0].bad
-    for part in parts[1:]:
-        bad = joined_bad(bad, part.bad)
+    bad = joined_bad([part.bad for part in parts])
     order = pc.array_sort_indices(batch.column("offset"))
     return Routed(batch.take(order), codes[order.to_numpy()], values.take(order), bad, sure=True)
 

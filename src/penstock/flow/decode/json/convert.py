@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import null_mask
 from penstock.flow.decode.json.times import UTC_MICROS, timestamps
 from penstock.job.schema import job_type_name
 
@@ -114,10 +115,10 @@ def fit(array: pa.Array, kind: pa.DataType, mark: Mark | None = None) -> pa.Arra
         return array
     if pa.types.is_struct(kind):
         children = [fit(array.field(each.name), each.type, mark) for each in kind]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=_null_mask(array))
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask(array))
     if pa.types.is_list(kind):
         items = fit(array.values, kind.value_type, _mark_lists(array, mark))
-        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=_null_mask(array))
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
     if pa.types.is_timestamp(kind):
         return timestamps(array)
     if pa.types.is_binary(kind):
@@ -192,10 +193,6 @@ def _narrowed(array: pa.Array) -> pa.Array:
     ):
         return array
     return array.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, scale), safe=False)
-
-
-def _null_mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
 
 
 def _unbase64(array: pa.Array) -> pa.Array:

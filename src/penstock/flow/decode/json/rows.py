@@ -12,7 +12,6 @@ differs from a known one only in case; `ignore` drops them, `quarantine` makes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -96,7 +95,7 @@ class JsonDecoder:
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         harvest = _Harvest(batch, dict(opened.errors))
-        piece = Piece(records, _numbers(opened.rows))
+        piece = Piece(records, opened.rows)
         if not self._fast:
             self._read_exactly(piece, dict.fromkeys(range(len(piece))), harvest)
         elif self._caution.expects_bad or not self._read_at_once(piece, harvest):
@@ -231,14 +230,10 @@ def _exact_reader(schema: pa.Schema, loose: pa.Schema, known_only: bool) -> Exac
     return ExactReader(schema, loose, known_only=known_only)
 
 
-def _numbers(rows: Sequence[int]) -> npt.NDArray[np.int64]:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, range) else np.array(rows, np.int64)
-
-
 def _joined(schema: pa.Schema, harvest: _Harvest) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
     """All rows in the order of the batch."""
     if not harvest.columns:
-        return pa.RecordBatch.from_pylist([], schema=schema), _numbers([])
+        return pa.RecordBatch.from_pylist([], schema=schema), np.arange(0)
     if len(harvest.columns) == 1:
         return harvest.columns[0], harvest.rows[0]
     rows = np.concatenate(harvest.rows)
