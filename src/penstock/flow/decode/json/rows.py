@@ -23,7 +23,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, merged
 from penstock.flow.decode.json.arrow_json import ArrowReader, given_twice
 from penstock.flow.decode.json.convert import has_map
-from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_malformed, refuse_twice
+from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_cut_off
 from penstock.flow.decode.json.leaves import Value
 from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.flow.decode.json.screen import WHOLE, Doubts, Look, Piece, first_look, second_look, sifted, texts_of
@@ -176,7 +176,6 @@ class JsonDecoder:
         numbers = sorted(doubts)
         doubtful = piece.only(numbers)
         rows = doubtful.rows.tolist()
-        twice = [name for name in self._caution.twice if name in self._known]
         values: list[list[Value]] = []
         good: list[int] = []
         for place, record in enumerate(doubtful.each()):
@@ -186,9 +185,7 @@ class JsonDecoder:
                     harvest.errors[rows[place]] = reason
                     continue
                 if suspect == WHOLE:
-                    refuse_malformed(record)
-                elif suspect is None and twice:
-                    refuse_twice(record, twice)
+                    refuse_cut_off(record)
                 members = members_of(record)
                 values.append(exact.read(members))
             except MisfitError as misfit:
