@@ -19,9 +19,9 @@ from penstock.flow.points.exact import ExactPoints
 from penstock.flow.points.fast import FastPoints, Meanings, Remembered, no_points, points_of
 from penstock.flow.points.metrics import Format, PointCounts
 from penstock.flow.points.series import Blacklist, SeriesBook
-from penstock.flow.points.spans import Integers
 from penstock.flow.points.times import unit_of
 from penstock.flow.rows import BadRows, bad_rows
+from penstock.flow.spans import Integers
 from penstock.job.spec import (
     POINT_FORMATS,
     DecodeFormat,

@@ -24,6 +24,7 @@ from penstock.flow.decode.json.text import JsonNumber, JsonObject
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.routes import Routed, ValueCodes, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
+from penstock.flow.spans import Spans, spans_of
 from penstock.job.expressions import Field
 from penstock.job.spec import NewColumnPolicy, RouteSpec, TombstonePolicy, Wrapping
 
@@ -79,20 +80,10 @@ class FieldRouter:
 
     def _windows(self, values: pa.Array) -> pa.Array:
         """The bytes after the name: a regular expression is much faster on them than on whole records."""
-        count = len(values)
-        if not count or values.buffers()[2] is None:
-            return values
         places = pc.find_substring(values, self._name).to_numpy(zero_copy_only=False).astype(np.int64)
-        edges = np.frombuffer(values.buffers()[1], np.int32, values.offset + count + 1)[values.offset :]
-        starts, ends = edges[:-1].astype(np.int64), edges[1:].astype(np.int64)
-        begins = np.where(places < 0, ends, starts + places + len(self._name))
-        # Windows and what lies between them are one array over the same bytes, of which every second is wanted.
-        cuts = np.empty(2 * count + 1, np.int32)
-        cuts[:-1:2] = begins
-        cuts[1::2] = np.minimum(begins + self._window_bytes, ends)
-        cuts[-1] = ends[-1]
-        parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(cuts), values.buffers()[2]])
-        return parts.take(pa.array(np.arange(0, 2 * count, 2)))
+        spans = spans_of(values)
+        begins = np.where(places < 0, spans.ends, spans.starts + places + len(self._name))
+        return Spans(spans.data, begins, np.minimum(begins + self._window_bytes, spans.ends)).binaries()
 
     def _as_read(self, rows: DecodedRows, numeric: bool) -> Routed:
         values = evaluate(Field(self._path), rows, {}).cast(pa.string())

@@ -16,6 +16,7 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from penstock.flow.decode.protobuf.columns import enum_names, enums, nulled
+from penstock.flow.spans import Spans, spans_of
 from penstock.job.spec import Defaults
 
 _Numbers = npt.NDArray[np.uint64]
@@ -165,18 +166,15 @@ class _Cursor:
     """Where the reading of each message stands; it never leaves the message."""
 
     def __init__(self, values: pa.Array) -> None:
-        count = len(values)
-        edges = np.frombuffer(values.buffers()[1], np.int32, values.offset + count + 1)[values.offset :].astype(
-            np.int64
-        )
-        size = int(edges[-1] - edges[0])
+        spans = spans_of(values)
+        first, end = int(spans.starts[0]), int(spans.ends[-1])
+        size = end - first
         self._bytes = np.zeros(size + _PADDING_BYTES, np.uint8)
-        if size:
-            self._bytes[:size] = np.frombuffer(values.buffers()[2], np.uint8, size, int(edges[0]))
+        self._bytes[:size] = spans.bytes[first:end]
         # Eight bytes from any byte on.
         self._words: _Numbers = np.ndarray((size + _PADDING_BYTES - 7,), "<u8", buffer=self._bytes.data, strides=(1,))
-        self._starts = edges[:-1] - edges[0]
-        self._ends = edges[1:] - edges[0]
+        self._starts = spans.starts - first
+        self._ends = spans.ends - first
         self._at = self._starts.copy()
 
     def rows_at(self, field: _Field) -> _Rows:
@@ -208,17 +206,10 @@ class _Cursor:
 
     def slices(self, rows: _Rows, starts: _Positions, lengths: _Positions) -> pa.Array:
         """Those bytes as an array; empty where the field is absent."""
-        count = len(self._at)
-        # Slices and the gaps between them alternate in one array over the bytes.
-        edges = np.empty(2 * count + 1, np.int32)
         begins, ends = self._starts.copy(), self._starts.copy()
         rows.put(begins, starts)
         rows.put(ends, starts + lengths)
-        edges[0:-1:2] = begins
-        edges[1::2] = ends
-        edges[-1] = ends[-1]
-        parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(self._bytes)])
-        return parts.take(pa.array(np.arange(0, 2 * count, 2)))
+        return Spans(pa.py_buffer(self._bytes), begins, ends).binaries()
 
     def check_end(self) -> None:
         if not np.array_equal(self._at, self._ends):
