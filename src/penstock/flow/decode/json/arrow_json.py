@@ -12,7 +12,7 @@ import pyarrow.json as pj
 
 from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode.json.convert import Mark, fit, has_infinite, may_be_infinite, read_type, wide_type
-from penstock.flow.decode.json.new_types import known_fields, new_in_columns
+from penstock.flow.decode.json.new_types import known_fields, note_columns
 from penstock.job.spec import NewColumnPolicy
 
 _UNEXPECTED = {
@@ -114,7 +114,9 @@ class ArrowReader:
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _new_fields(self, table: pa.Table) -> NewFields:
-        return new_in_columns(zip(table.schema.names, map(_whole, table.columns), strict=True), self._known)
+        found: NewFields = {}
+        note_columns(found, zip(table.schema.names, map(_whole, table.columns), strict=True), self._known)
+        return found
 
 
 def _mark(misfits: dict[int, str], name: str) -> Mark:

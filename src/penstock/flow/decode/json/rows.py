@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.flow.columns.seen_types import NewFields, merged
+from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.arrow_json import ArrowReader, given_twice
 from penstock.flow.decode.json.convert import has_map
 from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_cut_off
@@ -28,7 +28,6 @@ from penstock.flow.decode.json.leaves import Value
 from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.flow.decode.json.screen import WHOLE, Doubts, Look, Piece, first_look, second_look, sifted, texts_of
 from penstock.flow.decode.json.spelling import misspelled, well_spelled
-from penstock.flow.decode.json.text import JsonObject
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.rows import Decoded, take
@@ -48,7 +47,7 @@ class _Harvest:
     errors: dict[int, str]
     columns: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    new_fields: list[NewFields] = field(default_factory=list)
+    new_fields: NewFields = field(default_factory=dict)
 
     def add(self, columns: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
         if len(rows):
@@ -103,13 +102,13 @@ class JsonDecoder:
             if len(harvest.errors) == len(opened.errors):
                 self._caution = _Caution()
         columns, rows = _joined(self._schema, harvest)
-        new_fields = merged(harvest.new_fields)
-        odd = misspelled(piece, new_fields, self._known, rows)
+        odd = misspelled(piece, harvest.new_fields, self._known, rows)
         if odd:
             harvest.errors.update(odd)
             kept = np.flatnonzero(~np.isin(rows, list(odd)))
             columns, rows = take(columns, kept), rows[kept]
-        return gathered(batch, columns, rows, harvest.errors, opened, well_spelled(new_fields, self._known))
+        new_fields = well_spelled(harvest.new_fields, self._known)
+        return gathered(batch, columns, rows, harvest.errors, opened, new_fields)
 
     def _read_at_once(self, piece: Piece, harvest: _Harvest) -> bool:
         """Harvest all records of the piece, or none."""
@@ -120,7 +119,7 @@ class JsonDecoder:
         except pa.ArrowInvalid:
             return False
         harvest.add(parsed.columns, piece.rows)
-        harvest.new_fields.append(parsed.new_fields or {})
+        add_fields(harvest.new_fields, parsed.new_fields or {})
         return True
 
     def _sift(self, piece: Piece, harvest: _Harvest) -> None:
@@ -162,9 +161,10 @@ class JsonDecoder:
         self._caution = replace(self._caution, long_decimals=bool(misfits))
         harvest.add(parsed.columns, np.delete(piece.rows, list(misfits)))
         if parsed.new_fields is not None:
-            harvest.new_fields.append(parsed.new_fields)
+            add_fields(harvest.new_fields, parsed.new_fields)
         else:
-            harvest.new_fields += [self._new_fields(members_of(each)) for each in piece.without(misfits).each()]
+            for record in piece.without(misfits).each():
+                note_members(harvest.new_fields, members_of(record), self._known)
         self._read_exactly(piece, misfits, harvest)
         return None
 
@@ -193,7 +193,7 @@ class JsonDecoder:
                 continue
             good.append(place)
             if self._new_column is NewColumnPolicy.ADD:
-                harvest.new_fields.append(self._new_fields(members))
+                note_members(harvest.new_fields, members, self._known)
         proved = doubtful.only(good)
         harvest.add(self._columns_of(proved, values), proved.rows)
 
@@ -215,11 +215,6 @@ class JsonDecoder:
                 hint="add the field to the schema, or set on.new_column to add, ignore or quarantine",
             )
         harvest.errors[row] = str(misfit)
-
-    def _new_fields(self, members: JsonObject) -> NewFields:
-        found: NewFields = {}
-        note_members(found, members, self._known)
-        return found
 
 
 @lru_cache(maxsize=_READERS_KEPT_MAX)
