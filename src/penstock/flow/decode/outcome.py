@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields
+from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
 from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
@@ -72,10 +73,6 @@ def gathered(
     return Decoded(rows_of_it, bad_rows(batch, errors), opened.filtered, new_fields, opened.rest)
 
 
-class UnreadablePayloadError(Exception):
-    """The bytes are not what the job file says they are, or grow beyond their bound."""
-
-
 def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[bytes | None], dict[int, str]]:
     """The inner bytes of values until enough are held, and by number why some have none to read.
 
@@ -91,15 +88,15 @@ def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[byt
         try:
             if value is not None:
                 inner = _UNPACK[wrapping.payload](value, wrapping.bytes_max)
-        except UnreadablePayloadError as error:
+        except MisfitError as error:
             errors[number] = str(error)
         unwrapped.append(inner)
         size_bytes += len(inner or b"")
     return unwrapped, errors
 
 
-def _too_large(bytes_max: int) -> UnreadablePayloadError:
-    return UnreadablePayloadError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
+def _too_large(bytes_max: int) -> MisfitError:
+    return MisfitError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
@@ -110,24 +107,24 @@ def _gunzip(data: bytes, bytes_max: int) -> bytes:
         try:
             parts.append(member.decompress(data, bytes_max + 1 - size_bytes))
         except zlib.error as error:
-            raise UnreadablePayloadError(f"payload is not gzip: {error}") from None
+            raise MisfitError(f"payload is not gzip: {error}") from None
         size_bytes += len(parts[-1])
         if size_bytes > bytes_max:
             raise _too_large(bytes_max)
         if not member.eof:
-            raise UnreadablePayloadError("payload is not gzip: it ends too early")
+            raise MisfitError("payload is not gzip: it ends too early")
         data = member.unused_data
     return b"".join(parts)
 
 
 def _unzstd(data: bytes, bytes_max: int) -> bytes:
     if not data:
-        raise UnreadablePayloadError("payload is not zstd: it is empty")
+        raise MisfitError("payload is not zstd: it is empty")
     try:
         with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
             inner: bytes = stream.read(bytes_max + 1)
     except OSError as error:
-        raise UnreadablePayloadError(f"payload is not zstd: {error}") from None
+        raise MisfitError(f"payload is not zstd: {error}") from None
     if len(inner) > bytes_max:
         raise _too_large(bytes_max)
     return inner

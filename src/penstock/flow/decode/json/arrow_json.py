@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.flow.columns.seen_types import NewFields
-from penstock.flow.decode.json.convert import Mark, fit, has_infinite, may_be_infinite, read_type, wide_type
+from penstock.flow.decode.json.convert import Mark, fit, has_infinite, holds, read_type, wide_type
 from penstock.flow.decode.json.new_types import known_fields, note_columns
 from penstock.job.spec import NewColumnPolicy
 
@@ -40,7 +40,7 @@ class ArrowReader:
         self._schema = schema
         self._new_column = new_column
         self._known = known_fields(schema)
-        self._floating = [index for index, kind in enumerate(schema.types) if may_be_infinite(kind)]
+        self._floating = [index for index, kind in enumerate(schema.types) if holds(kind, pa.types.is_floating)]
         self._read_schema = pa.schema([(each.name, read_type(each.type)) for each in schema])
         self._wide_schema = pa.schema([(each.name, wide_type(each.type)) for each in schema])
 

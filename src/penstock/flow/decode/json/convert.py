@@ -50,11 +50,6 @@ def _check_type(path: str, kind: pa.DataType) -> None:
         raise UserError(f"{path}: JSON records cannot be decoded to {job_type_name(kind)}")
 
 
-def has_map(kind: pa.DataType) -> bool:
-    """Whether the type is or holds a map, which Arrow's JSON reader does not know."""
-    return _holds(kind, pa.types.is_map)
-
-
 def read_type(kind: pa.DataType) -> pa.DataType:
     """The type to ask the JSON reader for; `fit` makes `kind` of it."""
     return _with_leaves(kind, lambda leaf: leaf.scale)
@@ -86,15 +81,11 @@ def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> p
     return pa.string() if kind in _AS_TEXT else kind
 
 
-def may_be_infinite(kind: pa.DataType) -> bool:
-    """Whether a value of the type has a number that can be infinite, at any depth."""
-    return _holds(kind, pa.types.is_floating)
-
-
-def _holds(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+def holds(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """Whether the type is or holds such a one, at any depth but inside of maps."""
     if pa.types.is_struct(kind):
-        return any(_holds(each.type, is_one) for each in kind)
-    return is_one(kind) or (pa.types.is_list(kind) and _holds(kind.value_type, is_one))
+        return any(holds(each.type, is_one) for each in kind)
+    return is_one(kind) or (pa.types.is_list(kind) and holds(kind.value_type, is_one))
 
 
 def has_infinite(array: pa.Array) -> bool:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.arrow_json import ArrowReader, given_twice
-from penstock.flow.decode.json.convert import has_map
+from penstock.flow.decode.json.convert import holds
 from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_cut_off
 from penstock.flow.decode.json.leaves import Value
 from penstock.flow.decode.json.new_types import known_fields, note_members
@@ -85,7 +85,8 @@ class JsonDecoder:
         self._new_column = new_column
         self._known = known_fields(schema)
         self._known_only = new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
-        self._fast = not any(has_map(kind) for kind in schema.types)
+        # Arrow's JSON reader does not know maps.
+        self._fast = not any(holds(kind, pa.types.is_map) for kind in schema.types)
         self._arrow = ArrowReader(schema, new_column)
         self._caution = _Caution()
 
