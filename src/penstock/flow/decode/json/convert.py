@@ -22,6 +22,10 @@ _AS_TEXT = (pa.date32(), UTC_MICROS, pa.binary())
 _DECIMAL_DIGITS_MAX = 38
 _DECIMAL_READ_DIGITS = 76
 """Decimals are first read this wide: Arrow's JSON reader does not look at the precision after scaling."""
+_FLOAT_DIGITS = 18
+"""Beyond the point: as many as programs write that have floating numbers where decimals are wanted."""
+_DOUBLE_DIGITS = 14
+"""A decimal of so many digits is the nearest to its double, also after a calculation or two."""
 Mark = Callable[[npt.NDArray[np.int64]], None]
 """Takes the numbers of rows."""
 
@@ -57,7 +61,14 @@ def wide_type(kind: pa.DataType) -> pa.DataType:
     Not with as many as there is room for: the reader does not see every overflow when it scales a number up. At this
     scale a number that it lets through in spite of one is still larger than any that fits.
     """
-    return _with_leaves(kind, lambda leaf: (_DECIMAL_READ_DIGITS - leaf.precision + leaf.scale) // 2)
+    return _with_leaves(kind, _wide_scale)
+
+
+def _wide_scale(kind: pa.DataType) -> int:
+    """Of short decimals no more than 128 bits can hold of those that fit: their division takes half the time."""
+    before_point: int = kind.precision - kind.scale
+    short = _DECIMAL_DIGITS_MAX - before_point
+    return short if short - kind.scale >= _FLOAT_DIGITS else (_DECIMAL_READ_DIGITS - before_point) // 2
 
 
 def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> pa.DataType:
@@ -116,7 +127,12 @@ def _mark_lists(array: pa.Array, mark: Mark | None) -> Mark | None:
 
 
 def _fit_decimals(array: pa.Array, kind: pa.DataType, mark: Mark) -> pa.Array:
-    # This cuts digits off at both ends; what it gets wrong by that differs when it is made wide again.
+    # Either way cuts digits off at both ends; what it gets wrong by that differs when it is made wide again.
+    if not len(array):
+        return array.cast(kind)
+    if kind.precision <= _DOUBLE_DIGITS:
+        return _rounded(array, kind, mark)
+    array = _narrowed(array)
     cut = array.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, kind.scale), safe=False)
     largest = Decimal((0, (9,) * kind.precision, -kind.scale))
     in_range = pc.and_(
@@ -125,6 +141,49 @@ def _fit_decimals(array: pa.Array, kind: pa.DataType, mark: Mark) -> pa.Array:
     fits = pc.and_(pc.equal(cut.cast(array.type, safe=False), array), in_range)
     mark(pc.indices_nonzero(pc.invert(fits)).to_numpy().astype(np.int64))
     return pc.if_else(fits, cut, pa.scalar(None, cut.type)).cast(kind)
+
+
+def _rounded(array: pa.Array, kind: pa.DataType, mark: Mark) -> pa.Array:
+    """The decimals by way of doubles, which can tell all of the type apart: a third of the time of their division."""
+    read = _words(array, 4)
+    beyond = 10.0**kind.precision
+    doubles = (read[:, 1] * 2.0**64 + read[:, 0].view(np.uint64)) / 10.0 ** (array.type.scale - kind.scale)
+    whole = np.rint(np.clip(doubles, -beyond, beyond)).astype(np.int64)
+    found = np.empty((len(whole), 2), np.int64)
+    found[:, 0], found[:, 1] = whole, whole >> 63
+    cut = pa.Array.from_buffers(pa.decimal128(_DECIMAL_DIGITS_MAX, kind.scale), len(whole), [None, pa.py_buffer(found)])
+    wide = _words(cut.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, array.type.scale), safe=False), 2)
+    fits = np.logical_and.reduce(
+        [
+            read[:, 0] == wide[:, 0],
+            read[:, 1] == wide[:, 1],
+            read[:, 2] == wide[:, 1] >> 63,
+            read[:, 3] == read[:, 2],
+            np.abs(whole) < beyond,
+        ]
+    )
+    known = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else True
+    mark(np.flatnonzero(~fits & known))
+    valid = fits & known
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return pa.Array.from_buffers(kind, len(whole), [bits, pa.py_buffer(found)])
+
+
+def _words(array: pa.Array, each: int) -> npt.NDArray[np.int64]:
+    """Decimals as the words of eight bytes that they are made of."""
+    words = np.frombuffer(array.buffers()[1], np.int64)[: each * (array.offset + len(array))]
+    return words.reshape(-1, each)[array.offset :]
+
+
+def _narrowed(array: pa.Array) -> pa.Array:
+    """The decimals in half as many bits, if none of them needs more."""
+    scale = array.type.scale
+    extremes = pc.min_max(array).as_py().values()
+    if scale > _DECIMAL_DIGITS_MAX or any(
+        abs(each) >= 10 ** (_DECIMAL_DIGITS_MAX - scale) for each in extremes if each
+    ):
+        return array
+    return array.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, scale), safe=False)
 
 
 def _unbase64(array: pa.Array) -> pa.Array:
