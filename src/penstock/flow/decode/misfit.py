@@ -37,10 +37,15 @@ class MisfitError(Exception):
 
     @property
     def path(self) -> str:
-        return clipped(self._path, _PATH_CHARACTERS_MAX)
+        return place(self._path)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.problem}" if self._path else self.problem
+
+
+def place(path: str) -> str:
+    """A path as reasons show it."""
+    return clipped(path, _PATH_CHARACTERS_MAX)
 
 
 def expected(wanted: str, value: Any) -> MisfitError:

@@ -49,10 +49,6 @@ class ArrowReader:
         table = self._table(texts, self._read_schema, _UNEXPECTED[self._new_column])
         return Parsed(self._columns(table), self._new_fields(table))
 
-    def read_known(self, texts: pa.Array) -> pa.RecordBatch:
-        """The fields of the schema alone. Raises `pa.ArrowInvalid` if any record does not fit."""
-        return self._columns(self._table(texts, self._read_schema, "ignore"))
-
     def read_fitting(self, texts: pa.Array, *, long_decimals: bool) -> tuple[Parsed, dict[int, str]]:
         """The records that fit, and the numbers of the others with the field that holds a decimal of too many digits.
 

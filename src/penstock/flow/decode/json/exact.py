@@ -17,6 +17,7 @@ from penstock.flow.decode.json.leaves import Read, Value, leaf_reader, well_form
 from penstock.flow.decode.json.single_field import ITEMS, SingleField
 from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, too_deep
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
+from penstock.job.schema import job_type_name
 
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
 _CUT_OFF = "Input data was truncated"
@@ -103,7 +104,9 @@ def _fields(fields: Iterable[pa.Field], known_only: bool, above: tuple[str, ...]
 
 def _fields_at(names: tuple[str, ...], kind: pa.DataType, known_only: bool) -> Iterator[SingleField]:
     """The field and all below it, but not what is inside of maps."""
-    yield SingleField(names, _reader(kind, known_only))
+    nested = pa.types.is_nested(kind)
+    wanted = job_type_name(kind) if not nested else "array" if pa.types.is_list(kind) else "object"
+    yield SingleField(names, kind, wanted, _reader(kind, known_only) if nested else None)
     if pa.types.is_struct(kind):
         yield from _fields(kind, known_only, names)
     elif pa.types.is_list(kind):

@@ -36,9 +36,7 @@ _INFINITE = frozenset(["Infinity", "-Infinity"])
 
 def leaf_reader(kind: pa.DataType) -> Read:
     """The function that reads values of a leaf type; it raises `MisfitError` for every value that is not of it."""
-    read = next((reader(kind) for fits, reader in _READERS if fits(kind)), None)
-    if read is None:
-        raise ValueError(f"{kind} is not a leaf type")
+    read = plain_reader(kind)
     wanted = job_type_name(kind)
 
     def read_or_name(value: Any) -> Value:
@@ -48,6 +46,14 @@ def leaf_reader(kind: pa.DataType) -> Read:
             raise expected(wanted, value) from None
 
     return read_or_name
+
+
+def plain_reader(kind: pa.DataType) -> Read:
+    """Like `leaf_reader`, but a value that is not of the type is a `ValueError`."""
+    read = next((reader(kind) for fits, reader in _READERS if fits(kind)), None)
+    if read is None:
+        raise ValueError(f"{kind} is not a leaf type")
+    return read
 
 
 def well_formed(text: str) -> str:

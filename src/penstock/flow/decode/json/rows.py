@@ -34,7 +34,6 @@ from penstock.flow.rows import Decoded, take
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
-_SINGLE_RECORDS_MAX = 16
 _NAMES_TWICE_MAX = 2
 """Of one batch: beyond it there is a look at all names."""
 
@@ -195,17 +194,7 @@ class JsonDecoder:
             good.append(place)
             if self._new_column is NewColumnPolicy.ADD:
                 note_members(harvest.new_fields, members, self._known)
-        proved = doubtful.only(good)
-        harvest.add(self._columns_of(proved, values), proved.rows)
-
-    def _columns_of(self, proved: Piece, values: list[list[Value]]) -> pa.RecordBatch:
-        """Good records with the values that the exact path found: if Arrow's reader takes them it is much faster."""
-        if self._fast and len(proved) > _SINGLE_RECORDS_MAX:
-            try:
-                return self._arrow.read_known(proved.records.cast(pa.string()))
-            except pa.ArrowInvalid:
-                pass
-        return _exact_reader(self._schema, self._loose, self._known_only).batch(values)
+        harvest.add(exact.batch(values), doubtful.rows[good])
 
     def _refuse(self, row: int, misfit: MisfitError, harvest: _Harvest) -> None:
         if misfit.unknown_field and self._new_column is NewColumnPolicy.FAIL:
