@@ -15,7 +15,7 @@ from penstock.flow.rows import BadRows
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
 from penstock.flow.write.offset_ranges import ranges_of
-from penstock.flow.write.quarantine import merged_reasons, quarantine_rows, reasons_of
+from penstock.flow.write.quarantine import merged_reasons, quarantine_rows, reasons_of, told_error
 from penstock.flow.write.report import Share, TaskReport
 from penstock.logs.log import EpochMark
 
@@ -112,10 +112,7 @@ class Tallies:
             return None
         self.of(type_key).count(quarantined=len(bad.errors))
         self._reasons = merged_reasons([*self._reasons, *reasons_of(type_key.partition, bad)])
-        if not self._first_error:
-            topic, number = type_key.partition
-            offset = bad.kafka.column("offset")[0].as_py()
-            self._first_error = f"{topic}/{number} offset {offset}: {bad.errors[0].as_py()}"
+        self._first_error = self._first_error or told_error(type_key.partition, bad, 0)
         if self._flow.dry or self._flow.replay_run is not None:
             return None
         topic_id = self._flow.slices[type_key.partition].topic_id

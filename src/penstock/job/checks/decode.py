@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.errors import UserError
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, RefusedError, shown
+from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import MAKE_DESCRIPTORS, files_of, message_schema
 from penstock.job.schema import parse_schema
 from penstock.job.sections.kind_section import AnyKindSection, Kinds
@@ -34,7 +35,6 @@ POINT_KEYS = ("timestamps", "names", "non_numeric", "non_finite", "blacklist")
 _KEYS_OF_ROWS = ("schema", "columns", "drop", "sql")
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
-RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
 
 _OWN_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
     "json": (),

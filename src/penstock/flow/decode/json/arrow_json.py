@@ -100,10 +100,10 @@ class ArrowReader:
 
     def _columns(self, table: pa.Table, misfits: dict[int, str] | None = None) -> pa.RecordBatch:
         """The columns of the schema; with `misfits`, rows with decimals of too many digits are noted there."""
-        columns = []
-        for each in self._schema:
-            mark = None if misfits is None else _mark(misfits, each.name)
-            columns.append(fit(_whole(table.column(each.name)), each.type, mark))
+        columns = [
+            fit(_whole(table.column(each.name)), each.type, None if misfits is None else _mark(misfits, each.name))
+            for each in self._schema
+        ]
         if any(has_infinite(columns[index]) for index in self._floating):
             # Written so, or a number too large for its column: only the exact path can tell.
             raise pa.ArrowInvalid("an infinite number")

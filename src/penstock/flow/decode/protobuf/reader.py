@@ -174,8 +174,7 @@ def message_reader(
 ) -> MessageReader:
     """The reader of those fields of a message that the schema names, in the schema's order."""
     descriptor = find_message(descriptors, message)
-    by_name = column_readers(descriptor, defaults, schema.names)
-    readers = {name: by_name[name] for name in schema.names}
+    readers = column_readers(descriptor, defaults, schema.names)
     wire = wire_reader(descriptor, schema.names, defaults)
     return MessageReader(what, descriptor, schema, partial(read_columns, readers), wire.read if wire else None)
 
