@@ -187,14 +187,13 @@ class Fanout:
         chosen: Rows = rows[belongs]
         if len(chosen):
             self._count(type_key, batch, chosen)
-        return self._without_left(type_key, chosen, offsets[belongs]) if type_key.type in piece.left else chosen
-
-    def _without_left(self, type_key: TypeKey, rows: Rows, offsets: np.ndarray) -> Rows:
-        """Of a replay: the rows without those that their type reads from the log itself."""
-        ranges = self._flow.slices[type_key.partition].left[type_key.type]
-        left = np.logical_or.reduce([(offsets >= start) & (offsets < end) for start, end in ranges])
+        if type_key.type not in piece.left:
+            return chosen
+        # Of a replay: these their type reads from the log itself.
+        places = offsets[belongs]
+        left = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
         self._tallies.of(type_key).count(skipped=int(left.sum()))
-        kept: Rows = rows[~left]
+        kept: Rows = chosen[~left]
         return kept
 
     def _keep_all(
