@@ -45,7 +45,7 @@ class FieldRouter:
         self.ways = tuple(Way(name, numeric) for name in values for numeric in (False, True))
         codes = {way: code for code, way in enumerate(self.ways)}
         spelled = {
-            _spelled(value, numeric): codes[Way(name, numeric)]
+            (value if numeric else f'"{value}"').encode(): codes[Way(name, numeric)]
             for name in values
             for value in values[name]
             for numeric in ((False, True) if _WHOLE_NUMBER.fullmatch(value) else (False,))
@@ -127,10 +127,6 @@ def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
     if isinstance(value, JsonNumber) and value.whole:
         return "0" if value == "-0" else str(value), True
     return None, False
-
-
-def _spelled(value: str, numeric: bool) -> bytes:
-    return (value if numeric else f'"{value}"').encode()
 
 
 def field_at(path: tuple[str, ...], kind: pa.DataType) -> pa.Field:

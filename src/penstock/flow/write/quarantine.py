@@ -11,19 +11,15 @@ import pyarrow.compute as pc
 
 from penstock.flow.rows import BadRows
 from penstock.flow.write.manifest import PartitionKey, Reason
-from penstock.job.kafka_types import HEADERS_TYPE
+from penstock.job.kafka_types import RECORD_SCHEMA
 
+_TOPIC, *_RECORD = ((each.name, each.type) for each in RECORD_SCHEMA)
 QUARANTINE_SCHEMA = pa.schema(
     [
         ("job", pa.string()),
-        ("topic", pa.string()),
+        _TOPIC,
         ("topic_id", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS_TYPE),
+        *_RECORD,
         ("error", pa.string()),
         ("batch", pa.string()),
         ("quarantined_at", pa.timestamp("us", "UTC")),
