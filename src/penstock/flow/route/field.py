@@ -129,6 +129,17 @@ def value_at(record: bytes, path: tuple[str, ...]) -> tuple[str | None, bool]:
     return None, False
 
 
+def widened(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) -> list[pa.Field] | None:
+    """The fields with one at the path, if it needs no new struct for it; None if there is no place for one."""
+    if len(path) == 1:
+        return [*fields, pa.field(path[0], kind)]
+    for index, field in enumerate(fields):
+        if field.name == path[0] and pa.types.is_struct(field.type):
+            inner = widened(list(field.type), path[1:], kind)
+            return None if inner is None else [*fields[:index], field.with_type(pa.struct(inner)), *fields[index + 1 :]]
+    return None
+
+
 def field_at(path: tuple[str, ...], kind: pa.DataType) -> pa.Field:
     """The field of the top level that has a field of the type at the path, and nothing else."""
     for name in reversed(path[1:]):

@@ -15,7 +15,7 @@ from penstock.flow.decode import decoder_for
 from penstock.flow.decode.json.convert import fit
 from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.route.fanout_flow import FanoutFlow, TypeFlow
-from penstock.flow.route.field import field_at
+from penstock.flow.route.field import field_at, widened
 from penstock.flow.route.routes import joined_bad
 from penstock.flow.rows import BadRows, Decoded, DecodedRows, bad_rows
 from penstock.job.expressions import Field
@@ -126,8 +126,5 @@ def _proving(schema: pa.Schema, path: tuple[str, ...], numeric: bool) -> tuple[p
     kind = type_at(schema, path)
     if kind is not None:
         return schema, pa.types.is_integer(kind) if numeric else pa.types.is_string(kind)
-    if path[1:] and type_at(schema, path[:-1]) is None:
-        return schema, False
-    wide = grown(schema, [field_at(path, pa.int64() if numeric else pa.string())])
-    # A field in its place may differ from it in case only, or have no fields.
-    return (schema, False) if type_at(wide, path) is None else (wide, True)
+    wide = widened(list(schema), path, pa.int64() if numeric else pa.string())
+    return (schema, False) if wide is None else (pa.schema(wide), True)
