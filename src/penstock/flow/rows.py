@@ -106,3 +106,12 @@ def take(batch: pa.RecordBatch, rows: RowNumbers) -> pa.RecordBatch:
         kept[rows] = True
         return batch.filter(pa.array(kept))
     return batch.take(pa.array(rows, pa.int64()))
+
+
+def groups(codes: npt.NDArray[np.signedinteger]) -> Iterator[tuple[int, npt.NDArray[np.intp]]]:
+    """The rows of each code, ascending."""
+    if not len(codes):
+        return
+    order = np.argsort(codes, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+        yield int(codes[rows[0]]), rows

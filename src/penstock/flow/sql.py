@@ -58,27 +58,29 @@ def decode_stage(flow: Flow) -> Stage:
     schema = pa.schema([*HIDDEN, *flow.visible])
 
     def run(batches: Iterable[pa.RecordBatch]) -> Batches:
-        decoder = flow.decoder()
-        for batch in batches:
-            if (marked := mark_of(batch)) is not None:
-                key, mark = marked
-                yield fit_columns(_note(key, json.dumps({"mark": [mark.end, mark.epoch]})), schema)
-            for key, part in by_partition(batch):
-                part, poisoned = without_poison(part, flow.poison.get(key, {}))
-                if len(poisoned.errors):
-                    yield fit_columns(_bad(poisoned), schema)
-                for decoded in in_parts(decoder.decode, part):
-                    computed = compute(decoded.rows, flow.columns)
-                    rows = beside(computed.rows.columns, computed.columns)
-                    yield fit_columns(_good(rows, computed.rows.kafka), schema)
-                    for bad in (decoded.bad, computed.bad):
-                        if len(bad.errors):
-                            yield fit_columns(_bad(bad), schema)
-                    if decoded.filtered or decoded.new_fields:
-                        note = json.dumps({"filtered": decoded.filtered, "new_fields": to_json(decoded.new_fields)})
-                        yield fit_columns(_note(key, note), schema)
+        return (fit_columns(rows, schema) for rows in _decoded(flow, batches) if rows.num_rows)
 
     return run
+
+
+def _decoded(flow: Flow, batches: Iterable[pa.RecordBatch]) -> Batches:
+    decoder = flow.decoder()
+    for batch in batches:
+        if (marked := mark_of(batch)) is not None:
+            key, mark = marked
+            yield _note(key, mark=[mark.end, mark.epoch])
+        for key, part in by_partition(batch):
+            part, poisoned = without_poison(part, flow.poison.get(key, {}))
+            yield _bad(poisoned)
+            for decoded in in_parts(decoder.decode, part):
+                computed = compute(decoded.rows, flow.columns)
+                rows = beside(computed.rows.columns, computed.columns)
+                places = computed.rows.kafka.select(["topic", "partition", "offset", "timestamp"])
+                yield beside(_hidden(RowState.GOOD, places), rows)
+                yield _bad(decoded.bad)
+                yield _bad(computed.bad)
+                if decoded.filtered or decoded.new_fields:
+                    yield _note(key, filtered=decoded.filtered, new_fields=to_json(decoded.new_fields))
 
 
 def write_stage(flow: Flow) -> Stage:
@@ -140,26 +142,19 @@ def _refuse_shuffles(frame: DataFrame) -> None:
         )
 
 
-def _good(rows: pa.RecordBatch, kafka: pa.RecordBatch) -> pa.RecordBatch:
-    state = pa.repeat(pa.scalar(int(RowState.GOOD), pa.int8()), rows.num_rows)
-    places = ("topic", "partition", "offset", "timestamp")
-    return pa.RecordBatch.from_arrays(
-        [state, *(kafka.column(name) for name in places), *rows.columns],
-        names=[*(f"{_PREFIX}{name}" for name in ("state", *places)), *rows.schema.names],
-    )
+def _hidden(state: RowState, kafka: pa.RecordBatch) -> pa.RecordBatch:
+    """Kafka rows and their state as hidden columns."""
+    there = [name for name in kafka.schema.names if f"{_PREFIX}{name}" in HIDDEN.names]
+    renamed = kafka.select(there).rename_columns([f"{_PREFIX}{name}" for name in there])
+    return renamed.append_column(f"{_PREFIX}state", pa.repeat(pa.scalar(int(state), pa.int8()), kafka.num_rows))
 
 
 def _bad(bad: BadRows) -> pa.RecordBatch:
-    state = pa.repeat(pa.scalar(int(RowState.BAD), pa.int8()), len(bad.errors))
-    there = [name for name in bad.kafka.schema.names if f"{_PREFIX}{name}" in HIDDEN.names]
-    return pa.RecordBatch.from_arrays(
-        [state, bad.errors, *(bad.kafka.column(name) for name in there)],
-        names=[f"{_PREFIX}state", f"{_PREFIX}error", *(f"{_PREFIX}{name}" for name in there)],
-    )
+    return _hidden(RowState.BAD, bad.kafka).append_column(f"{_PREFIX}error", bad.errors)
 
 
-def _note(key: PartitionKey, text: str) -> pa.RecordBatch:
-    told = {"state": int(RowState.NOTE), "topic": key[0], "partition": key[1], "error": text}
+def _note(key: PartitionKey, **said: object) -> pa.RecordBatch:
+    told = {"state": int(RowState.NOTE), "topic": key[0], "partition": key[1], "error": json.dumps(said)}
     return pa.RecordBatch.from_pylist([{f"{_PREFIX}{name}": value for name, value in told.items()}])
 
 
@@ -190,4 +185,4 @@ class _ProjectedTask(SliceWriter):
                 self.note_mark(key, EpochMark(*said["mark"]))
                 continue
             self.filter(key, said["filtered"])
-            self.note_fields(key, from_json(said["new_fields"]))
+            self._tally(key).note_fields(from_json(said["new_fields"]))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 
 from penstock.failpoints import Failpoint
-from penstock.flow.rows import BadRows
+from penstock.flow.rows import BadRows, bad_rows, rows_without, take
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.names import replayed_name, staged_name
 from penstock.flow.write.report import TaskReport, report_batch
@@ -149,10 +149,6 @@ def by_partition(batch: pa.RecordBatch) -> Iterator[Part]:
 
 def without_poison(batch: pa.RecordBatch, poison: Mapping[int, str]) -> tuple[pa.RecordBatch, BadRows]:
     """Take the poisonous records out of a batch of one partition."""
-    offsets = batch.column("offset")
-    found = pc.is_in(offsets, pa.array(list(poison), pa.int64())) if poison else None
-    if found is None or not pc.any(found).as_py():
-        return batch, BadRows(batch.slice(0, 0), pa.array([], pa.string()))
-    bad = batch.filter(found)
-    errors = [poison[offset] for offset in bad.column("offset").to_pylist()]
-    return batch.filter(pc.invert(found)), BadRows(bad, pa.array(errors, pa.string()))
+    offsets = batch.column("offset").to_pylist() if poison else []
+    errors = {row: poison[offset] for row, offset in enumerate(offsets) if offset in poison}
+    return take(batch, rows_without(batch.num_rows, errors)), bad_rows(batch, errors)

@@ -18,7 +18,6 @@ import pyarrow as pa
 from penstock.flow.columns.computed import compute
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.columns.partition_values import partition_faults
-from penstock.flow.columns.seen_types import NewFields
 from penstock.flow.decode import Decoder, decoder_for
 from penstock.flow.rows import BadRows, bad_rows, beside, in_parts, rows_without, take
 from penstock.flow.stage import Batches, Stage, TaskFlow, log_parts, run_task, without_poison
@@ -162,12 +161,7 @@ class SliceWriter(StagingTask[Flow]):
         self._refused.setdefault(key, {}).update(zip(offsets, bad.errors.to_pylist(), strict=True))
 
     def filter(self, key: PartitionKey, count: int) -> None:
-        if count:
-            self._tally(key).count(read=count, filtered=count)
-
-    def note_fields(self, key: PartitionKey, fields: NewFields) -> None:
-        if fields:
-            self._tally(key).note_fields(fields)
+        self._tally(key).count(read=count, filtered=count)
 
 
 class TableTask(SliceWriter):
@@ -189,7 +183,7 @@ class TableTask(SliceWriter):
             self.quarantine(key, decoded.bad)
             self.quarantine(key, computed.bad)
             self.filter(key, decoded.filtered)
-            self.note_fields(key, decoded.new_fields)
+            self._tally(key).note_fields(decoded.new_fields)
 
 
 def fused_stage(flow: Flow) -> Stage:

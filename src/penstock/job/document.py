@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -100,52 +100,41 @@ def read_document(text: str, env: Mapping[str, str], folder: Path) -> Document:
 
 
 def _composed(text: str, loader: type[Any]) -> Node | None:
-    _check_nesting(text, loader)
     try:
+        # Before the nodes are built, since building them recurses.
+        _check_nesting(yaml.parse(text, Loader=loader))
         root: Node | None = yaml.compose(text, Loader=loader)
+        return root
+    except DocumentError:
+        raise
     except yaml.MarkedYAMLError as error:
-        raise _syntax_fault(error) from None
-    return root
-
-
-def _check_nesting(text: str, loader: type[Any]) -> None:
-    """Look at the events before the nodes are built, since building them recurses."""
-    depth = 0
-    try:
-        for event in yaml.parse(text, Loader=loader):
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-                if depth > NESTING_MAX:
-                    raise DocumentError(f"more than {NESTING_MAX} levels inside each other", _place(event))
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-    except yaml.MarkedYAMLError as error:
-        raise _syntax_fault(error) from None
+        mark = error.problem_mark or error.context_mark
+        place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
+        problem = error.problem or error.context or "cannot be read"
+        raise DocumentError(f"not valid YAML: {problem}", place) from None
     except yaml.reader.ReaderError as error:
-        place = _place_of(text, error.position)
+        before = text[: error.position]
+        place = Place(before.count("\n") + 1, error.position - before.rfind("\n"))
         raise DocumentError(f"the character {error.character:#x} is not allowed", place) from None
-    except (ValueError, OverflowError) as error:
-        if isinstance(error, DocumentError):
-            raise
+    except (ValueError, OverflowError):
         # The scanner hands an escape such as "\UFFFFFFFF" to chr() unchecked.
         raise DocumentError("not valid YAML: an escape names no character", Place(1, 1)) from None
 
 
-def _syntax_fault(error: yaml.MarkedYAMLError) -> DocumentError:
-    mark = error.problem_mark or error.context_mark
-    place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-    problem = error.problem or error.context or "cannot be read"
-    return DocumentError(f"not valid YAML: {problem}", place)
+def _check_nesting(events: Iterable[yaml.Event]) -> None:
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > NESTING_MAX:
+                raise DocumentError(f"more than {NESTING_MAX} levels inside each other", _place(event))
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
 
 
 def _place(item: Node | yaml.Event) -> Place:
     mark = item.start_mark
     return Place(mark.line + 1, mark.column + 1) if mark is not None else Place(1, 1)
-
-
-def _place_of(text: str, position: int) -> Place:
-    before = text[:position]
-    return Place(before.count("\n") + 1, position - before.rfind("\n"))
 
 
 @dataclass(slots=True)

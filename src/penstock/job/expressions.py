@@ -97,7 +97,7 @@ def parse(text: str) -> Expression:
     """Read one expression; raises `ExpressionError` with the place and, where one is near, the name that was meant."""
     reader = _Reader(_tokens(text))
     expression = reader.expression(depth=1)
-    reader.expect("end")
+    reader.take("", "nothing more")
     return expression
 
 
@@ -186,9 +186,13 @@ class _Reader:
                 quote = token.text[0]
                 return Constant(token.text[1:-1].replace(quote * 2, quote))
             case "int":
-                return Constant(_integer(token))
+                if len(token.text) > len(str(INT_MIN)) or not INT_MIN <= int(token.text) <= INT_MAX:
+                    raise ExpressionError("the number does not fit into 64 bits", token.position)
+                return Constant(int(token.text))
             case "float":
-                return Constant(_real(token))
+                if math.isinf(float(token.text)):
+                    raise ExpressionError("the number is too large", token.position)
+                return Constant(float(token.text))
             case "name" if token.text in _WORDS and not self._at("."):
                 return Constant(_WORDS[token.text])
             case "name" if self._at("("):
@@ -198,25 +202,20 @@ class _Reader:
             case _:
                 raise ExpressionError(_wanted("a field, a constant or a function", token), token.position)
 
-    def expect(self, kind: str) -> None:
+    def take(self, text: str, what: str) -> None:
+        """Pass over the token of this text, which is empty at the end."""
         token = self._next()
-        if kind == "end" and token.kind != "end":
-            raise ExpressionError(_wanted("nothing more", token), token.position)
-        if kind != "end" and token.text != kind:
-            raise ExpressionError(_wanted(f"'{kind}'", token), token.position)
+        if token.text != text:
+            raise ExpressionError(_wanted(what, token), token.position)
 
     def _call(self, name: _Token, depth: int) -> Expression:
         function = _function(name)
-        self.expect("(")
+        self._next()
         args: list[Expression] = []
-        if not self._at(")"):
+        while not self._at(")"):
+            if args:
+                self.take(",", "',' or ')'")
             args.append(self.expression(depth + 1))
-            while self._at(","):
-                self._next()
-                args.append(self.expression(depth + 1))
-        if not self._at(")"):
-            token = self._tokens[self._index]
-            raise ExpressionError(_wanted("',' or ')'", token), token.position)
         self._next()
         _check_arguments(function, args, name.position)
         return Call(function, tuple(args))
@@ -252,20 +251,6 @@ def _unquoted(token: _Token) -> str:
     return token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text
 
 
-def _integer(token: _Token) -> int:
-    value = int(token.text) if len(token.text) <= 20 else INT_MAX + 1
-    if not INT_MIN <= value <= INT_MAX:
-        raise ExpressionError("the number does not fit into 64 bits", token.position)
-    return value
-
-
-def _real(token: _Token) -> float:
-    value = float(token.text)
-    if math.isinf(value):
-        raise ExpressionError("the number is too large", token.position)
-    return value
-
-
 def _function(token: _Token) -> FunctionName:
     for name in FUNCTION_NAMES:
         if token.text == name:
@@ -290,12 +275,8 @@ def _check_arguments(function: FunctionName, args: list[Expression], position: i
     if len(args) < least or (most is not None and len(args) > most):
         wanted = f"{least}" if most == least else f"at least {least}"
         raise ExpressionError(f"{function} takes {wanted} argument(s), not {len(args)}", position)
-    if function == "substr":
-        _check_substr(args, position)
-
-
-def _check_substr(args: list[Expression], position: int) -> None:
     # Fixed bounds let the whole batch be cut by one Arrow kernel.
-    for arg, what, least in ((args[1], "start", 1), (args[2], "length", 0)):
+    bounds = zip(args[1:], ("start", "length"), (1, 0), strict=True) if function == "substr" else ()
+    for arg, what, least in bounds:
         if not isinstance(arg, Constant) or type(arg.value) is not int or arg.value < least:
             raise ExpressionError(f"the {what} of substr is a whole number from {least} on", position)

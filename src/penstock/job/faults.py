@@ -11,6 +11,8 @@ from penstock.job.spec import Secret
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 SHOWN_CHARACTERS_MAX = 60
+_KINDS = {bool: "true or false", dict: "a mapping", list: "a list", type(None): "nothing"}
+_KINDS |= dict.fromkeys((str, Secret), "a text") | dict.fromkeys((int, float), "a number")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,21 +109,7 @@ def unless_secret(value: str) -> str:
 
 def kind_of(value: object) -> str:
     """The kind of a value that came from YAML, in the words of a message."""
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case dict():
-            return "a mapping"
-        case list():
-            return "a list"
-        case _:
-            return type(value).__name__
+    return _KINDS.get(type(value), type(value).__name__)
 
 
 def printable(text: str) -> str:

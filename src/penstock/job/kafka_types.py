@@ -22,6 +22,9 @@ RECORD_SCHEMA = pa.schema(
 )
 """A record as tasks get it from any log."""
 
+RAW_SCHEMA = pa.schema([("value", pa.binary())])
+"""A row of a job that decodes nothing."""
+
 UNKNOWN_SCHEMA = pa.schema([("type", pa.string()), ("key", pa.binary()), ("value", pa.binary())])
 """A row of the table of unknown types: bytes as they came."""
 

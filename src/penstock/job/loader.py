@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +148,8 @@ def _build(
         storage_options=_hiding(section.storage),
         shared=section.shared or False,
     )
+    # A projection states the columns, so a new field of the source is none of them.
+    fixed = file.sql is not None and file.sql.select
     return JobSpec(
         name=file.job,
         log=log.build(file.logs[log.name], Reader(file.job, reading.folder, place.path)),
@@ -160,9 +161,9 @@ def _build(
         sql=SqlSpec(tuple(file.sql.select or ()), file.sql.where) if file.sql is not None else None,
         claims=_claims(file) if with_claims(file) else None,
         flush=filled(FlushPolicy(), file.flush, allowed_latency="allowed_latency_seconds"),
-        on=_policies(file),
+        on=filled(Policies(new_column=NewColumnPolicy.IGNORE) if fixed else Policies(), file.on),
         limits=_limits(file),
-        spark=_spark(file),
+        spark=filled(SparkSpec(conf=_hiding(file.spark.conf if file.spark else None)), file.spark, conf=None),
         path=path.absolute(),
         **stated(delivery=file.delivery),
     )
@@ -184,12 +185,6 @@ def _claims(file: JobFile) -> ClaimsSpec:
     )
 
 
-def _policies(file: JobFile) -> Policies:
-    # A projection states the columns, so a new field of the source is none of them.
-    fixed = file.sql is not None and file.sql.select
-    return filled(Policies(new_column=NewColumnPolicy.IGNORE) if fixed else Policies(), file.on)
-
-
 def _limits(file: JobFile) -> Limits:
     return filled(
         Limits(),
@@ -202,9 +197,3 @@ def _limits(file: JobFile) -> Limits:
         transient_retries="transient_retries_max",
         shutdown="shutdown_seconds_max",
     )
-
-
-def _spark(file: JobFile) -> SparkSpec:
-    if file.spark is None:
-        return SparkSpec()
-    return replace(SparkSpec(conf=_hiding(file.spark.conf)), **stated(master=file.spark.master))

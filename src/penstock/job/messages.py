@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 
 from penstock.errors import UserError
 from penstock.job.faults import nearest, shown
-from penstock.job.schema import NESTING_MAX, name_fault
+from penstock.job.schema import NESTING_MAX, name_findings
 from penstock.job.spec import MessageName
 
 TIMESTAMP_MESSAGE = "google.protobuf.Timestamp"
@@ -24,6 +24,7 @@ ENVELOPE_TIME = "timestamp"
 """The column of the envelope's own time, in milliseconds."""
 HEAP_SCHEMA = pa.schema([(name, pa.int64()) for name in ("init", "committed", "used", "max")])
 FILE_SYSTEM_FIELDS = ("src_path", "dst_path", "uri")
+MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=FILE"
 
 _SETS_KEPT_MAX = 16
 _MESSAGES_KEPT_MAX = 512
@@ -52,7 +53,7 @@ SCALARS: dict[int, pa.DataType] = {
 @lru_cache(maxsize=_MESSAGES_KEPT_MAX)
 def find_message(descriptors: bytes, message: MessageName) -> Descriptor:
     """The message in its own pool; raises `UserError` if the set does not define it, or several files do."""
-    files = _files(descriptors)
+    files = files_of(descriptors)
     homes = [name for name, file in files.items() if message.name in _message_names(file)]
     if message.file:
         if message.file not in files:
@@ -133,22 +134,16 @@ def map_entry(field: FieldDescriptor) -> Descriptor | None:
 
 
 @lru_cache(maxsize=_SETS_KEPT_MAX)
-def _files(descriptors: bytes) -> Mapping[str, FileDescriptorProto]:
+def files_of(descriptors: bytes) -> Mapping[str, FileDescriptorProto]:
+    """The files of a descriptor set by name. Raises `UserError` if the bytes are none."""
     try:
-        found = FileDescriptorSet.FromString(descriptors)
+        files = list(FileDescriptorSet.FromString(descriptors).file)
     except DecodeError:
-        raise _not_a_set("its bytes are something else") from None
-    if not found.file:
-        raise _not_a_set("it holds no file")
-    return {file.name: file for file in found.file}
-
-
-def _not_a_set(detail: str) -> UserError:
-    return UserError(
-        "the descriptors are not a descriptor set",
-        detail=detail,
-        hint="make one with protoc --include_imports --descriptor_set_out=FILE",
-    )
+        files = []
+    # Other bytes may parse at random, and none always do.
+    if not files or not all(file.name for file in files):
+        raise UserError("the descriptors are not a descriptor set", hint=MAKE_DESCRIPTORS)
+    return {file.name: file for file in files}
 
 
 def _unknown(message: MessageName, files: Mapping[str, FileDescriptorProto]) -> UserError:
@@ -202,14 +197,8 @@ def _repeated_message(owner: Descriptor, name: str) -> Descriptor | None:
 
 def _fields(message: Descriptor, path: tuple[str, ...]) -> list[pa.Field]:
     """The columns of a message; `path` holds the messages around it, itself last."""
-    seen: dict[str, str] = {}
-    for field in message.fields:
-        fault = name_fault(field.name)
-        if field.name.casefold() in seen:
-            fault = f"the same name as {seen[field.name.casefold()]}: tables do not tell upper from lower case"
-        if fault:
-            raise UserError(f"the field {field.full_name} cannot be a column", detail=fault)
-        seen[field.name.casefold()] = field.name
+    for fault in name_findings({field.name: (field.full_name,) for field in message.fields}):
+        raise UserError(f"the field {fault.key[0]} cannot be a column", detail=fault.message)
     return [pa.field(field.name, _type(field, path)) for field in message.fields]
 
 

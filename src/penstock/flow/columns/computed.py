@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import column_at
 from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000, record_headers, record_times
 from penstock.flow.decode.json.times import UTC_MICROS, days, hours, timestamps_or_null
 from penstock.flow.decode.misfit import quoted
@@ -54,8 +55,7 @@ def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Ar
     """The values of an expression that fits the rows; a row without an answer is null and named in `faults`."""
     match expression:
         case Field(path=path):
-            column = rows.columns.column(path[0])
-            return pc.struct_field(column, list(path[1:])) if path[1:] else column
+            return column_at(rows.columns, path)
         case KafkaField(name="timestamp" | "headers" as name):
             values, unfit = record_times(rows.kafka) if name == "timestamp" else record_headers(rows.kafka)
             faults.update(unfit)
@@ -67,7 +67,7 @@ def evaluate(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Ar
         case Call(function="coalesce", args=args):
             return _coalesced(args, output_type(expression, rows.columns.schema), rows, faults)
         case Call(function=function, args=args):
-            return _FUNCTIONS[function].apply([evaluate(arg, rows, faults) for arg in args], args, faults)
+            return FUNCTIONS[function].apply([evaluate(arg, rows, faults) for arg in args], args, faults)
         case _:
             assert_never(expression)
 
@@ -102,7 +102,7 @@ def _type(expression: Expression, schema: pa.Schema) -> pa.DataType:
         case Call(function="coalesce", args=args):
             return _common_type(expression, args, schema)
         case Call(function=function, args=args):
-            known = _FUNCTIONS[function]
+            known = FUNCTIONS[function]
             # The bounds of substr are constants, which the parser has seen to.
             for kind in (_type(arg, schema) for arg in (args[:1] if function == "substr" else args)):
                 if not known.takes(kind):
@@ -123,11 +123,18 @@ def _common_type(call: Call, args: Sequence[Expression], schema: pa.Schema) -> p
     if any(kind != common for kind in kinds):
         raise UserError(f"{to_text(call)}: coalesce takes one type, not {', '.join(str(kind) for kind in kinds)}")
     for constant in constants:
-        try:
-            constant.cast(common)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise UserError(f"{to_text(call)}: the constant {constant} is no {common}") from None
+        if not casts(constant, common):
+            raise UserError(f"{to_text(call)}: the constant {constant} is no {common}")
     return common
+
+
+def casts(constant: pa.Scalar, kind: pa.DataType) -> bool:
+    """Whether the constant can be of the type."""
+    try:
+        constant.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
 
 
 def _coalesced(args: Sequence[Expression], kind: pa.DataType, rows: DecodedRows, faults: Faults) -> pa.Array:
@@ -166,14 +173,11 @@ def _day(values: pa.Array, faults: Faults) -> pa.Array:
     return values if pa.types.is_date32(values.type) else days(times_of(values, faults))
 
 
-def _cut(texts: pa.Array, start: Expression, length: Expression) -> pa.Array:
-    first = _whole_number(start) - 1
-    return pc.utf8_slice_codeunits(texts, first, first + _whole_number(length))
-
-
-def _whole_number(expression: Expression) -> int:
-    assert isinstance(expression, Constant) and isinstance(expression.value, int)
-    return expression.value
+def _cut(texts: pa.Array, bounds: Sequence[Expression]) -> pa.Array:
+    # That they are whole numbers is seen to by the parser.
+    start, length = (each.value for each in bounds if isinstance(each, Constant))
+    assert isinstance(start, int) and isinstance(length, int)
+    return pc.utf8_slice_codeunits(texts, start - 1, start - 1 + length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,15 +193,13 @@ class _Function:
 _TIME = (is_time, "a time, a date or text")
 _TEXT = (pa.types.is_string, "text", pa.string())
 _NUMBER = (pa.types.is_integer, "whole numbers", UTC_MICROS)
-_FUNCTIONS: dict[FunctionName, _Function] = {
+FUNCTIONS: dict[FunctionName, _Function] = {
     "day": _Function(*_TIME, pa.date32(), lambda v, _, faults: _day(v[0], faults)),
-    "hour": _Function(
-        is_time, "a time, a date or text", UTC_MICROS, lambda v, _, faults: hours(times_of(v[0], faults))
-    ),
+    "hour": _Function(*_TIME, UTC_MICROS, lambda v, _, faults: hours(times_of(v[0], faults))),
     "timestamp_seconds": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1_000_000, faults)),
     "timestamp_millis": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1_000, faults)),
     "timestamp_micros": _Function(*_NUMBER, lambda v, _, faults: _times_of_numbers(v[0], 1, faults)),
-    "substr": _Function(*_TEXT, lambda v, args, _: _cut(v[0], args[1], args[2])),
+    "substr": _Function(*_TEXT, lambda v, args, _: _cut(v[0], args[1:])),
     "lower": _Function(*_TEXT, lambda v, *_: pc.utf8_lower(v[0])),
     "upper": _Function(*_TEXT, lambda v, *_: pc.utf8_upper(v[0])),
     "concat": _Function(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import UserError
 from penstock.flow.columns.computed import Faults, evaluate, is_time, output_type, times_of
+from penstock.flow.columns.kafka_fields import MICROS_OF_DAY
 from penstock.flow.decode.json.times import UTC_MICROS
-from penstock.flow.rows import DecodedRows
+from penstock.flow.rows import DecodedRows, groups, take
 from penstock.job.expressions import Expression, to_text
 from penstock.job.schema import job_type_name
 from penstock.job.spec import DaysSpec
@@ -22,8 +23,8 @@ from penstock.job.spec import DaysSpec
 NO_EVENT_TIME = "has no event time"
 
 _SECOND = 1_000_000
-_DAY = 86_400 * _SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
 
 
 def event_times(expression: Expression, rows: DecodedRows, faults: Faults) -> pa.Array:
@@ -51,78 +52,53 @@ def _time_fault(expression: Expression, schema: pa.Schema) -> str | None:
     return None if is_time(kind) else f"{to_text(expression)} is of type {job_type_name(kind)}"
 
 
-@dataclass(frozen=True, slots=True)
 class DayBounds:
     """The event times that are believed, as a batch sees them: both ends belong to them."""
 
-    least: int
-    most: int
-    early_seconds_max: float
-    late_seconds_max: float | None
-
-    @classmethod
-    def of(cls, days: DaysSpec, now_ms: int) -> DayBounds:
-        return cls(
-            (days.not_before - date(1970, 1, 1)).days * _DAY,
-            now_ms * 1_000 + round(days.early_seconds_max * _SECOND),
-            days.early_seconds_max,
-            days.late_seconds_max,
-        )
+    def __init__(self, days: DaysSpec, now_ms: int) -> None:
+        self._days = days
+        self._least = (days.not_before - _EPOCH.date()) // _MICROSECOND
+        self._most = now_ms * 1_000 + round(days.early_seconds_max * _SECOND)
 
     def outside(self, times: pa.Array, written: pa.Array) -> dict[int, str]:
         """The rows whose time is not believed, with the reason; `written` are their Kafka times."""
         micros = times.cast(pa.int64())
         reasons: dict[int, str] = {}
-        if self.late_seconds_max is not None:
+        late_seconds_max = self._days.late_seconds_max
+        if late_seconds_max is not None:
             # What is before the bound is refused in any case; a Kafka time far before it would wrap around.
-            since = pc.max_element_wise(written.cast(UTC_MICROS).cast(pa.int64()), self.least, skip_nulls=False)
-            oldest = pc.subtract(since, round(self.late_seconds_max * _SECOND))
-            reason = f"more than {_seconds(self.late_seconds_max)} before its Kafka time"
-            reasons.update(self._named(times, pc.less(micros, oldest), reason))
+            since = pc.max_element_wise(written.cast(UTC_MICROS).cast(pa.int64()), self._least, skip_nulls=False)
+            oldest = pc.subtract(since, round(late_seconds_max * _SECOND))
+            reason = f"more than {late_seconds_max:g} s before its Kafka time"
+            reasons.update(_named(times, pc.less(micros, oldest), reason))
         span = pc.min_max(micros)
-        if span["min"].is_valid and span["min"].as_py() < self.least:
-            bound = (date(1970, 1, 1) + timedelta(microseconds=self.least)).isoformat()
-            reasons.update(self._named(times, pc.less(micros, self.least), f"before {bound}"))
-        if span["max"].is_valid and span["max"].as_py() > self.most:
-            ahead = f"more than {_seconds(self.early_seconds_max)} ahead of the clock"
-            reasons.update(self._named(times, pc.greater(micros, self.most), ahead))
+        if span["min"].is_valid and span["min"].as_py() < self._least:
+            reasons.update(_named(times, pc.less(micros, self._least), f"before {self._days.not_before.isoformat()}"))
+        if span["max"].is_valid and span["max"].as_py() > self._most:
+            ahead = f"more than {self._days.early_seconds_max:g} s ahead of the clock"
+            reasons.update(_named(times, pc.greater(micros, self._most), ahead))
         return reasons
 
-    @staticmethod
-    def _named(times: pa.Array, refused: pa.Array, why: str) -> dict[int, str]:
-        rows = pc.indices_nonzero(refused.fill_null(False)).to_pylist()
-        return {row: f"event time {_shown(times[row])} is {why}" for row in rows}
+
+def _named(times: pa.Array, refused: pa.Array, why: str) -> dict[int, str]:
+    rows = pc.indices_nonzero(refused.fill_null(False)).to_pylist()
+    return {row: f"event time {_shown(times[row])} is {why}" for row in rows}
 
 
-@dataclass(frozen=True, slots=True)
-class DayRows:
-    """The rows of one day in their order, with the least and the greatest of their offsets."""
+class DayRows(NamedTuple):
+    """The rows of one day in their order, with their offsets."""
 
     day: str
     rows: pa.RecordBatch
-    first: int
-    last: int
     offsets: npt.NDArray[np.int64]
 
 
 def split_by_day(rows: pa.RecordBatch, times: pa.Array, offsets: pa.Array) -> Iterator[DayRows]:
     """Rows whose times are not null by UTC day, in their order; each day's rows are a copy of their own."""
-    if not rows.num_rows:
-        return
-    days = times.cast(pa.int64()).to_numpy() // _DAY
     places = offsets.to_numpy()
-    if days.min() == days.max():
-        yield DayRows(_day_text(days[0]), rows, int(places.min()), int(places.max()), places)
-        return
-    order = np.argsort((days - days.min()).astype(np.int32), kind="stable")
-    for chosen in np.split(order, np.flatnonzero(np.diff(days[order])) + 1):
-        # Not a slice of sorted rows: it would keep the memory of all days alive for as long as one of them waits.
-        day_rows, mine = rows.take(pa.array(chosen)), places[chosen]
-        yield DayRows(_day_text(days[chosen[0]]), day_rows, int(mine.min()), int(mine.max()), mine)
-
-
-def _day_text(number: np.int64 | npt.NDArray[np.int64]) -> str:
-    return (_EPOCH + timedelta(days=int(number))).date().isoformat()
+    # Not a slice of sorted rows: it would keep the memory of all days alive for as long as one of them waits.
+    for number, chosen in groups(times.cast(pa.int64()).to_numpy() // MICROS_OF_DAY):
+        yield DayRows((_EPOCH + timedelta(days=number)).date().isoformat(), take(rows, chosen), places[chosen])
 
 
 def _shown(time: pa.Scalar) -> str:
@@ -131,7 +107,3 @@ def _shown(time: pa.Scalar) -> str:
         return (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
     except OverflowError:
         return f"{micros} µs after 1970"
-
-
-def _seconds(value: float) -> str:
-    return f"{value:g} s"

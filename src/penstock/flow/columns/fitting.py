@@ -6,10 +6,11 @@ with nulls, and what has no place in the table is an error, never dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.errors import InvariantError, UserError
 
@@ -94,22 +95,21 @@ def fit_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     if rows.schema.equals(schema):
         return rows
-    columns = dict(zip(rows.schema.names, rows.columns, strict=True))
-    if len(columns) < rows.num_columns:
-        raise InvariantError(f"rows have a column twice: {rows.schema.names}")
-    return pa.RecordBatch.from_arrays(_fitted(columns, list(schema), rows.num_rows), schema=schema)
+    return pa.RecordBatch.from_arrays(_fitted(rows.schema.names, rows.columns, schema, rows.num_rows), schema=schema)
 
 
-def _fitted(columns: Mapping[str, pa.Array], fields: Iterable[pa.Field], count: int) -> list[pa.Array]:
-    there = {folded(name): array for name, array in columns.items()}
-    if len(there) < len(columns):
-        raise InvariantError(f"columns differ only in case: {list(columns)}")
+def _fitted(
+    names: Sequence[str], columns: Sequence[pa.Array], fields: Iterable[pa.Field], count: int
+) -> list[pa.Array]:
+    there = dict(zip(map(folded, names), columns, strict=True))
+    if len(there) < len(names):
+        raise InvariantError(f"columns are the same but for the case of their names: {names}")
     arrays = []
     for field in fields:
         array = there.pop(folded(field.name), None)
         arrays.append(pa.nulls(count, field.type) if array is None else fit_array(array, field.type))
     if there:
-        lost = [name for name in columns if folded(name) in there]
+        lost = [name for name in names if folded(name) in there]
         raise InvariantError(f"the table has no column for {', '.join(lost)}: its values would be lost")
     return arrays
 
@@ -119,19 +119,27 @@ def fit_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type.equals(kind):
         return array
     if pa.types.is_struct(kind) and pa.types.is_struct(array.type):
-        children = {field.name: array.field(index) for index, field in enumerate(array.type)}
-        fields = list(kind)
-        return pa.StructArray.from_arrays(
-            _fitted(children, fields, len(array)), fields=fields, mask=array.is_null() if array.null_count else None
-        )
+        children = [array.field(index) for index in range(array.type.num_fields)]
+        fitted = _fitted([field.name for field in array.type], children, kind, len(array))
+        return pa.StructArray.from_arrays(fitted, fields=list(kind), mask=null_mask(array))
     if pa.types.is_list(kind) and pa.types.is_list(array.type) and pa.types.is_nested(kind.value_type):
         if array.offset:
             # Arrow takes no mask beside offsets that begin elsewhere.
             array = array.take(pa.array(range(len(array)), pa.int64()))
         items = fit_array(array.values, kind.value_type)
-        mask = array.is_null() if array.null_count else None
-        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=mask)
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
     return array.cast(kind)
+
+
+def column_at(rows: pa.RecordBatch | pa.Table, path: tuple[str, ...]) -> Any:
+    """The values of a column, or of a field inside of structs."""
+    column = rows.column(path[0])
+    return pc.struct_field(column, list(path[1:])) if path[1:] else column
+
+
+def null_mask(array: pa.Array) -> pa.Array | None:
+    """Where the values are null, as the builders of nested arrays want it."""
+    return array.is_null() if array.null_count else None
 
 
 def _struct_fields(kind: pa.DataType) -> list[pa.Field]:

@@ -11,6 +11,7 @@ from penstock.job.kafka_types import HEADERS_TYPE, KAFKA_TYPES
 
 TIME_OUTSIDE = "the record's Kafka timestamp is outside years 1 to 9999"
 HEADERS_UNREADABLE = "a header key of the record is not UTF-8"
+MICROS_OF_DAY = 86_400_000_000
 MICROS_OF_YEAR_1 = -62_135_596_800_000_000
 MICROS_OF_YEAR_10000 = 253_402_300_800_000_000
 

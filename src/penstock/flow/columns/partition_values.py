@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import datetime
 import math
-import string
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
+from penstock.flow.columns.kafka_fields import MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000
 from penstock.job.kafka_types import utf8
 from penstock.job.schema import job_type_name
 
@@ -27,9 +28,7 @@ RUN_ROWS_MIN = 256
 
 Values = tuple[str | None, ...]
 
-_DAY_MIN = (datetime.date.min - datetime.date(1970, 1, 1)).days
-_DAY_MAX = (datetime.date.max - datetime.date(1970, 1, 1)).days
-_PLAIN = frozenset(string.ascii_letters + string.digits + "-_.")
+_CALENDAR_SECONDS = MICROS_OF_YEAR_1 // 1_000_000, MICROS_OF_YEAR_10000 // 1_000_000
 
 
 def check_partition_type(name: str, kind: pa.DataType) -> None:
@@ -88,12 +87,13 @@ def _unwritable(column: pa.Array) -> list[int]:
 
 def _bounds(kind: pa.DataType) -> tuple[int, int] | None:
     """The numbers of a kind that lie in the years 1 to 9999: readers have no others."""
+    least, end = _CALENDAR_SECONDS
     if pa.types.is_date32(kind):
-        return _DAY_MIN, _DAY_MAX
+        return least // 86_400, end // 86_400 - 1
     if not pa.types.is_timestamp(kind):
         return None
-    per_day = 86_400 * {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
-    return max(_DAY_MIN * per_day, -(2**63)), min((_DAY_MAX + 1) * per_day - 1, 2**63 - 1)
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
+    return max(least * per_second, -(2**63)), min(end * per_second - 1, 2**63 - 1)
 
 
 def _not_text(column: pa.Array) -> list[int]:
@@ -222,6 +222,4 @@ def _folder_text(value: str | None) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(
-        letter if letter in _PLAIN else "".join(f"%{byte:02X}" for byte in letter.encode()) for letter in text
-    )
+    return quote(text, safe="").replace("~", "%7E")

@@ -11,8 +11,9 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from penstock.flow.columns.computed import is_time
+from penstock.flow.columns.computed import FUNCTIONS, casts, is_time
 from penstock.job.expressions import Call, Constant, Expression, Field, KafkaField
+from penstock.job.schema import type_at
 
 Shown = Mapping[str, pa.DataType]
 """Fields by name, with the types that records show."""
@@ -28,9 +29,6 @@ class _Need:
 
 _ANY = _Need(lambda kind: True, pa.string())
 _TIME = _Need(is_time, pa.string())
-_TEXT = _Need(pa.types.is_string, pa.string())
-_WHOLE = _Need(pa.types.is_integer, pa.int64())
-_TEXT_OR_WHOLE = _Need(lambda kind: pa.types.is_string(kind) or pa.types.is_integer(kind), pa.string())
 
 
 def with_read_fields(shown: Shown, event_time: Expression, columns: Iterable[Expression]) -> dict[str, pa.DataType]:
@@ -51,9 +49,10 @@ def _needs(expression: Expression, need: _Need, shown: Shown) -> Iterator[tuple[
             for arg in args:
                 yield from _needs(arg, common, shown)
         case Call(function=function, args=args):
-            inner = _TIME if function in ("day", "hour") else _WHOLE if function.startswith("timestamp_") else _TEXT
+            takes = FUNCTIONS[function].takes
+            inner = _Need(takes, pa.string() if takes(pa.string()) else pa.int64())
             for arg in args:
-                yield from _needs(arg, _TEXT_OR_WHOLE if function == "concat" else inner, shown)
+                yield from _needs(arg, inner, shown)
         case KafkaField() | Constant():
             return
         case _:
@@ -63,26 +62,12 @@ def _needs(expression: Expression, need: _Need, shown: Shown) -> Iterator[tuple[
 def _common(args: Iterable[Expression], need: _Need, shown: Shown) -> _Need:
     """One type for all fields of a coalesce: the first that they show and that its constants can have."""
     constants = [pa.scalar(arg.value) for arg in args if isinstance(arg, Constant)]
-    kinds = [kind for arg in args if isinstance(arg, Field) and (kind := _kind(arg.path, shown)) is not None]
+    fields = pa.schema(list(shown.items()))
+    kinds = [kind for arg in args if isinstance(arg, Field) and (kind := type_at(fields, arg.path)) is not None]
     kinds += [each.type for each in constants if each.is_valid]
-    fitting = (kind for kind in kinds if need.fits(kind) and all(_casts(each, kind) for each in constants))
+    fitting = (kind for kind in kinds if need.fits(kind) and all(casts(each, kind) for each in constants))
     chosen = next(fitting, need.otherwise)
     return _Need(lambda kind: kind == chosen, chosen)
-
-
-def _casts(constant: pa.Scalar, kind: pa.DataType) -> bool:
-    try:
-        constant.cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        return False
-    return True
-
-
-def _kind(path: tuple[str, ...], shown: Shown) -> pa.DataType | None:
-    kind = shown.get(path[0])
-    if kind is None or not path[1:]:
-        return kind
-    return _kind(path[1:], _children(kind))
 
 
 def _placed(fields: Shown, path: tuple[str, ...], need: _Need) -> dict[str, pa.DataType]:

@@ -15,10 +15,9 @@ from penstock.flow.decode.json.rows import JsonDecoder
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.decode.protobuf.reader import ProtobufDecoder, check_fields
 from penstock.flow.rows import Decoded
+from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.spec import DecodeSpec, MessageName, MixedTypesPolicy, Policies, TombstonePolicy, Wrapping
-
-RAW_SCHEMA = pa.schema([("value", pa.binary())])
 
 
 class Decoder(Protocol):

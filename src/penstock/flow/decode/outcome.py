@@ -6,11 +6,14 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.columns.seen_types import NewFields
-from penstock.flow.rows import Decoded, DecodedRows, RowNumbers, bad_rows, rows_without, take
+from penstock.flow.decode.misfit import MisfitError
+from penstock.flow.rows import Decoded, DecodedRows, bad_rows, take
 from penstock.job.spec import Payload, TombstonePolicy, Wrapping
 
 TOMBSTONE = "value is null (a tombstone)"
@@ -25,7 +28,7 @@ class Records:
     """Unwrapped values of the rows `rows` of a batch, ascending; `errors`, `filtered` and `rest` are the others."""
 
     values: pa.Array
-    rows: Sequence[int]
+    rows: npt.NDArray[np.int64]
     errors: Mapping[int, str]
     filtered: int
     rest: pa.RecordBatch | None
@@ -49,9 +52,9 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
             rest = batch.slice(count)
             dead = [row for row in dead if row < count]
     filtered = len(dead) if tombstone is TombstonePolicy.FILTER else 0
-    rows = rows_without(len(values), {**errors, **dict.fromkeys(dead, TOMBSTONE)})
+    rows = np.delete(np.arange(len(values)), [*errors, *dead])
     if len(rows) < len(values):
-        values = values.take(pa.array(rows, pa.int64()))
+        values = values.take(pa.array(rows))
     if not filtered:
         errors |= dict.fromkeys(dead, TOMBSTONE)
     return Records(values, rows, errors, filtered, rest)
@@ -60,7 +63,7 @@ def open_records(batch: pa.RecordBatch, wrapping: Wrapping, tombstone: Tombstone
 def gathered(
     batch: pa.RecordBatch,
     columns: pa.RecordBatch,
-    rows: RowNumbers,
+    rows: npt.NDArray[np.int64],
     errors: Mapping[int, str],
     opened: Records,
     new_fields: NewFields,
@@ -68,10 +71,6 @@ def gathered(
     """The outcome of a batch: `columns` were decoded from its rows `rows`, `errors` names the bad ones."""
     rows_of_it = DecodedRows(columns, take(batch, rows))
     return Decoded(rows_of_it, bad_rows(batch, errors), opened.filtered, new_fields, opened.rest)
-
-
-class UnreadablePayloadError(Exception):
-    """The bytes are not what the job file says they are, or grow beyond their bound."""
 
 
 def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[bytes | None], dict[int, str]]:
@@ -89,15 +88,15 @@ def unwrap(values: Sequence[bytes | None], wrapping: Wrapping) -> tuple[list[byt
         try:
             if value is not None:
                 inner = _UNPACK[wrapping.payload](value, wrapping.bytes_max)
-        except UnreadablePayloadError as error:
+        except MisfitError as error:
             errors[number] = str(error)
         unwrapped.append(inner)
         size_bytes += len(inner or b"")
     return unwrapped, errors
 
 
-def _too_large(bytes_max: int) -> UnreadablePayloadError:
-    return UnreadablePayloadError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
+def _too_large(bytes_max: int) -> MisfitError:
+    return MisfitError(f"payload unpacks to more than the {bytes_max} bytes of limits.payload_bytes")
 
 
 def _gunzip(data: bytes, bytes_max: int) -> bytes:
@@ -108,24 +107,24 @@ def _gunzip(data: bytes, bytes_max: int) -> bytes:
         try:
             parts.append(member.decompress(data, bytes_max + 1 - size_bytes))
         except zlib.error as error:
-            raise UnreadablePayloadError(f"payload is not gzip: {error}") from None
+            raise MisfitError(f"payload is not gzip: {error}") from None
         size_bytes += len(parts[-1])
         if size_bytes > bytes_max:
             raise _too_large(bytes_max)
         if not member.eof:
-            raise UnreadablePayloadError("payload is not gzip: it ends too early")
+            raise MisfitError("payload is not gzip: it ends too early")
         data = member.unused_data
     return b"".join(parts)
 
 
 def _unzstd(data: bytes, bytes_max: int) -> bytes:
     if not data:
-        raise UnreadablePayloadError("payload is not zstd: it is empty")
+        raise MisfitError("payload is not zstd: it is empty")
     try:
         with pa.input_stream(pa.py_buffer(data), compression="zstd") as stream:
             inner: bytes = stream.read(bytes_max + 1)
     except OSError as error:
-        raise UnreadablePayloadError(f"payload is not zstd: {error}") from None
+        raise MisfitError(f"payload is not zstd: {error}") from None
     if len(inner) > bytes_max:
         raise _too_large(bytes_max)
     return inner

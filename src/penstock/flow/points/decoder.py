@@ -19,9 +19,9 @@ from penstock.flow.points.exact import ExactPoints
 from penstock.flow.points.fast import FastPoints, Meanings, Remembered, no_points, points_of
 from penstock.flow.points.metrics import Format, PointCounts
 from penstock.flow.points.series import Blacklist, SeriesBook
-from penstock.flow.points.spans import Integers
 from penstock.flow.points.times import unit_of
 from penstock.flow.rows import BadRows, bad_rows
+from penstock.flow.spans import Integers
 from penstock.job.spec import (
     POINT_FORMATS,
     DecodeFormat,
@@ -74,7 +74,7 @@ class TextPoints:
     def decode(self, batch: pa.RecordBatch) -> DecodedPoints:
         """Decode the records of one batch; bad rows are returned, whatever the policy for them."""
         records = open_records(batch, self._wrapping, self._tombstone)
-        rows = np.array(records.rows, np.int64)
+        rows = records.rows
         errors = dict(records.errors)
         fast = self._read_fast(records)
         exact = ExactPoints(self._points, self.series)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from penstock.flow.points.metrics import FIELDS_MAX, Label, MetricColumns, PointCounts
 from penstock.flow.points.series import BLACKLISTED, PAIR_BITS, SeriesBook
-from penstock.flow.points.spans import Integers, Mask
+from penstock.flow.spans import Integers, Mask
 
 TEXTS_KEPT_MAX = 200_000
 """Of the labels and keys whose meaning is remembered; then all are forgotten."""

@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.points.names import name_part
-from penstock.flow.points.spans import Integers
+from penstock.flow.spans import Integers
 from penstock.job.spec import MetricNames, PointTimes
 
 FIELDS_MAX = 10_000

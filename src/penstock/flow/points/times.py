@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from penstock.flow.decode.misfit import MisfitError, clipped
-from penstock.flow.points.spans import Integers, Mask
+from penstock.flow.spans import Integers, Mask
 from penstock.job.spec import DecodeFormat, PointsSpec, PointTimes
 
 AT_MS_MAX = 253_402_300_799_999

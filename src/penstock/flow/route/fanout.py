@@ -14,19 +14,9 @@ from penstock.flow.decode.outcome import TOMBSTONE
 from penstock.flow.route.fanout_flow import FanoutFlow
 from penstock.flow.route.field import FieldRouter
 from penstock.flow.route.filing import Filer, merged
-from penstock.flow.route.routes import (
-    UNKNOWN,
-    WRAPPED,
-    Routed,
-    Router,
-    Rows,
-    Way,
-    as_in_log,
-    groups,
-    plain_router,
-)
+from penstock.flow.route.routes import UNKNOWN, WRAPPED, PlainRouter, Routed, Router, Rows, Way, as_in_log
 from penstock.flow.route.type_reader import TypeReader, looked_at, raw_rows
-from penstock.flow.rows import BadRows, Decoded, DecodedRows, in_parts, take
+from penstock.flow.rows import BadRows, Decoded, DecodedRows, groups, in_parts, take
 from penstock.flow.stage import Batches, Stage, log_parts, run_task, without_poison
 from penstock.flow.write.manifest import PartitionKey
 from penstock.flow.write.report import UNROUTED, TaskReport
@@ -54,19 +44,14 @@ def fanout_stage(flow: FanoutFlow) -> Stage:
     return run
 
 
-def router_for(flow: FanoutFlow) -> Router:
-    values = {name: kind.values for name, kind in flow.types.items() if not kind.raw}
-    if flow.route.by == "field":
-        return FieldRouter(flow.route.path, values, flow.decode.wrapping)
-    return plain_router(flow.route, values, flow.decode.wrapping)
-
-
 class Fanout:
     """Sorts the records of each batch out by type and hands them on."""
 
     def __init__(self, flow: FanoutFlow) -> None:
         self._flow = flow
-        self._router = router_for(flow)
+        values = {name: kind.values for name, kind in flow.types.items() if not kind.raw}
+        router = FieldRouter if flow.route.by == "field" else PlainRouter
+        self._router: Router = router(flow.route, values, flow.decode.wrapping)
         self._readers: dict[Way, TypeReader] = {}
         self._filer = Filer(flow)
         self._files = self._filer.files
@@ -77,10 +62,7 @@ class Fanout:
         self._files.begin(key, part.column("offset")[0].as_py())
         part, poisoned = without_poison(part, self._flow.poison.get(key, {}))
         self._set_aside(key, poisoned)
-        waiting: pa.RecordBatch | None = self._living(key, part)
-        while waiting is not None:
-            routed = self._router.route(waiting)
-            waiting = routed.rest
+        for routed in in_parts(self._router.route, self._living(key, part)):
             self._take_routed(key, routed)
 
     def _take_routed(self, key: PartitionKey, routed: Routed) -> None:
@@ -205,14 +187,13 @@ class Fanout:
         chosen: Rows = rows[belongs]
         if len(chosen):
             self._count(type_key, batch, chosen)
-        return self._without_left(type_key, chosen, offsets[belongs]) if type_key.type in piece.left else chosen
-
-    def _without_left(self, type_key: TypeKey, rows: Rows, offsets: np.ndarray) -> Rows:
-        """Of a replay: the rows without those that their type reads from the log itself."""
-        ranges = self._flow.slices[type_key.partition].left[type_key.type]
-        left = np.logical_or.reduce([(offsets >= start) & (offsets < end) for start, end in ranges])
+        if type_key.type not in piece.left:
+            return chosen
+        # Of a replay: these their type reads from the log itself.
+        places = offsets[belongs]
+        left = np.logical_or.reduce([(places >= start) & (places < end) for start, end in piece.left[type_key.type]])
         self._tallies.of(type_key).count(skipped=int(left.sum()))
-        kept: Rows = rows[~left]
+        kept: Rows = chosen[~left]
         return kept
 
     def _keep_all(

@@ -24,8 +24,9 @@ from penstock.flow.decode.json.text import JsonNumber, JsonObject
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.routes import Routed, ValueCodes, Way, joined_bad, unwrapped
 from penstock.flow.rows import BadRows, DecodedRows, bad_rows, rows_without, take
+from penstock.flow.spans import Spans, spans_of
 from penstock.job.expressions import Field
-from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
+from penstock.job.spec import NewColumnPolicy, RouteSpec, TombstonePolicy, Wrapping
 
 SINGLY_RECORDS_MAX = 16
 """So few are looked at one by one: a call of Arrow's reader costs more."""
@@ -38,13 +39,13 @@ _VALUE = rb'^[ \t\r\n]*:[ \t\r\n]*(?P<value>"[^"\\]*"|-?[0-9]+)'
 class FieldRouter:
     """Routes by the value at a path."""
 
-    def __init__(self, path: tuple[str, ...], values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
-        self._path = path
+    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
+        self._path = path = route.path
         self._wrapping = wrapping
         self.ways = tuple(Way(name, numeric) for name in values for numeric in (False, True))
         codes = {way: code for code, way in enumerate(self.ways)}
         spelled = {
-            _spelled(value, numeric): codes[Way(name, numeric)]
+            (value if numeric else f'"{value}"').encode(): codes[Way(name, numeric)]
             for name in values
             for value in values[name]
             for numeric in ((False, True) if _WHOLE_NUMBER.fullmatch(value) else (False,))
@@ -59,7 +60,7 @@ class FieldRouter:
         opened, unreadable, rest = unwrapped(batch, self._wrapping)
         codes = self._codes.of(self._guessed(opened.column("value")))
         unknown = pa.nulls(opened.num_rows, pa.string())
-        return Routed(opened, codes, unknown, joined_bad(unreadable, bad_rows(opened, {})), False, rest)
+        return Routed(opened, codes, unknown, unreadable, sure=False, rest=rest)
 
     def settle(self, batch: pa.RecordBatch) -> Routed:
         if batch.num_rows <= SINGLY_RECORDS_MAX:
@@ -79,20 +80,10 @@ class FieldRouter:
 
     def _windows(self, values: pa.Array) -> pa.Array:
         """The bytes after the name: a regular expression is much faster on them than on whole records."""
-        count = len(values)
-        if not count or values.buffers()[2] is None:
-            return values
         places = pc.find_substring(values, self._name).to_numpy(zero_copy_only=False).astype(np.int64)
-        edges = np.frombuffer(values.buffers()[1], np.int32, values.offset + count + 1)[values.offset :]
-        starts, ends = edges[:-1].astype(np.int64), edges[1:].astype(np.int64)
-        begins = np.where(places < 0, ends, starts + places + len(self._name))
-        # Windows and what lies between them are one array over the same bytes, of which every second is wanted.
-        cuts = np.empty(2 * count + 1, np.int32)
-        cuts[:-1:2] = begins
-        cuts[1::2] = np.minimum(begins + self._window_bytes, ends)
-        cuts[-1] = ends[-1]
-        parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(cuts), values.buffers()[2]])
-        return parts.take(pa.array(np.arange(0, 2 * count, 2)))
+        spans = spans_of(values)
+        begins = np.where(places < 0, spans.ends, spans.starts + places + len(self._name))
+        return Spans(spans.data, begins, np.minimum(begins + self._window_bytes, spans.ends)).binaries()
 
     def _as_read(self, rows: DecodedRows, numeric: bool) -> Routed:
         values = evaluate(Field(self._path), rows, {}).cast(pa.string())
@@ -149,10 +140,6 @@ def widened(fields: list[pa.Field], path: tuple[str, ...], kind: pa.DataType) ->
     return None
 
 
-def _spelled(value: str, numeric: bool) -> bytes:
-    return (value if numeric else f'"{value}"').encode()
-
-
 def field_at(path: tuple[str, ...], kind: pa.DataType) -> pa.Field:
     """The field of the top level that has a field of the type at the path, and nothing else."""
     for name in reversed(path[1:]):
@@ -169,9 +156,7 @@ def _sorted(parts: list[Routed]) -> Routed:
     batch = pa.concat_batches([part.batch for part in parts])
     codes = np.concatenate([part.codes for part in parts])
     values = pa.concat_arrays([part.values for part in parts])
-    bad = parts[0].bad
-    for part in parts[1:]:
-        bad = joined_bad(bad, part.bad)
+    bad = joined_bad([part.bad for part in parts])
     order = pc.array_sort_indices(batch.column("offset"))
     return Routed(batch.take(order), codes[order.to_numpy()], values.take(order), bad, sure=True)
 

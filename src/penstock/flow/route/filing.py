@@ -37,7 +37,7 @@ class Filer:
 
     def __init__(self, flow: FanoutFlow) -> None:
         self._flow = flow
-        self._bounds = DayBounds.of(flow.days, flow.now_ms)
+        self._bounds = DayBounds(flow.days, flow.now_ms)
         self._columns = {name: _columns_of(kind, flow.columns) for name, kind in flow.types.items()}
         self.tallies = Tallies(flow)
         self.files = TypeFiles(flow)
@@ -45,8 +45,7 @@ class Filer:
     def quarantine(self, type_key: TypeKey, bad: BadRows) -> None:
         rows = self.tallies.quarantined(type_key, BadRows(as_in_log(bad.kafka), bad.errors))
         if rows is not None:
-            span = pc.min_max(rows.column("offset"))
-            self.files.add(type_key, None, rows, span["min"].as_py(), span["max"].as_py())
+            self.files.add(type_key, None, rows, rows.column("offset").to_numpy())
 
     def file(self, type_key: TypeKey, rows: DecodedRows) -> None:
         """Write decoded rows of a type in offset order."""
@@ -64,10 +63,10 @@ class Filer:
         for each in filed.days:
             tally.count(written=each.rows.num_rows)
             tally.days[each.day] += each.rows.num_rows
-            offsets = each.offsets.tolist() if self._flow.replay_run is not None else ()
-            tally.replayed.update(offsets)
+            if self._flow.replay_run is not None:
+                tally.replayed.update(each.offsets.tolist())
             if not self._flow.dry:
-                self.files.add(type_key, each.day, each.rows, each.first, each.last, offsets)
+                self.files.add(type_key, each.day, each.rows, each.offsets)
 
     def finish(self) -> TaskReport:
         return self.tallies.report(self.files.finish(), self.files.failed)

@@ -7,9 +7,9 @@ decodes the record anyway proves it on the way, and what cannot be proved there 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, assert_never
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -76,24 +76,21 @@ class ValueCodes:
         return codes
 
 
-ValuesOf = Callable[[pa.RecordBatch], tuple[pa.Array, dict[int, str]]]
-"""The route values of a batch, and by row the reason why a record cannot be looked at."""
-
-
 class PlainRouter:
-    """Routes by something that can be taken from a record without decoding it."""
+    """Routes by what can be taken from a record without decoding it: its key, a header, the marker of its envelope."""
 
-    def __init__(self, values: Mapping[str, tuple[str, ...]], values_of: ValuesOf, wrapping: Wrapping) -> None:
+    def __init__(self, route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> None:
+        self._by, self._path = route.by, route.path
         self.ways = tuple(Way(name) for name in values)
         codes = {value: code for code, name in enumerate(values) for value in values[name]}
         self._codes = ValueCodes(codes, pa.string())
-        self._values_of = values_of
-        self._wrapping = wrapping
+        # What stands beside the value is there without opening it.
+        self._wrapping = wrapping if route.by == "envelope" else Wrapping()
 
     def route(self, batch: pa.RecordBatch) -> Routed:
         opened, unreadable, rest = unwrapped(batch, self._wrapping)
         values, errors = self._values_of(opened)
-        bad = joined_bad(unreadable, bad_rows(opened, errors))
+        bad = joined_bad([unreadable, bad_rows(opened, errors)])
         if errors:
             kept = rows_without(opened.num_rows, errors)
             opened, values = take(opened, kept), values.take(pa.array(kept, pa.int64()))
@@ -102,21 +99,15 @@ class PlainRouter:
     def settle(self, batch: pa.RecordBatch) -> Routed:
         return self.route(batch)
 
-
-def plain_router(route: RouteSpec, values: Mapping[str, tuple[str, ...]], wrapping: Wrapping) -> PlainRouter:
-    """The router by key, header or envelope."""
-    match route.by:
-        case "key":
-            return PlainRouter(values, lambda batch: (_texts(batch.column("key")), {}), Wrapping())
-        case "header":
-            name = route.path[0]
-            return PlainRouter(values, lambda batch: _header_texts(batch, name), Wrapping())
-        case "envelope":
-            return PlainRouter(values, _markers, wrapping)
-        case "field":
-            raise AssertionError("a field is routed by `FieldRouter`")
-        case _:
-            assert_never(route.by)
+    def _values_of(self, batch: pa.RecordBatch) -> tuple[pa.Array, Mapping[int, str]]:
+        """The route values of a batch, and by row the reason why a record cannot be looked at."""
+        if self._by == "key":
+            return _texts(batch.column("key")), {}
+        if self._by == "header":
+            headers, unreadable = record_headers(batch)
+            return _texts(last_headers(headers, self._path[0])), unreadable
+        found = markers(batch.column("value"))
+        return found, open_envelopes(batch.column("value")).errors if found.null_count else {}
 
 
 def unwrapped(batch: pa.RecordBatch, wrapping: Wrapping) -> tuple[pa.RecordBatch, BadRows, pa.RecordBatch | None]:
@@ -138,22 +129,13 @@ def as_in_log(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.drop_columns([WRAPPED]).set_column(batch.schema.get_field_index("value"), "value", wrapped)
 
 
-def joined_bad(one: BadRows, other: BadRows) -> BadRows:
-    """Bad rows of two steps, with their values as they lie in the log."""
-    if not len(one.errors) or not len(other.errors):
-        some = one if len(one.errors) else other
-        return BadRows(as_in_log(some.kafka), some.errors)
-    kafka = pa.concat_batches([as_in_log(one.kafka), as_in_log(other.kafka)])
-    return BadRows(kafka, pa.concat_arrays([one.errors, other.errors]))
-
-
-def groups(codes: Codes) -> Iterator[tuple[int, Rows]]:
-    """The rows of each code, ascending."""
-    if not len(codes):
-        return
-    order = np.argsort(codes, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
-        yield int(codes[rows[0]]), rows
+def joined_bad(parts: Sequence[BadRows]) -> BadRows:
+    """Bad rows of several steps, with their values as they lie in the log."""
+    found = [part for part in parts if len(part.errors)] or parts[:1]
+    kafka = [as_in_log(part.kafka) for part in found]
+    if len(found) == 1:
+        return BadRows(kafka[0], found[0].errors)
+    return BadRows(pa.concat_batches(kafka), pa.concat_arrays([part.errors for part in found]))
 
 
 def last_headers(headers: pa.Array, name: str) -> pa.Array:
@@ -168,22 +150,9 @@ def last_headers(headers: pa.Array, name: str) -> pa.Array:
     return entries.field("value").take(pa.array(last, mask=last < 0))
 
 
-def _header_texts(batch: pa.RecordBatch, name: str) -> tuple[pa.Array, dict[int, str]]:
-    headers, unreadable = record_headers(batch)
-    return _texts(last_headers(headers, name)), dict(unreadable)
-
-
 def _texts(values: pa.Array) -> pa.Array:
     """Bytes as text; what is not UTF-8 becomes null, so that it means no type."""
     try:
         return values.cast(pa.string())
     except pa.ArrowInvalid:
         return pa.array([utf8(each) for each in values.to_pylist()], pa.string())
-
-
-def _markers(batch: pa.RecordBatch) -> tuple[pa.Array, dict[int, str]]:
-    values = batch.column("value")
-    found = markers(values)
-    if not found.null_count:
-        return found, {}
-    return found, dict(open_envelopes(values).errors)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import PenstockError
@@ -22,7 +24,6 @@ from penstock.flow.write.offset_ranges import ranges_of
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool
 from penstock.flow.write.report import UNROUTED
-from penstock.flow.write.stats import Leaf, indexed_leaves
 from penstock.flow.write.tally import Staged, TypeKey
 from penstock.lake.storage import Storage, open_storage
 
@@ -40,12 +41,15 @@ class PileKey(NamedTuple):
 
 @dataclass(slots=True)
 class _Span:
-    """Which records the rows of a file come from."""
+    """Which records the rows of a file, or of all files of a type, come from."""
 
     first: int
     last: int
     offsets: list[int] = field(default_factory=list)
     """All of them, in a replay."""
+
+    def cover(self, first: int, last: int) -> None:
+        self.first, self.last = min(self.first, first), max(self.last, last)
 
 
 class TypeFiles(FilePool[PileKey]):
@@ -58,10 +62,8 @@ class TypeFiles(FilePool[PileKey]):
         self._spans: dict[PileKey, _Span] = {}
         self._by_type: dict[TypeKey, Staged] = {}
         self._storages: dict[str, Storage] = {}
-        self._indexed: dict[str | None, tuple[Leaf, ...]] = {}
         self._first_offsets: dict[PartitionKey, int] = {}
-        self._extents: dict[TypeKey, tuple[int, int]] = {}
-        """The least and the greatest offset of the rows of each."""
+        self._extents: dict[TypeKey, _Span] = {}
         self._totals: Counter[TypeKey] | None = None
         """Files of each in all, once they can be told."""
 
@@ -81,25 +83,18 @@ class TypeFiles(FilePool[PileKey]):
             self._drop(lambda key: key.type_key == type_key)
             self._by_type.pop(type_key, None)
 
-    def add(
-        self,
-        type_key: TypeKey,
-        day: str | None,
-        rows: pa.RecordBatch,
-        first: int,
-        last: int,
-        offsets: Sequence[int] = (),
-    ) -> None:
-        """Take rows in the columns of their file, with the least and the greatest of their offsets; in a replay all."""
+    def add(self, type_key: TypeKey, day: str | None, rows: pa.RecordBatch, offsets: npt.NDArray[np.int64]) -> None:
+        """Take rows in the columns of their file, with the offsets of their records."""
         if type_key in self.failed or not rows.num_rows:
             return
         key = PileKey(type_key, day)
-        span = self._spans.setdefault(key, _Span(first, last))
-        span.first, span.last = min(span.first, first), max(span.last, last)
-        span.offsets.extend(offsets)
+        ends = int(offsets.min()), int(offsets.max())
+        span = self._spans.setdefault(key, _Span(*ends))
+        span.cover(*ends)
+        if self._flow.replay_run is not None:
+            span.offsets.extend(offsets.tolist())
         if day is not None:
-            least, greatest = self._extents.get(type_key, (first, last))
-            self._extents[type_key] = min(least, first), max(greatest, last)
+            self._extents.setdefault(type_key, _Span(*ends)).cover(*ends)
         self._add(key, rows)
 
     def finish(self) -> dict[TypeKey, Staged]:
@@ -120,14 +115,9 @@ class TypeFiles(FilePool[PileKey]):
             self._storages[url] = open_storage(url, self._flow.storage_options)
         return ParquetFile(self._storages[url], self._path(key), schema, self._flow.compression)
 
-    def _leaves(self, key: PileKey, schema: pa.Schema) -> tuple[Leaf, ...] | None:
+    def _has_stats(self, key: PileKey) -> bool:
         # The quarantine is a Delta table, whatever the types are.
-        if key.day is not None and not self._flow.statistics:
-            return None
-        name = None if key.day is None else key.type_key.type
-        if name not in self._indexed:
-            self._indexed[name] = indexed_leaves(schema)
-        return self._indexed[name]
+        return key.day is None or self._flow.statistics
 
     def _before_end(self, key: PileKey, file: ParquetFile) -> None:
         if key.day is not None:
@@ -170,7 +160,7 @@ class TypeFiles(FilePool[PileKey]):
         if self._totals is not None:
             # By type: one that fails after this is left out of the batch, and the others are whole without it.
             facts["types"] = {
-                each.type: {"files": count, "first": self._extents[each][0], "last": self._extents[each][1]}
+                each.type: {"files": count, "first": self._extents[each].first, "last": self._extents[each].last}
                 for each, count in sorted(self._totals.items())
                 if each.partition == type_key.partition
             }

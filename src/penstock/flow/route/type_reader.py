@@ -109,7 +109,7 @@ def looked_at(flow: FanoutFlow, batch: pa.RecordBatch) -> Decoded:
         return Decoded(none, bad_rows(batch, {}), 0, decoded.new_fields, decoded.rest)
     empty = decoded.rows.kafka
     shows_nothing = BadRows(empty, pa.repeat(SHOWS_NOTHING, empty.num_rows))
-    return Decoded(none, joined_bad(decoded.bad, shows_nothing), 0, {}, decoded.rest)
+    return Decoded(none, joined_bad([decoded.bad, shows_nothing]), 0, {}, decoded.rest)
 
 
 def raw_rows(batch: pa.RecordBatch, values: pa.Array) -> Decoded:

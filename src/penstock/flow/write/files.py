@@ -11,7 +11,6 @@ from penstock.flow.columns.partition_values import Values, check_partition_type,
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.parquet_file import ParquetFile
 from penstock.flow.write.pool import FilePool, PoolLimits
-from penstock.flow.write.stats import Leaf, indexed_leaves
 from penstock.lake.storage import Storage, open_storage
 
 
@@ -39,7 +38,6 @@ class StagedWriter(FilePool[Values]):
         self._place = topic, partition
         self._storage: Storage = open_storage(options.table_url, options.storage_options)
         self._file_schema = pa.schema([each for each in options.schema if each.name not in options.partition_by])
-        self._indexed = indexed_leaves(self._file_schema)
         self._files: list[StagedFile] = []
 
     def write(self, rows: pa.RecordBatch) -> None:
@@ -61,9 +59,6 @@ class StagedWriter(FilePool[Values]):
     def _open_file(self, key: Values, schema: pa.Schema) -> ParquetFile:
         path = partition_folder(self._named(key)) + self._name()
         return ParquetFile(self._storage, path, schema, self._options.compression)
-
-    def _leaves(self, key: Values, schema: pa.Schema) -> tuple[Leaf, ...]:
-        return self._indexed
 
     def _staged(self, key: Values, file: ParquetFile, stats: str) -> None:
         self._files.append(

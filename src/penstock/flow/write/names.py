@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -101,12 +102,10 @@ def staged_name(topic_id: str, partition: int, start: int, end: int, unique: str
 
 
 def compacted_name(version_max: int, unique: str) -> str:
-    """The name of a compaction's output."""
     return _checked(_COMPACTED, f"c.{version_max}.{unique}{SUFFIX}")
 
 
 def replayed_name(run: str, unique: str, owner: str | None = None) -> str:
-    """The name of a replay's output."""
     return _checked(_REPLAYED, f"r.{_tagged(owner)}{run}.{unique}{SUFFIX}")
 
 
@@ -126,34 +125,23 @@ def content_of(path: str) -> Content | None:
 
 
 def closed_name(owner: str, close: int, unique: str) -> str:
-    """The name of a close's output."""
     return _checked(_CLOSED, f"w.j{owner}.{close}.{unique}{SUFFIX}")
 
 
-def parse_staged_name(path: str) -> StagedName | None:
-    """What the name says, whatever folder it lies in; `None` if it is not a staged name."""
-    return _parsed(path, _STAGED, StagedName)
+def _parser(shape: re.Pattern[str], kind: type[NameT]) -> Callable[[str], NameT | None]:
+    """What a name of the kind says, whatever folder it lies in; `None` for other names. Groups become its fields."""
+
+    def parse(path: str) -> NameT | None:
+        found = shape.fullmatch(_last_part(path))
+        return None if found is None else msgspec.convert(found.groupdict(), kind, strict=False)
+
+    return parse
 
 
-def parse_compacted_name(path: str) -> CompactedName | None:
-    """What the name says; `None` if it is not a compaction's output."""
-    return _parsed(path, _COMPACTED, CompactedName)
-
-
-def parse_replayed_name(path: str) -> ReplayedName | None:
-    """What the name says; `None` if it is not a replay's output."""
-    return _parsed(path, _REPLAYED, ReplayedName)
-
-
-def parse_closed_name(path: str) -> ClosedName | None:
-    """What the name says; `None` if it is not a close's output."""
-    return _parsed(path, _CLOSED, ClosedName)
-
-
-def _parsed(path: str, shape: re.Pattern[str], kind: type[NameT]) -> NameT | None:
-    """The groups of the shape are the fields of the kind."""
-    found = shape.fullmatch(_last_part(path))
-    return None if found is None else msgspec.convert(found.groupdict(), kind, strict=False)
+parse_staged_name = _parser(_STAGED, StagedName)
+parse_compacted_name = _parser(_COMPACTED, CompactedName)
+parse_replayed_name = _parser(_REPLAYED, ReplayedName)
+parse_closed_name = _parser(_CLOSED, ClosedName)
 
 
 def _tagged(owner: str | None) -> str:

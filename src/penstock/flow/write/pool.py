@@ -21,7 +21,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 
 from penstock.flow.write.parquet_file import ROW_GROUP_ROWS_MAX, ParquetFile
-from penstock.flow.write.stats import Leaf, Path, TextBounds, delta_stats, nan_paths, note_long_texts
+from penstock.flow.write.stats import FileStats
 
 MEBIBYTE = 1024**2
 CLOSING_MAX = 8
@@ -50,13 +50,11 @@ class _Pile:
     """Rows that wait for a row group, and the file that they go to once it is opened."""
 
     schema: pa.Schema
-    leaves: tuple[Leaf, ...] | None
+    stats: FileStats | None
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     waiting_bytes: int = 0
     waiting_rows: int = 0
     file: ParquetFile | None = None
-    with_nan: set[Path] = field(default_factory=set)
-    long_texts: TextBounds = field(default_factory=dict)
 
 
 class FilePool(ABC, Generic[K]):
@@ -75,12 +73,12 @@ class FilePool(ABC, Generic[K]):
     def _open_file(self, key: K, schema: pa.Schema) -> ParquetFile: ...
 
     @abstractmethod
-    def _leaves(self, key: K, schema: pa.Schema) -> tuple[Leaf, ...] | None:
-        """The columns that get Delta statistics; None: there are none to make."""
-
-    @abstractmethod
     def _staged(self, key: K, file: ParquetFile, stats: str) -> None:
         """Take note of a file whose last bytes are written."""
+
+    def _has_stats(self, key: K) -> bool:
+        """Whether Delta statistics are made of these rows."""
+        return True
 
     def _before_end(self, key: K, file: ParquetFile) -> None:
         """Add to the footer of a file that ends."""
@@ -98,7 +96,7 @@ class FilePool(ABC, Generic[K]):
     def _add(self, key: K, rows: pa.RecordBatch) -> None:
         pile = self._piles.get(key)
         if pile is None:
-            pile = self._piles[key] = _Pile(rows.schema, self._leaves(key, rows.schema))
+            pile = self._piles[key] = _Pile(rows.schema, FileStats(rows.schema) if self._has_stats(key) else None)
         size_bytes = rows.nbytes
         pile.waiting.append(rows)
         pile.waiting_bytes += size_bytes
@@ -147,9 +145,8 @@ class FilePool(ABC, Generic[K]):
             self._open[key] = pile
         if pile.waiting:
             rows = pa.Table.from_batches(pile.waiting, pile.schema)
-            if pile.leaves is not None:
-                pile.with_nan |= nan_paths(rows, pile.leaves)
-                note_long_texts(pile.long_texts, rows, pile.leaves)
+            if pile.stats is not None:
+                pile.stats.note(rows)
             pile.file.write(rows, self._limits.row_group_rows_max)
             pile.waiting.clear()
             self._waiting_bytes -= pile.waiting_bytes
@@ -168,9 +165,7 @@ class FilePool(ABC, Generic[K]):
             file = self._write_waiting(key, pile)
             self._before_end(key, file)
             footer = file.end()
-            stats = ""
-            if pile.leaves is not None:
-                stats = delta_stats(footer, pile.leaves, frozenset(pile.with_nan), pile.long_texts)
+            stats = pile.stats.as_json(footer) if pile.stats is not None else ""
             # Only now: a file that failed to end is still there to be abandoned.
             del self._piles[key], self._open[key]
             self._closing.append((key, self._threads.submit(file.close)))

@@ -11,19 +11,15 @@ import pyarrow.compute as pc
 
 from penstock.flow.rows import BadRows
 from penstock.flow.write.manifest import PartitionKey, Reason
-from penstock.job.kafka_types import HEADERS_TYPE
+from penstock.job.kafka_types import RECORD_SCHEMA
 
+_TOPIC, *_RECORD = ((each.name, each.type) for each in RECORD_SCHEMA)
 QUARANTINE_SCHEMA = pa.schema(
     [
         ("job", pa.string()),
-        ("topic", pa.string()),
+        _TOPIC,
         ("topic_id", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", "UTC")),
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", HEADERS_TYPE),
+        *_RECORD,
         ("error", pa.string()),
         ("batch", pa.string()),
         ("quarantined_at", pa.timestamp("us", "UTC")),
@@ -70,16 +66,13 @@ def reasons_of(partition: PartitionKey, bad: BadRows) -> list[Reason]:
     """The kinds of errors of bad rows, each with the first of its records."""
     rows = pa.table({"kind": error_kinds(bad.errors), "row": pa.array(np.arange(len(bad.errors)))})
     found = rows.group_by("kind").aggregate([("row", "min"), ("row", "count")]).to_pylist()
-    offsets = bad.kafka.column("offset")
+    return [Reason(each["kind"], each["row_count"], told_error(partition, bad, each["row_min"])) for each in found]
+
+
+def told_error(partition: PartitionKey, bad: BadRows, row: int) -> str:
+    """Where a bad row stands in the log, and why it is bad."""
     topic, number = partition
-    return [
-        Reason(
-            each["kind"],
-            each["row_count"],
-            f"{topic}/{number} offset {offsets[each['row_min']].as_py()}: {bad.errors[each['row_min']].as_py()}",
-        )
-        for each in found
-    ]
+    return f"{topic}/{number} offset {bad.kafka.column('offset')[row].as_py()}: {bad.errors[row].as_py()}"
 
 
 def merged_reasons(reasons: Iterable[Reason]) -> tuple[Reason, ...]:

@@ -10,8 +10,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -20,20 +21,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.flow.columns.fitting import column_at
+from penstock.flow.columns.kafka_fields import MICROS_OF_DAY, MICROS_OF_YEAR_1, MICROS_OF_YEAR_10000
+
 INDEXED_COLUMNS_MAX = 32
 STRING_POINTS_MAX = 32
 FOOTER_TEXT_BYTES_MAX = 4096
 """Of a longer text Parquet's writer tells no bound."""
+_SCHEMAS_KEPT_MAX = 512
 _LAST_CODE_POINT = "\U0010ffff"
-_DAY_ZERO = date(1970, 1, 1)
-_DAY_NUMBER_MIN = (date.min - _DAY_ZERO).days
-_DAY_NUMBER_MAX = (date.max - _DAY_ZERO).days
-_DAY_MICROSECONDS = 86_400_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 Path = tuple[str, ...]
 Bound = int | float | str | Decimal
-TextBounds = dict[Path, tuple[str, str]]
-"""The least and the greatest text of leaves that hold one too long for the footer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,51 @@ class Leaf:
     kind: pa.DataType
 
 
-def indexed_leaves(schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> tuple[Leaf, ...]:
+class FileStats:
+    """The statistics of one file in the making, whose rows have the schema."""
+
+    def __init__(self, schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS_MAX) -> None:
+        self._leaves = _indexed_leaves(schema, indexed_columns_max)
+        self._with_nan: set[Path] = set()
+        """Float leaves that hold a NaN: the footer does not tell, and Spark sorts NaN above all."""
+        self._long_texts: dict[Path, tuple[str, str]] = {}
+        """The least and the greatest text of leaves that hold one too long for the footer."""
+
+    def note(self, rows: pa.Table) -> None:
+        """Take note of what the footer will not tell of these rows."""
+        for leaf in self._leaves:
+            if pa.types.is_floating(leaf.kind) and pc.any(pc.is_nan(column_at(rows, leaf.path))).as_py():
+                self._with_nan.add(leaf.path)
+            elif pa.types.is_string(leaf.kind):
+                self._note_long_texts(leaf.path, column_at(rows, leaf.path))
+
+    def _note_long_texts(self, path: Path, texts: pa.ChunkedArray) -> None:
+        if (pc.max(pc.binary_length(texts)).as_py() or 0) > FOOTER_TEXT_BYTES_MAX:
+            ends = pc.min_max(texts).as_py()
+            known = self._long_texts.get(path, ())
+            self._long_texts[path] = min([ends["min"], *known]), max([ends["max"], *known])
+
+    def as_json(self, footer: pq.FileMetaData) -> str:
+        """The text of the file's add action."""
+        minimums: dict[str, Any] = {}
+        maximums: dict[str, Any] = {}
+        nulls: dict[str, Any] = {}
+        groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+        for leaf in self._leaves:
+            columns = [group.column(leaf.number).statistics for group in groups if group.num_rows]
+            if any(each is None or not each.has_null_count for each in columns):
+                continue
+            _place(nulls, leaf.path, sum(each.null_count for each in columns))
+            low, high = _bounds(leaf, columns, self._long_texts.get(leaf.path))
+            if low is not None:
+                _place(minimums, leaf.path, low)
+            if high is not None and leaf.path not in self._with_nan:
+                _place(maximums, leaf.path, high)
+        return _json({"numRecords": footer.num_rows, "minValues": minimums, "maxValues": maximums, "nullCount": nulls})
+
+
+@lru_cache(maxsize=_SCHEMAS_KEPT_MAX)
+def _indexed_leaves(schema: pa.Schema, indexed_columns_max: int) -> tuple[Leaf, ...]:
     """The first leaves of a file's schema, as many as get statistics; a list or a map counts as one and gets none."""
     found: list[Leaf] = []
     number = 0
@@ -54,61 +98,6 @@ def indexed_leaves(schema: pa.Schema, indexed_columns_max: int = INDEXED_COLUMNS
             found.append(Leaf(path, number, kind))
         number += _leaf_count(kind)
     return tuple(found)
-
-
-def nan_paths(rows: pa.Table | pa.RecordBatch, leaves: Iterable[Leaf]) -> set[Path]:
-    """The float leaves in which these rows hold a NaN: the footer does not tell, and Spark sorts NaN above all."""
-    floats = [leaf for leaf in leaves if pa.types.is_floating(leaf.kind)]
-    return {leaf.path for leaf in floats if pc.any(pc.is_nan(_leaf_column(rows, leaf))).as_py()}
-
-
-def note_long_texts(known: TextBounds, rows: pa.Table | pa.RecordBatch, leaves: Iterable[Leaf]) -> None:
-    """Add the bounds of those leaves in which these rows hold a text that is too long for the footer."""
-    for leaf in leaves:
-        if not pa.types.is_string(leaf.kind):
-            continue
-        column = _leaf_column(rows, leaf)
-        longest = pc.max(pc.binary_length(column)).as_py()
-        if longest is None or longest <= FOOTER_TEXT_BYTES_MAX:
-            continue
-        ends = pc.min_max(column)
-        least, most = known.get(leaf.path, (None, None))
-        low, high = ends["min"].as_py(), ends["max"].as_py()
-        known[leaf.path] = (low if least is None else min(least, low), high if most is None else max(most, high))
-
-
-def _leaf_column(rows: pa.Table | pa.RecordBatch, leaf: Leaf) -> Any:
-    column = rows.column(leaf.path[0])
-    for name in leaf.path[1:]:
-        column = pc.struct_field(column, [name])
-    return column
-
-
-def delta_stats(
-    footer: pq.FileMetaData,
-    leaves: Iterable[Leaf],
-    with_nan: frozenset[Path] = frozenset(),
-    long_texts: TextBounds | None = None,
-) -> str:
-    """The statistics of a file as the JSON text of its add action."""
-    minimums: dict[str, Any] = {}
-    maximums: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
-    for leaf in leaves:
-        columns = [group.column(leaf.number).statistics for group in groups if group.num_rows]
-        if any(each is None or not each.has_null_count for each in columns):
-            continue
-        _place(nulls, leaf.path, sum(each.null_count for each in columns))
-        bounds = _bounds(leaf, columns, (long_texts or {}).get(leaf.path))
-        if bounds is None:
-            continue
-        low, high = bounds
-        if low is not None:
-            _place(minimums, leaf.path, low)
-        if high is not None and leaf.path not in with_nan:
-            _place(maximums, leaf.path, high)
-    return _json({"numRecords": footer.num_rows, "minValues": minimums, "maxValues": maximums, "nullCount": nulls})
 
 
 def _columns(fields: Iterable[pa.Field], above: Path) -> Iterator[tuple[Path, pa.DataType]]:
@@ -125,22 +114,20 @@ def _leaf_count(kind: pa.DataType) -> int:
     return sum(_leaf_count(kind.field(index).type) for index in range(kind.num_fields))
 
 
-def _bounds(
-    leaf: Leaf, columns: list[Any], long_texts: tuple[str, str] | None
-) -> tuple[Bound | None, Bound | None] | None:
-    """The least and the greatest value as JSON wants them, either missing; `None` if they cannot be told."""
+def _bounds(leaf: Leaf, columns: list[Any], long_texts: tuple[str, str] | None) -> tuple[Bound | None, Bound | None]:
+    """The least and the greatest value as JSON wants them; `None` for one that cannot be told."""
     text = _spelling(leaf.kind)
     with_values = [each for each in columns if each.num_values]
     told = [each for each in with_values if each.has_min_max]
     # Row groups without bounds hold the long texts, of which the bounds are known.
     if text is None or not with_values or (len(told) < len(with_values) and long_texts is None):
-        return None
+        return None, None
     # Times as numbers: Python's dates end at year 9999, Parquet's do not.
     ends_of = attrgetter("min_raw", "max_raw") if pa.types.is_temporal(leaf.kind) else attrgetter("min", "max")
     try:
         ends = [*map(ends_of, told), *([] if long_texts is None else [long_texts])]
     except UnicodeDecodeError:
-        return None
+        return None, None
     lows, highs = zip(*ends, strict=True)
     return text(min(lows), False), text(max(highs), True)
 
@@ -173,18 +160,18 @@ def _string_bound(value: str, upper: bool) -> str:
 
 
 def _date_bound(value: int, upper: bool) -> str | None:
-    if not _DAY_NUMBER_MIN <= value <= _DAY_NUMBER_MAX:
+    if not MICROS_OF_YEAR_1 <= value * MICROS_OF_DAY < MICROS_OF_YEAR_10000:
         return None
-    return (_DAY_ZERO + timedelta(days=value)).isoformat()
+    return (_EPOCH + timedelta(days=value)).date().isoformat()
 
 
 def _timestamp_bound(value: int, upper: bool, zone: str) -> str | None:
-    if not _DAY_NUMBER_MIN <= value // _DAY_MICROSECONDS <= _DAY_NUMBER_MAX:
+    if not MICROS_OF_YEAR_1 <= value < MICROS_OF_YEAR_10000:
         return None
     rounded = 1_000 * (-(-value // 1_000) if upper else value // 1_000)
-    # Behind the last millisecond of year 9999 there is none to round to.
-    exact = rounded // _DAY_MICROSECONDS > _DAY_NUMBER_MAX
-    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=value if exact else rounded)
+    # After the last millisecond of year 9999 there is none to round to.
+    exact = rounded == MICROS_OF_YEAR_10000
+    instant = _EPOCH + timedelta(microseconds=value if exact else rounded)
     return instant.replace(tzinfo=None).isoformat(timespec="microseconds" if exact else "milliseconds") + zone
 
 

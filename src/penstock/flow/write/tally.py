@@ -15,7 +15,7 @@ from penstock.flow.rows import BadRows
 from penstock.flow.stage import TaskFlow
 from penstock.flow.write.manifest import Counts, Marks, PartitionKey, Reason, StagedFile, gathered_marks
 from penstock.flow.write.offset_ranges import ranges_of
-from penstock.flow.write.quarantine import merged_reasons, quarantine_rows, reasons_of
+from penstock.flow.write.quarantine import merged_reasons, quarantine_rows, reasons_of, told_error
 from penstock.flow.write.report import Share, TaskReport
 from penstock.logs.log import EpochMark
 
@@ -48,10 +48,9 @@ class Tally:
     replayed: set[int] = field(default_factory=set)
     sums: Counter[str] = field(default_factory=Counter)
 
-    def count(self, *, read: int = 0, written: int = 0, filtered: int = 0, skipped: int = 0) -> None:
-        """Every record that was read must be counted again for what became of it."""
-        if read or written or filtered or skipped:
-            self.counts += Counts(read=read, written=written, filtered=filtered, skipped=skipped)
+    def count(self, **counts: int) -> None:
+        """Add to `counts`, by name: every record that was read must be counted again for what became of it."""
+        self.counts += Counts(**counts)
 
     def read(self, offsets: pa.Array, lengths: pa.Array) -> None:
         """Count records with their place in the log and the lengths of their values there."""
@@ -111,12 +110,9 @@ class Tallies:
         """Count bad rows and why they are; returns them as the quarantine's files hold them, if they go there."""
         if not len(bad.errors):
             return None
-        self.of(type_key).counts += Counts(quarantined=len(bad.errors))
+        self.of(type_key).count(quarantined=len(bad.errors))
         self._reasons = merged_reasons([*self._reasons, *reasons_of(type_key.partition, bad)])
-        if not self._first_error:
-            topic, number = type_key.partition
-            offset = bad.kafka.column("offset")[0].as_py()
-            self._first_error = f"{topic}/{number} offset {offset}: {bad.errors[0].as_py()}"
+        self._first_error = self._first_error or told_error(type_key.partition, bad, 0)
         if self._flow.dry or self._flow.replay_run is not None:
             return None
         topic_id = self._flow.slices[type_key.partition].topic_id

@@ -27,14 +27,6 @@ class Output:
     complete: bool = True
 
 
-def read_columns(raw: Mapping[str, object], schema: pa.Schema | None) -> tuple[dict[str, Expression], list[Finding]]:
-    """Parse the computed columns and check them against the decoded fields."""
-    columns, findings = parse_columns(raw)
-    if schema is not None:
-        findings.extend(column_findings(raw, columns, schema))
-    return columns, findings
-
-
 def parse_columns(raw: Mapping[str, object]) -> tuple[dict[str, Expression], list[Finding]]:
     """The computed columns as far as they can be read without knowing the decoded fields."""
     findings = list(name_findings({name: ("columns", name) for name in raw}))

@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.message import DecodeError
 
 from penstock.errors import UserError
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, RefusedError, shown
-from penstock.job.messages import message_schema
+from penstock.job.kafka_types import RAW_SCHEMA
+from penstock.job.messages import MAKE_DESCRIPTORS, files_of, message_schema
 from penstock.job.schema import parse_schema
 from penstock.job.sections.kind_section import AnyKindSection, Kinds
 from penstock.job.sections.models import BlacklistSection, DecodeSection, JobFile
@@ -36,7 +35,6 @@ POINT_KEYS = ("timestamps", "names", "non_numeric", "non_finite", "blacklist")
 _KEYS_OF_ROWS = ("schema", "columns", "drop", "sql")
 DESCRIPTORS_BYTES_MAX = 16 * 1024 * 1024
 """The set travels to every task."""
-RAW_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=True)])
 
 _OWN_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
     "json": (),
@@ -50,7 +48,6 @@ _REQUIRED_KEYS: dict[DecodeFormat, tuple[str, ...]] = {
     "protobuf": ("descriptors",),
     "garmadon": ("descriptors", "header"),
 }
-_MAKE_DESCRIPTORS = "make one with protoc --include_imports --descriptor_set_out=FILE"
 
 
 def read_decode(
@@ -60,7 +57,7 @@ def read_decode(
     section = file.decode
     if section is None or section.format is None:
         return None, []
-    findings = [*_key_findings(section.format, document), *point_findings(file, document, kind, kinds)]
+    findings = [*_key_findings(section.format, document), *_point_findings(file, document, kind, kinds)]
     if not kind.many_types:
         elsewhere = next((each.many_types for each in kinds if each.many_types), "")
         findings += _one_type_findings(section, document, elsewhere)
@@ -76,7 +73,7 @@ def read_decode(
             payload=section.payload,
             defaults=section.defaults,
             uri_names=section.uri_names,
-            points=points_spec(section),
+            points=_points_spec(section),
             payload_bytes_max=file.limits.payload_bytes if file.limits is not None else None,
         ),
     )
@@ -154,33 +151,25 @@ def _descriptors(path: str, folder: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise RefusedError(f"cannot be read: {getattr(error, 'strerror', None) or 'not a file name'}") from None
     if len(content) > DESCRIPTORS_BYTES_MAX:
-        raise RefusedError("larger than 16 MiB: too large to travel to every task", _MAKE_DESCRIPTORS)
-    if not _is_descriptor_set(content):
-        raise RefusedError("is no descriptor set", _MAKE_DESCRIPTORS)
+        raise RefusedError("larger than 16 MiB: too large to travel to every task", MAKE_DESCRIPTORS)
+    try:
+        files_of(content)
+    except UserError as error:
+        raise RefusedError("is no descriptor set", error.hint) from None
     return content
 
 
-def _is_descriptor_set(content: bytes) -> bool:
-    try:
-        files = FileDescriptorSet.FromString(content).file
-    except DecodeError:
-        return False
-    # Other bytes may parse at random, an empty file always does.
-    return bool(files) and all(each.name for each in files)
-
-
-def points_spec(section: DecodeSection) -> PointsSpec:
+def _points_spec(section: DecodeSection) -> PointsSpec:
     """What the section states about points."""
     entries = [BlacklistEntry(each.name or "", each.tags or {}) for each in section.blacklist or ()]
     own = {name: getattr(section, name) for name in POINT_KEYS}
     return replace(PointsSpec(), **stated(**{**own, "blacklist": tuple(entries) or None}))
 
 
-def point_findings(file: JobFile, document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:
+def _point_findings(file: JobFile, document: Document, kind: AnyKindSection, kinds: Kinds) -> Iterator[Finding]:
     """What is wrong with points: a table that takes none, or only them, and what stands beside them."""
     section = file.decode
-    if section is None or section.format is None:
-        return
+    assert section and section.format
     gives_points = section.format in POINT_FORMATS
     if gives_points != kind.takes_points and document.has("table", kind.name):
         yield _mismatch(section.format, document, kind, kinds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from penstock.job.checks.columns import Output, columns_before_sql, read_columns, read_sql
+from penstock.job.checks.columns import Output, column_findings, columns_before_sql, parse_columns, read_sql
 from penstock.job.checks.decode import read_schema
 from penstock.job.faults import Finding, nearest
 from penstock.job.sections.kind_section import FileT, Parts, Reading, SectionT
@@ -15,8 +15,10 @@ def read_single_table(reading: Reading[FileT, SectionT]) -> tuple[Parts, Output 
     """The table's parts, its columns where they can be told, and everything that is wrong."""
     file, document = reading.file, reading.document
     schema, findings = read_schema(file, document, reading.decode)
-    columns, further = read_columns(file.columns or {}, schema)
+    columns, further = parse_columns(file.columns or {})
     findings += further
+    if schema is not None:
+        findings += column_findings(file.columns or {}, columns, schema)
     output: Output | None = columns_before_sql(schema, columns, file.columns or ())
     if output is not None and file.drop is not None:
         output, further = _without_dropped(file, output, schema)

@@ -6,6 +6,7 @@ Spark parses the text at run time; here only what would change the number of row
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.job.faults import RefusedError
@@ -60,6 +61,8 @@ _REASONS_BEFORE_BY = {
     "distribute": "shuffling reaches beyond a row",
 }
 _FROM_INSIDE = _words("extract trim ltrim rtrim btrim substring substr overlay position")
+"""Functions whose arguments may have a `from` between them, as `extract(year from at)` has."""
+_CLOSING = {"(": ")", "[": "]"}
 _OPERATORS = frozenset("+-*/%=<>!&|^~.:,([")
 _LIKE = _words("like ilike rlike")
 _HOW = "sql is one output row per input row: expressions in select, a condition in where"
@@ -71,6 +74,8 @@ class Token:
 
     kind: str
     text: str
+    inside: str | None
+    """What stands before the innermost bracket that is open here, such as the name of a function; None: none is."""
 
     @property
     def folded(self) -> str:
@@ -95,8 +100,7 @@ class SelectItem:
 
 def check_where(text: str) -> None:
     """Refuse whatever is no condition over one row."""
-    tokens = _checked(text)
-    if _naming_positions(tokens):
+    if _naming_positions(_checked(text)):
         raise SqlRefusedError("where is a condition and has no name", "remove the `as`")
 
 
@@ -119,50 +123,45 @@ def read_select(text: str) -> SelectItem:
     raise SqlRefusedError("the column has no name", "end it with `as name`")
 
 
-def tokens_of(text: str) -> list[Token]:
-    """The tokens of a text without its blanks."""
-    tokens: list[Token] = []
-    for found in _TOKEN.finditer(text):
-        match found.lastgroup:
-            case "space":
-                continue
-            case "comment":
-                raise SqlRefusedError("comments are not allowed in sql", "put the comment into the YAML")
-            case "open":
-                raise SqlRefusedError(f"the quote {found.group()} is never closed", "")
-            case "quoted":
-                tokens.append(Token("quoted", found.group()[1:-1].replace("``", "`")))
-            case kind:
-                tokens.append(Token(str(kind), found.group()))
-    return tokens
-
-
 def _checked(text: str) -> list[Token]:
-    tokens = tokens_of(text)
+    """The tokens of a text without its blanks, none of which is refused."""
+    tokens: list[Token] = []
+    brackets: list[tuple[str, str]] = []
+    """What closes each open one, and what stands before it."""
+    for found in _TOKEN.finditer(text):
+        kind, piece = str(found.lastgroup), found.group()
+        if kind == "space":
+            continue
+        _check_piece(kind, piece, brackets)
+        if kind == "mark" and piece in _CLOSING.values():
+            brackets.pop()
+        quoted = piece[1:-1].replace("``", "`") if kind == "quoted" else piece
+        tokens.append(Token(kind, quoted, brackets[-1][1] if brackets else None))
+        if kind == "mark" and piece in _CLOSING:
+            brackets.append((_CLOSING[piece], tokens[-2].folded if len(tokens) > 1 else ""))
+    if brackets:
+        raise SqlRefusedError(f"a bracket {brackets[-1][0]} is missing", "")
     if not tokens:
         raise SqlRefusedError("there is no expression", "")
-    _check_brackets(tokens)
     for index in range(len(tokens)):
         _check_token(tokens, index)
     return tokens
 
 
-def _check_brackets(tokens: list[Token]) -> None:
-    closing = {"(": ")", "[": "]"}
-    expected: list[str] = []
-    for token in tokens:
-        if token.kind != "mark":
-            continue
-        if token.text in closing:
-            expected.append(closing[token.text])
-        elif token.text in (")", "]") and (not expected or expected.pop() != token.text):
-            raise SqlRefusedError(f"the bracket {token.text} closes nothing", "")
-        elif token.text == "," and not expected:
-            raise SqlRefusedError("a comma outside of brackets: one entry holds one expression", "make it two entries")
-        elif token.text == ";":
-            raise SqlRefusedError("a semicolon ends a statement, and this is an expression", "remove it")
-    if expected:
-        raise SqlRefusedError(f"a bracket {expected[-1]} is missing", "")
+def _check_piece(kind: str, piece: str, brackets: Sequence[tuple[str, str]]) -> None:
+    """Refuse what can stand nowhere, or not at this depth of brackets."""
+    if kind == "comment":
+        raise SqlRefusedError("comments are not allowed in sql", "put the comment into the YAML")
+    if kind == "open":
+        raise SqlRefusedError(f"the quote {piece} is never closed", "")
+    if kind != "mark":
+        return
+    if piece in _CLOSING.values() and (not brackets or brackets[-1][0] != piece):
+        raise SqlRefusedError(f"the bracket {piece} closes nothing", "")
+    if piece == "," and not brackets:
+        raise SqlRefusedError("a comma outside of brackets: one entry holds one expression", "make it two entries")
+    if piece == ";":
+        raise SqlRefusedError("a semicolon ends a statement, and this is an expression", "remove it")
 
 
 def _check_token(tokens: list[Token], index: int) -> None:
@@ -184,7 +183,7 @@ def _check_token(tokens: list[Token], index: int) -> None:
         raise SqlRefusedError("over: a window function reads other rows")
     if word == "distinct" and after != "from":
         raise SqlRefusedError("distinct: it compares rows with each other")
-    if word == "from" and before != "distinct" and not _is_argument_word(tokens, index):
+    if word == "from" and before != "distinct" and token.inside not in _FROM_INSIDE:
         raise SqlRefusedError("from: an expression reads no tables", _quoting_hint("from"))
     if after == "(":
         _check_function(word, before)
@@ -192,19 +191,6 @@ def _check_token(tokens: list[Token], index: int) -> None:
 
 def _quoting_hint(word: str) -> str:
     return f"{_HOW}; a column of that name is written `{word}` with its backticks"
-
-
-def _is_argument_word(tokens: list[Token], index: int) -> bool:
-    """Whether this `from` stands between the arguments of a function such as `extract(year from at)`."""
-    depth = 0
-    for position in range(index - 1, 0, -1):
-        if tokens[position].folded in (")", "]"):
-            depth += 1
-        elif tokens[position].folded in ("(", "["):
-            if depth == 0:
-                return tokens[position - 1].folded in _FROM_INSIDE
-            depth -= 1
-    return False
 
 
 def _check_function(name: str, before: str) -> None:
@@ -219,16 +205,11 @@ def _check_function(name: str, before: str) -> None:
 
 def _naming_positions(tokens: list[Token]) -> list[int]:
     """Where an `as` stands outside of all brackets."""
-    depth = 0
-    positions: list[int] = []
-    for index, token in enumerate(tokens):
-        if token.folded in ("(", "["):
-            depth += 1
-        elif token.folded in (")", "]"):
-            depth -= 1
-        elif token.folded == "as" and depth == 0 and (index == 0 or tokens[index - 1].folded != "."):
-            positions.append(index)
-    return positions
+    return [
+        index
+        for index, token in enumerate(tokens)
+        if token.folded == "as" and token.inside is None and (index == 0 or tokens[index - 1].folded != ".")
+    ]
 
 
 def _path(tokens: list[Token]) -> tuple[str, ...] | None:

@@ -28,11 +28,9 @@ from penstock.job.sections.scalars import (
     Texts,
     one_of,
 )
-from penstock.job.sections.section import Section
+from penstock.job.sections.section import Section, stated
 
 ClaimsMode = Literal["static", "group"]
-_SHORT_FORMS: tuple[KeyPath, ...] = (("decode", "format"), ("claims", "mode"))
-"""Keys that a section may be written as: `decode: json`."""
 
 
 def _start(value: object) -> spec.StartAt | dict[str, Any]:
@@ -69,7 +67,19 @@ class BlacklistSection(Section):
     tags: Settings = None
 
 
-class DecodeSection(Section):
+class ShortSection(Section):
+    """One that may be written as the value of its most important key: `decode: json`."""
+
+    SHORT: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _written_out(cls, value: object) -> object:
+        return {cls.SHORT: value} if isinstance(value, str) else value
+
+
+class DecodeSection(ShortSection):
+    SHORT = "format"
     REQUIRED = ("format",)
 
     format: Annotated[spec.DecodeFormat | None, one_of(get_args(spec.DecodeFormat))] = None
@@ -84,11 +94,6 @@ class DecodeSection(Section):
     non_numeric: Annotated[spec.NonNumeric | None, one_of(get_args(spec.NonNumeric))] = None
     non_finite: Annotated[spec.NonFinite | None, one_of(get_args(spec.NonFinite))] = None
     blacklist: list[BlacklistSection] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: object) -> object:
-        return {"format": value} if isinstance(value, str) else value
 
 
 class SqlSection(Section):
@@ -111,7 +116,9 @@ class TableChoice(Section):
     """A section for each kind of table, of which a file states one."""
 
 
-class ClaimsSection(Section):
+class ClaimsSection(ShortSection):
+    SHORT = "mode"
+
     mode: Annotated[ClaimsMode | None, one_of(get_args(ClaimsMode))] = None
     client_id: Text = None
     heartbeat: Duration = None
@@ -122,11 +129,6 @@ class ClaimsSection(Section):
     ranges: Flag = None
     lost_history: Annotated[spec.LostHistory | None, one_of(get_args(spec.LostHistory))] = None
     work_timeout: Duration = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: object) -> object:
-        return {"mode": value} if isinstance(value, str) else value
 
 
 class FlushSection(Section):
@@ -184,14 +186,12 @@ class JobFile(Section):
     @property
     def logs(self) -> Mapping[str, TopicsSection]:
         """The sections under `log` by the names of the logs: one in a file without a fault."""
-        stated = {name: getattr(self.log, name) for name in type(self.log or LogChoice()).model_fields}
-        return {name: section for name, section in stated.items() if section is not None}
+        return stated(**dict(self.log or ()))
 
     @property
     def tables(self) -> Mapping[str, TableSection]:
         """The sections under `table` by the names of their kinds: one in a file without a fault."""
-        stated = {name: getattr(self.table, name) for name in type(self.table or TableChoice()).model_fields}
-        return {name: section for name, section in stated.items() if section is not None}
+        return stated(**dict(self.table or ()))
 
 
 def read_border(document: Document, model: type[JobFile]) -> tuple[JobFile, list[Finding]]:
@@ -208,8 +208,8 @@ def read_border(document: Document, model: type[JobFile]) -> tuple[JobFile, list
 
 def _missing(section: Section, at: KeyPath, document: Document) -> Iterator[Finding]:
     for name in section.REQUIRED:
-        stated_short = isinstance(section, DecodeSection) and section.format is not None
-        if not document.has(*at, name) and not stated_short:
+        written_short = isinstance(section, ShortSection) and getattr(section, section.SHORT) is not None
+        if not document.has(*at, name) and not written_short:
             yield Finding((*at, name), "required key is missing")
     for name in type(section).model_fields:
         inner = getattr(section, name)
@@ -219,8 +219,9 @@ def _missing(section: Section, at: KeyPath, document: Document) -> Iterator[Find
 
 def _finding(detail: ErrorDetails, document: Document, model: type[JobFile]) -> Finding:
     key: KeyPath = detail["loc"]
-    if key in _SHORT_FORMS and not document.has(*key):
-        key = key[:1]
+    if not document.has(*key):
+        # The section is written short, as the value of this key.
+        key = key[:-1]
     match detail["type"]:
         case "extra_forbidden":
             section = _section_at(model, key[:-1])

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.points.spans import find_alike, next_of, places_of, spans_of
+from penstock.flow.points.spans import find_alike, next_of, places_of
+from penstock.flow.spans import spans_of
 
 PIECES = st.sampled_from(["ab", "a", "b", "ü", "", "xyz", "😀", "}"])
 TEXTS = st.lists(st.lists(PIECES, max_size=6).map("".join), max_size=12)

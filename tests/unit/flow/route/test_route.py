@@ -19,7 +19,8 @@ from penstock.flow.columns.seen_types import from_json
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.route.fanout_flow import TypeFlow
 from penstock.flow.route.field import FieldRouter, value_at
-from penstock.flow.route.routes import UNKNOWN, groups, last_headers, plain_router
+from penstock.flow.route.routes import UNKNOWN, PlainRouter, last_headers
+from penstock.flow.rows import groups
 from penstock.flow.write.report import UNROUTED
 from penstock.job.spec import DecodeSpec, NewColumnPolicy, Payload, Policies, RouteSpec, Wrapping
 from tests.tries import tries
@@ -167,7 +168,7 @@ def test_records_looked_at_together_have_the_values_that_they_have_alone(
     batch: list[bytes], path: tuple[str, ...]
 ) -> None:
     backwards = kafka_part(batch).take(pa.array(range(len(batch) - 1, -1, -1)))
-    settled = FieldRouter(path, {"a": ("a",)}, Wrapping()).settle(backwards)
+    settled = FieldRouter(RouteSpec("field", path), {"a": ("a",)}, Wrapping()).settle(backwards)
     assert settled.batch.column("offset").to_pylist() == sorted(settled.batch.column("offset").to_pylist())
     together = dict(zip(settled.batch.column("offset").to_pylist(), settled.values.to_pylist(), strict=True))
     together.update(
@@ -258,12 +259,12 @@ def test_the_last_header_of_the_name_counts() -> None:
     assert last_headers(record_headers(batch)[0], "t").to_pylist() == [b"b", None, None, None, None, b"\xff"]
     assert last_headers(record_headers(batch.slice(3))[0], "t").to_pylist() == [None, None, b"\xff"]
     assert last_headers(record_headers(batch.drop_columns(["headers"]))[0], "t").to_pylist() == [None] * 6
-    router = plain_router(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, Wrapping())
+    router = PlainRouter(RouteSpec("header", ("t",)), {"A": ("a",), "B": ("b",)}, Wrapping())
     assert router.route(batch).codes.tolist() == [1, *[UNKNOWN] * 5]
 
 
 def test_a_key_is_text_or_means_no_type() -> None:
-    router = plain_router(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, Wrapping())
+    router = PlainRouter(RouteSpec("key"), {"A": ("a", "ä"), "B": ("b",)}, Wrapping())
     batch = kafka_part([b"1"] * 5, keys=[b"b", "ä".encode(), b"\xff", None, b""])
     assert router.route(batch).codes.tolist() == [1, 0, UNKNOWN, UNKNOWN, UNKNOWN]
 

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -39,7 +40,7 @@ def rows(*numbers: int) -> pa.RecordBatch:
 
 
 def add(pool: TypeFiles, owner: TypeKey, day: str, *numbers: int) -> None:
-    pool.add(owner, day, rows(*numbers), numbers[0], numbers[-1])
+    pool.add(owner, day, rows(*numbers), np.array(numbers))
 
 
 def fail(error: Exception) -> None:
@@ -137,7 +138,7 @@ def test_a_footer_tells_all_that_a_rebuild_has_to_know(tmp_path: Path) -> None:
     add(pool, A, "2026-01-07", 130, 140)
     add(pool, A, "2026-01-08", 135)
     add(pool, B, "2026-01-07", 150)
-    pool.add(A, None, quarantined(131), 131, 131)
+    pool.add(A, None, quarantined(131), np.array([131]))
     staged = pool.finish()
     assert footer(tmp_path, staged[A].files[0].path) == {
         "v": 1,

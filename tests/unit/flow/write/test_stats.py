@@ -14,16 +14,15 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.flow.write.stats import TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
+from penstock.flow.write.stats import FileStats
 
 
 def text_of(table: pa.Table, *, indexed_columns_max: int = 32, row_group_rows: int = 1000) -> str:
     sink = io.BytesIO()
     pq.write_table(table, sink, row_group_size=row_group_rows, coerce_timestamps="us", store_schema=False)
-    leaves = indexed_leaves(table.schema, indexed_columns_max)
-    long_texts: TextBounds = {}
-    note_long_texts(long_texts, table, leaves)
-    return delta_stats(pq.read_metadata(sink), leaves, frozenset(nan_paths(table, leaves)), long_texts)
+    stats = FileStats(table.schema, indexed_columns_max)
+    stats.note(table)
+    return stats.as_json(pq.read_metadata(sink))
 
 
 def stats_of(table: pa.Table, **settings: int) -> dict[str, Any]:

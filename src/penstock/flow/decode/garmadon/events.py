@@ -69,8 +69,7 @@ class GarmadonDecoder:
         times = {ENVELOPE_TIME: envelopes.timestamps.take(pa.array(good))}
         parts = {**_taken(headers, header_of[good]), **_taken(bodies, body_of[good]), **times}
         columns = pa.RecordBatch.from_arrays([parts[name] for name in self.schema.names], schema=self.schema)
-        numbers = [envelopes.rows[event] for event in good.tolist()] if errors else envelopes.rows
-        return Reading(columns, numbers, errors)
+        return Reading(columns, errors)
 
 
 @lru_cache(maxsize=_READERS_KEPT_MAX)
@@ -104,14 +103,14 @@ def _body_reader(
 def _places(reading: Reading, count: int) -> npt.NDArray[np.int64]:
     """For each value that was read its row in the reading; -1 if it was bad."""
     places = np.full(count, -1, np.int64)
-    places[np.asarray(reading.numbers, np.int64)] = np.arange(len(reading.numbers))
+    places[np.delete(np.arange(count), list(reading.errors))] = np.arange(count - len(reading.errors))
     return places
 
 
 def _taken(reading: Reading, places: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
     """The columns of a reading, those rows alone."""
     named = zip(reading.columns.schema.names, reading.columns.columns, strict=True)
-    if np.array_equal(places, np.arange(len(reading.numbers))):
+    if np.array_equal(places, np.arange(reading.columns.num_rows)):
         return dict(named)
     rows = pa.array(places)
     return {name: column.take(rows) for name, column in named}

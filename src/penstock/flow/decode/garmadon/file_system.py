@@ -17,6 +17,7 @@ from google.protobuf.descriptor import Descriptor
 from penstock.flow.decode.protobuf.columns import column_readers, read_columns
 from penstock.flow.decode.protobuf.reader import MessageReader
 from penstock.flow.decode.protobuf.wire import wire_reader
+from penstock.flow.rows import groups
 from penstock.job.messages import FILE_SYSTEM_FIELDS
 from penstock.job.spec import Defaults
 
@@ -29,8 +30,7 @@ def file_system_reader(
 ) -> MessageReader:
     """The reader of those fields of an access that the schema names."""
     names = [*schema.names, *(name for name in FILE_SYSTEM_FIELDS if name not in schema.names)]
-    by_name = column_readers(body, defaults, names)
-    readers = {name: by_name[name] for name in names}
+    readers = column_readers(body, defaults, names)
     written = partial(_written, schema.names, names, uri_names)
     wire = wire_reader(body, names, defaults)
     fast = None if wire is None else lambda values: written(wire.read(values))
@@ -64,16 +64,12 @@ def _cut(paths: pa.Array, uris: pa.DictionaryArray) -> pa.Array:
     different = uris.dictionary.to_pylist()
     if len(different) == 1:
         return _without(paths, different[0])
-    which = uris.indices.to_numpy()
     # Paths of one uri are brought together, cut at once, and brought back to their places.
-    order = np.argsort(which, kind="stable")
-    edges = np.searchsorted(which[order], np.arange(len(different) + 1))
-    grouped = paths.take(pa.array(order))
-    cut = [
-        _without(grouped.slice(start, end - start), uri)
-        for uri, start, end in zip(different, edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    ]
-    return pa.concat_arrays(cut).take(pa.array(np.argsort(order, kind="stable"))) if cut else paths
+    by_uri = list(groups(uris.indices.to_numpy()))
+    if not by_uri:
+        return paths
+    cut = [_without(paths.take(pa.array(rows)), different[code]) for code, rows in by_uri]
+    return pa.concat_arrays(cut).take(pa.array(np.argsort(np.concatenate([rows for _, rows in by_uri]))))
 
 
 def _without(paths: pa.Array, text: str) -> pa.Array:

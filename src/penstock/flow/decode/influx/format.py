@@ -12,8 +12,9 @@ from penstock.flow.decode.influx.exact import read_metrics
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.points.metrics import Label, Metric, MetricColumns, NamedFormat
 from penstock.flow.points.names import canonical_tags, name_part
-from penstock.flow.points.spans import Integers, Mask, Spans, find, matches, numbers, spans_of, split, utf8_lines
+from penstock.flow.points.spans import find, matches, numbers, split, utf8_lines
 from penstock.flow.points.times import whole_ms
+from penstock.flow.spans import Integers, Mask, Spans, spans_of
 from penstock.job.spec import PointTimes
 
 _NUMBER = r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|-?[0-9]{1,18}i|[0-9]{1,18}u"

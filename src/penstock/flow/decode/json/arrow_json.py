@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.flow.columns.seen_types import NewFields
-from penstock.flow.decode.json.convert import Mark, fit, has_infinite, may_be_infinite, read_type, wide_type
-from penstock.flow.decode.json.new_types import known_fields, new_in_columns
+from penstock.flow.decode.json.convert import Mark, fit, has_infinite, holds, read_type, wide_type
+from penstock.flow.decode.json.new_types import known_fields, note_columns
 from penstock.job.spec import NewColumnPolicy
 
 _UNEXPECTED = {
@@ -40,7 +40,7 @@ class ArrowReader:
         self._schema = schema
         self._new_column = new_column
         self._known = known_fields(schema)
-        self._floating = [index for index, kind in enumerate(schema.types) if may_be_infinite(kind)]
+        self._floating = [index for index, kind in enumerate(schema.types) if holds(kind, pa.types.is_floating)]
         self._read_schema = pa.schema([(each.name, read_type(each.type)) for each in schema])
         self._wide_schema = pa.schema([(each.name, wide_type(each.type)) for each in schema])
 
@@ -48,10 +48,6 @@ class ArrowReader:
         """Raises `pa.ArrowInvalid` if any record does not fit."""
         table = self._table(texts, self._read_schema, _UNEXPECTED[self._new_column])
         return Parsed(self._columns(table), self._new_fields(table))
-
-    def read_known(self, texts: pa.Array) -> pa.RecordBatch:
-        """The fields of the schema alone. Raises `pa.ArrowInvalid` if any record does not fit."""
-        return self._columns(self._table(texts, self._read_schema, "ignore"))
 
     def read_fitting(self, texts: pa.Array, *, long_decimals: bool) -> tuple[Parsed, dict[int, str]]:
         """The records that fit, and the numbers of the others with the field that holds a decimal of too many digits.
@@ -104,17 +100,19 @@ class ArrowReader:
 
     def _columns(self, table: pa.Table, misfits: dict[int, str] | None = None) -> pa.RecordBatch:
         """The columns of the schema; with `misfits`, rows with decimals of too many digits are noted there."""
-        columns = []
-        for each in self._schema:
-            mark = None if misfits is None else _mark(misfits, each.name)
-            columns.append(fit(_whole(table.column(each.name)), each.type, mark))
+        columns = [
+            fit(_whole(table.column(each.name)), each.type, None if misfits is None else _mark(misfits, each.name))
+            for each in self._schema
+        ]
         if any(has_infinite(columns[index]) for index in self._floating):
             # Written so, or a number too large for its column: only the exact path can tell.
             raise pa.ArrowInvalid("an infinite number")
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def _new_fields(self, table: pa.Table) -> NewFields:
-        return new_in_columns(zip(table.schema.names, map(_whole, table.columns), strict=True), self._known)
+        found: NewFields = {}
+        note_columns(found, zip(table.schema.names, map(_whole, table.columns), strict=True), self._known)
+        return found
 
 
 def _mark(misfits: dict[int, str], name: str) -> Mark:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import UserError
+from penstock.flow.columns.fitting import null_mask
 from penstock.flow.decode.json.times import UTC_MICROS, timestamps
 from penstock.job.schema import job_type_name
 
@@ -49,11 +50,6 @@ def _check_type(path: str, kind: pa.DataType) -> None:
         raise UserError(f"{path}: JSON records cannot be decoded to {job_type_name(kind)}")
 
 
-def has_map(kind: pa.DataType) -> bool:
-    """Whether the type is or holds a map, which Arrow's JSON reader does not know."""
-    return _holds(kind, pa.types.is_map)
-
-
 def read_type(kind: pa.DataType) -> pa.DataType:
     """The type to ask the JSON reader for; `fit` makes `kind` of it."""
     return _with_leaves(kind, lambda leaf: leaf.scale)
@@ -85,15 +81,11 @@ def _with_leaves(kind: pa.DataType, scale_of: Callable[[pa.DataType], int]) -> p
     return pa.string() if kind in _AS_TEXT else kind
 
 
-def may_be_infinite(kind: pa.DataType) -> bool:
-    """Whether a value of the type has a number that can be infinite, at any depth."""
-    return _holds(kind, pa.types.is_floating)
-
-
-def _holds(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+def holds(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
+    """Whether the type is or holds such a one, at any depth but inside of maps."""
     if pa.types.is_struct(kind):
-        return any(_holds(each.type, is_one) for each in kind)
-    return is_one(kind) or (pa.types.is_list(kind) and _holds(kind.value_type, is_one))
+        return any(holds(each.type, is_one) for each in kind)
+    return is_one(kind) or (pa.types.is_list(kind) and holds(kind.value_type, is_one))
 
 
 def has_infinite(array: pa.Array) -> bool:
@@ -114,10 +106,10 @@ def fit(array: pa.Array, kind: pa.DataType, mark: Mark | None = None) -> pa.Arra
         return array
     if pa.types.is_struct(kind):
         children = [fit(array.field(each.name), each.type, mark) for each in kind]
-        return pa.StructArray.from_arrays(children, fields=list(kind), mask=_null_mask(array))
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=null_mask(array))
     if pa.types.is_list(kind):
         items = fit(array.values, kind.value_type, _mark_lists(array, mark))
-        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=_null_mask(array))
+        return pa.ListArray.from_arrays(array.offsets, items, type=kind, mask=null_mask(array))
     if pa.types.is_timestamp(kind):
         return timestamps(array)
     if pa.types.is_binary(kind):
@@ -192,10 +184,6 @@ def _narrowed(array: pa.Array) -> pa.Array:
     ):
         return array
     return array.cast(pa.decimal128(_DECIMAL_DIGITS_MAX, scale), safe=False)
-
-
-def _null_mask(array: pa.Array) -> pa.Array | None:
-    return array.is_null() if array.null_count else None
 
 
 def _unbase64(array: pa.Array) -> pa.Array:

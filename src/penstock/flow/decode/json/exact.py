@@ -15,15 +15,12 @@ import pyarrow as pa
 
 from penstock.flow.decode.json.leaves import Read, Value, leaf_reader, well_formed
 from penstock.flow.decode.json.single_field import ITEMS, SingleField
-from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, skim, too_deep
+from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, too_deep
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
 from penstock.job.schema import job_type_name
 
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
 _CUT_OFF = "Input data was truncated"
-_KINDS = {"array": "array", "bool": "boolean", "float": "number", "int": "number", "null": "null", "str": "string"}
-_FOUND = {f"Expected `object`, got `{kind}`": found for kind, found in _KINDS.items()}
-"""Its words for records that are no objects, and ours."""
 
 _ReadMembers = Callable[[JsonObject], list[Value]]
 
@@ -63,39 +60,10 @@ def members_of(record: bytes) -> JsonObject:
     return value
 
 
-def refuse_malformed(record: bytes) -> None:
-    """Raise a `MisfitError` in less time than `members_of`, though not for every record for which that does."""
-    try:
-        _OBJECT.decode(record)
-    except msgspec.ValidationError as error:
-        if found := _FOUND.get(str(error)):
-            raise MisfitError(f"expected an object, found {found}") from None
-    except msgspec.DecodeError as error:
-        if _says_cut_off(record, error):
-            raise _cut_off(parsed(record, str)) from None
-    except (ValueError, RecursionError):
-        pass
-    _skimmed(record)
-
-
-def refuse_twice(record: bytes, names: Iterable[str]) -> None:
-    """Raise a `MisfitError` if the record gives one of these fields twice: cheaper than to read it all."""
-    given = _skimmed(record)
-    for name in names:
-        if given.count(name) > 1:
-            raise MisfitError("given twice").inside(name)
-
-
-def _skimmed(record: bytes) -> list[str]:
-    """The names of the members; none where only `members_of` can tell."""
-    if b"Inf" in record or b"-NaN" in record:
-        return []
-    try:
-        pairs = parsed(record, skim)
-    except ValueError:
-        # More digits than Python makes a number of.
-        return []
-    return [name for name, _ in pairs] if record.lstrip()[:1] == b"{" else []
+def refuse_cut_off(record: bytes) -> None:
+    """Raise a `MisfitError` for a record that ends too early, in less time than `members_of` does."""
+    if _is_cut_off(record):
+        raise _cut_off(parsed(record, str))
 
 
 def parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
@@ -120,13 +88,9 @@ def _is_cut_off(record: bytes) -> bool:
     try:
         _OBJECT.decode(record)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        return _says_cut_off(record, error)
+        # It says so too of half a surrogate pair, which is written with an escape.
+        return b"\\" not in record and str(error) == _CUT_OFF
     return False
-
-
-def _says_cut_off(record: bytes, error: Exception) -> bool:
-    # It says so too of half a surrogate pair, which is written with an escape.
-    return bool(record) and b"\\" not in record and str(error) == _CUT_OFF
 
 
 def _cut_off(text: str) -> MisfitError:

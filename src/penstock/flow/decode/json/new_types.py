@@ -20,8 +20,28 @@ Known = Mapping[str, "Known | None"]
 """Fields that the schema has, with those of structs and of lists of structs below them; None: nothing to look into."""
 
 
-def note_value(into: SeenTypes, value: Any, depth: int = 1) -> None:
-    """Count one JSON value."""
+def note_members(found: NewFields, members: Mapping[str, Any], known: Known, depth: int = 0) -> None:
+    """Count the members of a record, or of an object in it, that are not known.
+
+    A known struct is there with its new members, perhaps with none; `depth` counts the levels inside a new field.
+    """
+    for name, value in members.items():
+        if name not in known:
+            _note_value(found.setdefault(name, SeenTypes()), value, {}, depth + 1)
+        elif (below := known[name]) is not None:
+            _note_value(found.setdefault(name, SeenTypes()), value, below, depth)
+
+
+def note_columns(found: NewFields, columns: Iterable[tuple[str, pa.Array]], known: Known, depth: int = 0) -> None:
+    """The same of columns, or of the members of a struct, that Arrow's reader has read."""
+    for name, values in columns:
+        if name not in known:
+            _note_array(found.setdefault(name, SeenTypes()), values, {}, depth + 1)
+        elif (below := known[name]) is not None:
+            _note_array(found.setdefault(name, SeenTypes()), values, below, depth)
+
+
+def _note_value(into: SeenTypes, value: Any, known: Known, depth: int) -> None:
     if value is None:
         return
     if isinstance(value, bool):
@@ -35,15 +55,14 @@ def note_value(into: SeenTypes, value: Any, depth: int = 1) -> None:
         into.texts += 1
     elif isinstance(value, JsonObject):
         into.objects += 1
-        for name, each in value.items():
-            note_value(into.members.setdefault(name, SeenTypes()), each, depth + 1)
+        note_members(into.members, value, known, depth)
     else:
         into.lists += 1
         for each in value:
-            note_value(into.of_items(), each, depth + 1)
+            _note_value(into.of_items(), each, known, depth + (not known))
 
 
-def note_array(into: SeenTypes, array: pa.Array, depth: int = 1) -> None:
+def _note_array(into: SeenTypes, array: pa.Array, known: Known, depth: int) -> None:
     """Count values whose type Arrow's reader inferred: it takes text that looks like a time for a time."""
     count, kind = len(array) - array.null_count, array.type
     if pa.types.is_null(kind):
@@ -52,11 +71,11 @@ def note_array(into: SeenTypes, array: pa.Array, depth: int = 1) -> None:
         into.texts += count
     elif pa.types.is_struct(kind):
         into.objects += count
-        for child, values in zip(kind, array.flatten(), strict=True):
-            note_array(into.members.setdefault(child.name, SeenTypes()), values, depth + 1)
+        if not all(child.name in known and known[child.name] is None for child in kind):
+            note_columns(into.members, zip((child.name for child in kind), array.flatten(), strict=True), known, depth)
     elif pa.types.is_list(kind):
         into.lists += count
-        note_array(into.of_items(), array.flatten(), depth + 1)
+        _note_array(into.of_items(), array.flatten(), known, depth + (not known))
     elif pa.types.is_int64(kind):
         into.wholes += count
     elif pa.types.is_floating(kind):
@@ -71,63 +90,10 @@ def known_fields(fields: Iterable[pa.Field]) -> Known:
     return {each.name: _known_below(each.type) for each in fields}
 
 
-def note_members(found: NewFields, members: JsonObject, known: Known) -> None:
-    """Count the members of a record, or of an object in it, that are not known."""
-    for name, value in members.items():
-        if name not in known:
-            note_value(found.setdefault(name, SeenTypes()), value)
-            continue
-        below = known[name]
-        inner = None if below is None else _new_within(value, below)
-        if inner is not None:
-            found.setdefault(name, SeenTypes()).add(inner)
-
-
-def new_in_columns(columns: Iterable[tuple[str, pa.Array]], known: Known) -> NewFields:
-    """What the columns, or the members of a struct, that Arrow's reader has read show of new fields."""
-    found: NewFields = {}
-    for name, values in columns:
-        if name not in known:
-            found[name] = SeenTypes()
-            note_array(found[name], values)
-        elif (inside := _new_in_array(values, known[name])) is not None:
-            found[name] = inside
-    return found
-
-
-def _new_in_array(array: pa.Array, known: Known | None) -> SeenTypes | None:
-    if known is None:
-        return None
-    if pa.types.is_list(array.type):
-        inner = _new_in_array(array.flatten(), known)
-        return None if inner is None else SeenTypes(lists=len(array) - array.null_count, items=inner)
-    if not pa.types.is_struct(array.type) or all(
-        child.name in known and known[child.name] is None for child in array.type
-    ):
-        return None
-    members = new_in_columns(zip((child.name for child in array.type), array.flatten(), strict=True), known)
-    return SeenTypes(objects=len(array) - array.null_count, members=members) if members else None
-
-
 def _known_below(kind: pa.DataType) -> Known | None:
     if pa.types.is_list(kind):
         return _known_below(kind.value_type)
     return known_fields(kind) if pa.types.is_struct(kind) else None
-
-
-def _new_within(value: Any, known: Known) -> SeenTypes | None:
-    if isinstance(value, JsonObject):
-        members: NewFields = {}
-        note_members(members, value, known)
-        return SeenTypes(objects=1, members=members) if members else None
-    if not isinstance(value, list):
-        return None
-    items = [each for each in (_new_within(item, known) for item in value) if each is not None]
-    if not items:
-        return None
-    for each in items[1:]:
-        items[0].add(each)
-    return SeenTypes(lists=1, items=items[0])
 
 
 def _is_int64(number: JsonNumber) -> bool:

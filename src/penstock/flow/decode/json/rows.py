@@ -12,7 +12,6 @@ differs from a known one only in case; `ignore` drops them, `quarantine` makes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -21,22 +20,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.errors import UserError
-from penstock.flow.columns.seen_types import NewFields, merged
+from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.arrow_json import ArrowReader, given_twice
-from penstock.flow.decode.json.convert import has_map
-from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_malformed, refuse_twice
+from penstock.flow.decode.json.convert import holds
+from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_cut_off
 from penstock.flow.decode.json.leaves import Value
 from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.flow.decode.json.screen import WHOLE, Doubts, Look, Piece, first_look, second_look, sifted, texts_of
 from penstock.flow.decode.json.spelling import misspelled, well_spelled
-from penstock.flow.decode.json.text import JsonObject
 from penstock.flow.decode.misfit import MisfitError
 from penstock.flow.decode.outcome import gathered, open_records
 from penstock.flow.rows import Decoded, take
 from penstock.job.spec import NewColumnPolicy, TombstonePolicy, Wrapping
 
 _READERS_KEPT_MAX = 512
-_SINGLE_RECORDS_MAX = 16
 _NAMES_TWICE_MAX = 2
 """Of one batch: beyond it there is a look at all names."""
 
@@ -49,7 +46,7 @@ class _Harvest:
     errors: dict[int, str]
     columns: list[pa.RecordBatch] = field(default_factory=list)
     rows: list[npt.NDArray[np.int64]] = field(default_factory=list)
-    new_fields: list[NewFields] = field(default_factory=list)
+    new_fields: NewFields = field(default_factory=dict)
 
     def add(self, columns: pa.RecordBatch, rows: npt.NDArray[np.int64]) -> None:
         if len(rows):
@@ -87,7 +84,8 @@ class JsonDecoder:
         self._new_column = new_column
         self._known = known_fields(schema)
         self._known_only = new_column in (NewColumnPolicy.QUARANTINE, NewColumnPolicy.FAIL)
-        self._fast = not any(has_map(kind) for kind in schema.types)
+        # Arrow's JSON reader does not know maps.
+        self._fast = not any(holds(kind, pa.types.is_map) for kind in schema.types)
         self._arrow = ArrowReader(schema, new_column)
         self._caution = _Caution()
 
@@ -96,7 +94,7 @@ class JsonDecoder:
         # A tombstone that is to be a row has no fields: every column is null.
         records = opened.values.fill_null(b"{}") if opened.values.null_count else opened.values
         harvest = _Harvest(batch, dict(opened.errors))
-        piece = Piece(records, _numbers(opened.rows))
+        piece = Piece(records, opened.rows)
         if not self._fast:
             self._read_exactly(piece, dict.fromkeys(range(len(piece))), harvest)
         elif self._caution.expects_bad or not self._read_at_once(piece, harvest):
@@ -104,13 +102,13 @@ class JsonDecoder:
             if len(harvest.errors) == len(opened.errors):
                 self._caution = _Caution()
         columns, rows = _joined(self._schema, harvest)
-        new_fields = merged(harvest.new_fields)
-        odd = misspelled(piece, new_fields, self._known, rows)
+        odd = misspelled(piece, harvest.new_fields, self._known, rows)
         if odd:
             harvest.errors.update(odd)
             kept = np.flatnonzero(~np.isin(rows, list(odd)))
             columns, rows = take(columns, kept), rows[kept]
-        return gathered(batch, columns, rows, harvest.errors, opened, well_spelled(new_fields, self._known))
+        new_fields = well_spelled(harvest.new_fields, self._known)
+        return gathered(batch, columns, rows, harvest.errors, opened, new_fields)
 
     def _read_at_once(self, piece: Piece, harvest: _Harvest) -> bool:
         """Harvest all records of the piece, or none."""
@@ -121,7 +119,7 @@ class JsonDecoder:
         except pa.ArrowInvalid:
             return False
         harvest.add(parsed.columns, piece.rows)
-        harvest.new_fields.append(parsed.new_fields or {})
+        add_fields(harvest.new_fields, parsed.new_fields or {})
         return True
 
     def _sift(self, piece: Piece, harvest: _Harvest) -> None:
@@ -163,9 +161,10 @@ class JsonDecoder:
         self._caution = replace(self._caution, long_decimals=bool(misfits))
         harvest.add(parsed.columns, np.delete(piece.rows, list(misfits)))
         if parsed.new_fields is not None:
-            harvest.new_fields.append(parsed.new_fields)
+            add_fields(harvest.new_fields, parsed.new_fields)
         else:
-            harvest.new_fields += [self._new_fields(members_of(each)) for each in piece.without(misfits).each()]
+            for record in piece.without(misfits).each():
+                note_members(harvest.new_fields, members_of(record), self._known)
         self._read_exactly(piece, misfits, harvest)
         return None
 
@@ -177,7 +176,6 @@ class JsonDecoder:
         numbers = sorted(doubts)
         doubtful = piece.only(numbers)
         rows = doubtful.rows.tolist()
-        twice = [name for name in self._caution.twice if name in self._known]
         values: list[list[Value]] = []
         good: list[int] = []
         for place, record in enumerate(doubtful.each()):
@@ -187,9 +185,7 @@ class JsonDecoder:
                     harvest.errors[rows[place]] = reason
                     continue
                 if suspect == WHOLE:
-                    refuse_malformed(record)
-                elif suspect is None and twice:
-                    refuse_twice(record, twice)
+                    refuse_cut_off(record)
                 members = members_of(record)
                 values.append(exact.read(members))
             except MisfitError as misfit:
@@ -197,18 +193,8 @@ class JsonDecoder:
                 continue
             good.append(place)
             if self._new_column is NewColumnPolicy.ADD:
-                harvest.new_fields.append(self._new_fields(members))
-        proved = doubtful.only(good)
-        harvest.add(self._columns_of(proved, values), proved.rows)
-
-    def _columns_of(self, proved: Piece, values: list[list[Value]]) -> pa.RecordBatch:
-        """Good records with the values that the exact path found: if Arrow's reader takes them it is much faster."""
-        if self._fast and len(proved) > _SINGLE_RECORDS_MAX:
-            try:
-                return self._arrow.read_known(proved.records.cast(pa.string()))
-            except pa.ArrowInvalid:
-                pass
-        return _exact_reader(self._schema, self._loose, self._known_only).batch(values)
+                note_members(harvest.new_fields, members, self._known)
+        harvest.add(exact.batch(values), doubtful.rows[good])
 
     def _refuse(self, row: int, misfit: MisfitError, harvest: _Harvest) -> None:
         if misfit.unknown_field and self._new_column is NewColumnPolicy.FAIL:
@@ -220,25 +206,16 @@ class JsonDecoder:
             )
         harvest.errors[row] = str(misfit)
 
-    def _new_fields(self, members: JsonObject) -> NewFields:
-        found: NewFields = {}
-        note_members(found, members, self._known)
-        return found
-
 
 @lru_cache(maxsize=_READERS_KEPT_MAX)
 def _exact_reader(schema: pa.Schema, loose: pa.Schema, known_only: bool) -> ExactReader:
     return ExactReader(schema, loose, known_only=known_only)
 
 
-def _numbers(rows: Sequence[int]) -> npt.NDArray[np.int64]:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, range) else np.array(rows, np.int64)
-
-
 def _joined(schema: pa.Schema, harvest: _Harvest) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
     """All rows in the order of the batch."""
     if not harvest.columns:
-        return pa.RecordBatch.from_pylist([], schema=schema), _numbers([])
+        return pa.RecordBatch.from_pylist([], schema=schema), np.arange(0)
     if len(harvest.columns) == 1:
         return harvest.columns[0], harvest.rows[0]
     rows = np.concatenate(harvest.rows)

@@ -133,7 +133,7 @@ def _looked_at(piece: Piece, look: Look) -> dict[int, str | None]:
         # A part at a time: what one part took of memory is there for the next, and new memory is slow.
         few = Piece(piece.records[start : start + _LOOK_AT_ONCE], piece.rows[start : start + _LOOK_AT_ONCE])
         doubts.update((start + number, doubt) for number, doubt in _refused(few.each(), look).items())
-    for number in _longer_than(piece.records, DEPTH_MAX):
+    for number in pc.indices_nonzero(pc.greater(pc.binary_length(piece.records), DEPTH_MAX)).to_pylist():
         if number not in doubts and too_deep(piece.records[number].as_py()):
             doubts[number] = WHOLE
     return doubts
@@ -153,11 +153,6 @@ def _refused(records: list[bytes], look: Look) -> dict[int, str | None]:
         except _REFUSALS:
             doubt = WHOLE
         doubts[len(records) - length_hint(rest) - 1] = doubt
-
-
-def _longer_than(records: pa.Array, length_max: int) -> list[int]:
-    found: list[int] = pc.indices_nonzero(pc.greater(pc.binary_length(records), length_max)).to_pylist()
-    return found
 
 
 def _holding_twice(records: pa.Array, quoted: bytes) -> list[int]:

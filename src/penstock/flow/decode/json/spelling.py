@@ -38,23 +38,25 @@ def misspelled(piece: Piece, found: Mapping[str, SeenTypes], known: Known, good:
 
 
 def well_spelled(found: Mapping[str, SeenTypes], known: Known) -> NewFields:
-    """The new fields without those of records that are bad."""
+    """The new fields with values, without those of records that are bad; of known ones those with new members."""
     spelled = {folded(name) for name in known}
-    fields = {name: each for name, each in found.items() if name in known or folded(name) not in spelled}
-    for name, below in known.items():
-        if below is not None and name in fields:
-            fields[name] = _well_spelled(fields[name], below)
-    return {name: each for name, each in fields.items() if (_says(each) if name in known else each.count)}
+    fields: NewFields = {}
+    for name, seen in found.items():
+        if name in known:
+            inner = _well_spelled(seen, known[name] or {})
+            if inner is not None:
+                fields[name] = inner
+        elif seen.count and folded(name) not in spelled:
+            fields[name] = seen
+    return fields
 
 
-def _well_spelled(seen: SeenTypes, known: Known) -> SeenTypes:
+def _well_spelled(seen: SeenTypes, known: Known) -> SeenTypes | None:
     if seen.items is not None:
-        return SeenTypes(lists=seen.lists, items=_well_spelled(seen.items, known))
-    return SeenTypes(objects=seen.objects, members=well_spelled(seen.members, known))
-
-
-def _says(seen: SeenTypes) -> bool:
-    return bool(seen.members) or (seen.items is not None and _says(seen.items))
+        items = _well_spelled(seen.items, known)
+        return None if items is None else SeenTypes(lists=seen.lists, items=items)
+    members = well_spelled(seen.members, known)
+    return SeenTypes(objects=seen.objects, members=members) if members else None
 
 
 def _clashes(found: Mapping[str, SeenTypes], known: Known) -> Iterator[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
@@ -18,7 +18,7 @@ from penstock.flow.decode.misfit import MisfitError, clipped
 from penstock.flow.decode.outcome import Records, gathered, open_records
 from penstock.flow.decode.protobuf.columns import column_readers, read_columns
 from penstock.flow.decode.protobuf.wire import NotPlainError, wire_reader
-from penstock.flow.rows import Decoded
+from penstock.flow.rows import Decoded, rows_without
 from penstock.job.messages import find_message
 from penstock.job.schema import job_type_name
 from penstock.job.spec import Defaults, MessageName, TombstonePolicy, Wrapping
@@ -36,10 +36,9 @@ _READERS_KEPT_MAX = 512
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of an array of values: the rows of the good ones, by their ascending `numbers`, and why the others are bad."""
+    """Of an array of values: the rows of the good ones in their order, and by number why the others are bad."""
 
     columns: pa.RecordBatch
-    numbers: Sequence[int]
     errors: Mapping[int, str]
 
 
@@ -61,49 +60,43 @@ class MessageReader:
         """Takes an array of type binary without nulls."""
         if len(values) <= _PIECE_VALUES:
             return self._read_piece(values)
-        columns: list[pa.RecordBatch] = []
-        numbers: list[int] = []
-        errors: dict[int, str] = {}
-        for start in range(0, len(values), _PIECE_VALUES):
-            piece = self._read_piece(values.slice(start, _PIECE_VALUES))
-            columns.append(piece.columns)
-            numbers += [start + number for number in piece.numbers]
-            errors.update({start + number: error for number, error in piece.errors.items()})
-        return Reading(pa.concat_batches(columns), numbers if errors else range(len(values)), errors)
+        starts = range(0, len(values), _PIECE_VALUES)
+        pieces = [self._read_piece(values.slice(start, _PIECE_VALUES)) for start in starts]
+        errors = {
+            start + number: error
+            for start, piece in zip(starts, pieces, strict=True)
+            for number, error in piece.errors.items()
+        }
+        return Reading(pa.concat_batches([piece.columns for piece in pieces]), errors)
 
     def _read_piece(self, values: pa.Array) -> Reading:
         if self._fast is not None and len(values):
             try:
-                arrays = self._fast(values)
+                return Reading(pa.RecordBatch.from_arrays(self._fast(values), schema=self._schema), {})
             except NotPlainError:
-                return self._read_exactly(values)
-            return Reading(pa.RecordBatch.from_arrays(arrays, schema=self._schema), range(len(values)), {})
+                pass
         return self._read_exactly(values)
 
     def _read_exactly(self, values: pa.Array) -> Reading:
         errors: dict[int, str] = {}
-        numbers, messages = self._parsed(values.to_pylist(), errors)
+        messages = self._parsed(values.to_pylist(), errors)
         try:
             arrays = self._columns(messages)
         except MisfitError:
-            misfits = self._misfits(messages)
+            numbers, misfits = rows_without(len(values), errors), self._misfits(messages)
             errors.update({numbers[index]: error for index, error in misfits.items()})
-            good = [index for index in range(len(messages)) if index not in misfits]
-            numbers = [numbers[index] for index in good]
-            arrays = self._columns([messages[index] for index in good])
-        return Reading(pa.RecordBatch.from_arrays(arrays, schema=self._schema), numbers, errors)
+            arrays = self._columns([messages[index] for index in rows_without(len(messages), misfits)])
+        return Reading(pa.RecordBatch.from_arrays(arrays, schema=self._schema), errors)
 
-    def _parsed(self, values: Sequence[bytes], errors: dict[int, str]) -> tuple[Sequence[int], Sequence[Message]]:
+    def _parsed(self, values: Sequence[bytes], errors: dict[int, str]) -> list[Message]:
+        """The good messages; the others are named in `errors`."""
         try:
             messages = list(map(self._from_string, values))
+            if not self._has_required or all(message.IsInitialized() for message in messages):
+                return messages
         except DecodeError:
-            return self._parsed_singly(values, errors)
-        if self._has_required and not all(message.IsInitialized() for message in messages):
-            return self._parsed_singly(values, errors)
-        return range(len(values)), messages
-
-    def _parsed_singly(self, values: Sequence[bytes], errors: dict[int, str]) -> tuple[list[int], list[Message]]:
-        good: dict[int, Message] = {}
+            pass
+        good: list[Message] = []
         for number, value in enumerate(values):
             try:
                 message = self._from_string(value)
@@ -115,8 +108,8 @@ class MessageReader:
                 lacking = clipped(", ".join(missing), _NAMES_CHARACTERS_MAX)
                 errors[number] = f"{self._what} is a message {self._name} that lacks {lacking}"
                 continue
-            good[number] = message
-        return list(good), list(good.values())
+            good.append(message)
+        return good
 
     def _misfits(self, messages: Sequence[Message]) -> dict[int, str]:
         """What is wrong with each message that does not fit: halving finds it, since they are few."""
@@ -137,23 +130,15 @@ class MessageReader:
 
 def decode_values(batch: pa.RecordBatch, records: Records, read: Callable[[pa.Array], Reading]) -> Decoded:
     """Read the records that have a value; a tombstone that is to be a row is null in every column."""
-    if records.values.null_count:
-        return _beside_tombstones(batch, records, read)
-    reading = read(records.values)
-    rows = records.rows if not reading.errors else [records.rows[number] for number in reading.numbers]
-    errors = {records.rows[number]: error for number, error in reading.errors.items()}
-    return gathered(batch, reading.columns, rows, {**records.errors, **errors}, records, {})
-
-
-def _beside_tombstones(batch: pa.RecordBatch, records: Records, read: Callable[[pa.Array], Reading]) -> Decoded:
-    alive = pc.indices_nonzero(records.values.is_valid()).to_pylist()
+    valid = records.values.is_valid().to_numpy(zero_copy_only=False)
+    alive, dead = records.rows[valid], records.rows[~valid]
     reading = read(records.values.drop_null())
-    line_of: dict[int, int | None] = {alive[number]: line for line, number in enumerate(reading.numbers)}
-    line_of.update(dict.fromkeys(pc.indices_nonzero(records.values.is_null()).to_pylist()))
-    places = sorted(line_of)
-    columns = reading.columns.take(pa.array([line_of[place] for place in places], pa.int64()))
-    rows = [records.rows[place] for place in places]
-    errors = {records.rows[alive[number]]: error for number, error in reading.errors.items()}
+    columns, rows = reading.columns, np.delete(alive, list(reading.errors))
+    if len(dead):
+        both = np.concatenate([rows, dead])
+        order = np.argsort(both)
+        columns, rows = columns.take(pa.array(order, mask=order >= len(rows))), both[order]
+    errors = {int(alive[number]): error for number, error in reading.errors.items()}
     return gathered(batch, columns, rows, {**records.errors, **errors}, records, {})
 
 
@@ -189,8 +174,7 @@ def message_reader(
 ) -> MessageReader:
     """The reader of those fields of a message that the schema names, in the schema's order."""
     descriptor = find_message(descriptors, message)
-    by_name = column_readers(descriptor, defaults, schema.names)
-    readers = {name: by_name[name] for name in schema.names}
+    readers = column_readers(descriptor, defaults, schema.names)
     wire = wire_reader(descriptor, schema.names, defaults)
     return MessageReader(what, descriptor, schema, partial(read_columns, readers), wire.read if wire else None)
 

@@ -16,10 +16,10 @@ import pyarrow as pa
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from penstock.flow.decode.protobuf.columns import enum_names, enums, nulled
+from penstock.flow.spans import Integers, Mask, Spans, spans_of
 from penstock.job.spec import Defaults
 
 _Numbers = npt.NDArray[np.uint64]
-_Positions = npt.NDArray[np.int64]
 _PADDING_BYTES = 16
 """A read of eight bytes may begin after the last byte but one of a varint."""
 _FIELD_NUMBER_END = 2048
@@ -81,7 +81,7 @@ class WireReader:
         return [arrays[name] for name in self._names]
 
     def _text(
-        self, field: FieldDescriptor, cursor: _Cursor, rows: _Rows, starts: _Positions, lengths: _Positions
+        self, field: FieldDescriptor, cursor: _Cursor, rows: _Rows, starts: Integers, lengths: Integers
     ) -> pa.Array:
         array = cursor.slices(rows, starts, lengths)
         if field.type == FieldDescriptor.TYPE_STRING:
@@ -140,21 +140,12 @@ def _numbers(field: FieldDescriptor, numbers: _Numbers) -> pa.Array:
 class _Rows:
     """The messages that have a field."""
 
-    present: npt.NDArray[np.bool_]
-    numbers: _Positions | None
-    """None: all of them, which spares every selection."""
-
-    def of(self, values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        return values if self.numbers is None else values[self.numbers]
-
-    def put(self, into: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> None:
-        if self.numbers is None:
-            into[:] = values
-        else:
-            into[self.numbers] = values
+    present: Mask
+    numbers: Integers | slice
+    """A slice if they are all of them, which spares every selection."""
 
     def spread(self, values: _Numbers) -> _Numbers:
-        if self.numbers is None:
+        if isinstance(self.numbers, slice):
             return values
         spread = np.zeros(len(self.present), np.uint64)
         spread[self.numbers] = values
@@ -165,29 +156,26 @@ class _Cursor:
     """Where the reading of each message stands; it never leaves the message."""
 
     def __init__(self, values: pa.Array) -> None:
-        count = len(values)
-        edges = np.frombuffer(values.buffers()[1], np.int32, values.offset + count + 1)[values.offset :].astype(
-            np.int64
-        )
-        size = int(edges[-1] - edges[0])
+        spans = spans_of(values)
+        first, end = int(spans.starts[0]), int(spans.ends[-1])
+        size = end - first
         self._bytes = np.zeros(size + _PADDING_BYTES, np.uint8)
-        if size:
-            self._bytes[:size] = np.frombuffer(values.buffers()[2], np.uint8, size, int(edges[0]))
+        self._bytes[:size] = spans.bytes[first:end]
         # Eight bytes from any byte on.
         self._words: _Numbers = np.ndarray((size + _PADDING_BYTES - 7,), "<u8", buffer=self._bytes.data, strides=(1,))
-        self._starts = edges[:-1] - edges[0]
-        self._ends = edges[1:] - edges[0]
+        self._starts = spans.starts - first
+        self._ends = spans.ends - first
         self._at = self._starts.copy()
 
     def rows_at(self, field: _Field) -> _Rows:
         """The messages whose next field is this one; they are moved past its tag."""
         present = ((self._words[self._at] & field.tag_mask) == field.tag) & (self._at < self._ends)
-        rows = _Rows(present, None if present.all() else np.flatnonzero(present))
-        self._move(rows, rows.of(self._at) + field.tag_bytes)
+        rows = _Rows(present, slice(None) if present.all() else np.flatnonzero(present))
+        self._move(rows, self._at[rows.numbers] + field.tag_bytes)
         return rows
 
     def numbers(self, rows: _Rows, field: _Field) -> _Numbers:
-        at = rows.of(self._at)
+        at = self._at[rows.numbers]
         if field.wire == _VARINT:
             return self._varints(rows, at)
         words = self._words[at]
@@ -197,39 +185,32 @@ class _Cursor:
         self._move(rows, at + 4)
         return words & np.uint64(0xFFFFFFFF)
 
-    def texts(self, rows: _Rows) -> tuple[_Positions, _Positions]:
+    def texts(self, rows: _Rows) -> tuple[Integers, Integers]:
         """Where the bytes of each message that has the field begin, and how many there are."""
-        lengths = self._varints(rows, rows.of(self._at))
+        lengths = self._varints(rows, self._at[rows.numbers])
         if (lengths > np.uint64(len(self._bytes))).any():
             raise NotPlainError
-        starts = rows.of(self._at).copy()
+        starts = self._at[rows.numbers].copy()
         self._move(rows, starts + lengths.view(np.int64))
         return starts, lengths.view(np.int64)
 
-    def slices(self, rows: _Rows, starts: _Positions, lengths: _Positions) -> pa.Array:
+    def slices(self, rows: _Rows, starts: Integers, lengths: Integers) -> pa.Array:
         """Those bytes as an array; empty where the field is absent."""
-        count = len(self._at)
-        # Slices and the gaps between them alternate in one array over the bytes.
-        edges = np.empty(2 * count + 1, np.int32)
         begins, ends = self._starts.copy(), self._starts.copy()
-        rows.put(begins, starts)
-        rows.put(ends, starts + lengths)
-        edges[0:-1:2] = begins
-        edges[1::2] = ends
-        edges[-1] = ends[-1]
-        parts = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(edges), pa.py_buffer(self._bytes)])
-        return parts.take(pa.array(np.arange(0, 2 * count, 2)))
+        begins[rows.numbers] = starts
+        ends[rows.numbers] = starts + lengths
+        return Spans(pa.py_buffer(self._bytes), begins, ends).binaries()
 
     def check_end(self) -> None:
         if not np.array_equal(self._at, self._ends):
             raise NotPlainError
 
-    def _move(self, rows: _Rows, to: _Positions) -> None:
-        if (to > rows.of(self._ends)).any():
+    def _move(self, rows: _Rows, to: Integers) -> None:
+        if (to > self._ends[rows.numbers]).any():
             raise NotPlainError
-        rows.put(self._at, to)
+        self._at[rows.numbers] = to
 
-    def _varints(self, rows: _Rows, at: _Positions) -> _Numbers:
+    def _varints(self, rows: _Rows, at: Integers) -> _Numbers:
         words = self._words[at]
         last = ~words & _ENDS
         # All bits up to the first byte that does not say "more follows".

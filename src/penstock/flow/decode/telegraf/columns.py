@@ -14,19 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.flow.points.metrics import MetricColumns
-from penstock.flow.points.spans import (
-    Integers,
-    Mask,
-    Spans,
-    find_alike,
-    matches,
-    next_of,
-    numbers,
-    places_of,
-    spans_of,
-    utf8_lines,
-)
+from penstock.flow.points.spans import find_alike, matches, next_of, numbers, places_of, utf8_lines
 from penstock.flow.points.times import whole_ms
+from penstock.flow.spans import Integers, Mask, Spans, spans_of
 from penstock.job.spec import PointTimes
 
 FIELDS = '"fields":{'

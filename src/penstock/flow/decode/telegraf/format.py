@@ -12,7 +12,7 @@ from penstock.flow.decode.telegraf.columns import FIELDS, HOLE, read_columns
 from penstock.flow.decode.telegraf.exact import read_metrics
 from penstock.flow.points.metrics import Label, Metric, MetricColumns, NamedFormat
 from penstock.flow.points.names import canonical_tags, name_part
-from penstock.flow.points.spans import Mask
+from penstock.flow.spans import Mask
 
 
 class _Plain(msgspec.Struct, forbid_unknown_fields=True, gc=False):

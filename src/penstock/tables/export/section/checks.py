@@ -9,9 +9,10 @@ from typing import assert_never
 
 import pyarrow as pa
 
-from penstock.job.checks.decode import RAW_SCHEMA, contradiction, try_schema
+from penstock.job.checks.decode import contradiction, try_schema
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, kind_of, nearest, shown
+from penstock.job.kafka_types import RAW_SCHEMA
 from penstock.job.messages import garmadon_schema, message_schema
 from penstock.job.schema import parse_schema, type_at
 from penstock.job.sections.kind_section import Reading

@@ -15,7 +15,7 @@ from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.write.manifest import StagedFile
 from penstock.flow.write.names import Content, with_content
 from penstock.flow.write.parquet_file import ParquetFile
-from penstock.flow.write.stats import TextBounds, delta_stats, indexed_leaves, nan_paths, note_long_texts
+from penstock.flow.write.stats import FileStats
 from penstock.lake.storage import Storage, open_storage
 from penstock.tables.keyed.layout import BUCKET, Layout, key_frame
 from penstock.tables.keyed.merging.digest import digest_of
@@ -64,9 +64,8 @@ class ChunkStore:
     def _write_one(self, rows: pa.Table, bucket: int, name: str) -> StagedFile:
         values = {BUCKET: str(bucket)}
         path = partition_folder(values) + with_content(name, Content(rows.num_rows, digest_of(rows)))
-        leaves = indexed_leaves(self.schema)
-        texts: TextBounds = {}
-        note_long_texts(texts, rows, leaves)
+        stats = FileStats(self.schema)
+        stats.note(rows)
         file = ParquetFile(self.storage, path, self.schema, "snappy")
         try:
             file.write(rows, ROW_GROUP_ROWS_MAX)
@@ -74,8 +73,7 @@ class ChunkStore:
         except BaseException:
             file.abandon()
             raise
-        stats = delta_stats(footer, leaves, frozenset(nan_paths(rows, leaves)), texts)
-        return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats)
+        return StagedFile("", 0, path, rows.num_rows, file.size_bytes, values, stats.as_json(footer))
 
 
 def cut(rows: pa.Table, chunk_rows: int) -> Iterator[pa.Table]:
