@@ -23,13 +23,11 @@ PARTS_IN_FLIGHT_MAX = 2
 class Sink(Protocol):
     def write(self, data: Any, /) -> int: ...
 
-    def flush(self) -> None: ...
-
     def close(self) -> None: ...
 
 
-class ObjectWriter:
-    """Counts what it passes on to a sink, and can be given up half way."""
+class Writer:
+    """A binary file being written, as pyarrow wants it: what it passes on to a sink can be given up half way."""
 
     def __init__(self, sink: Sink, path: str, told: Callable[[str], AbstractContextManager[None]]) -> None:
         """`told` turns what the sink raises into an error of the tree."""
@@ -70,6 +68,7 @@ class ObjectWriter:
         return self._written_bytes
 
     def close(self) -> None:
+        """Complete the object; only now is it certain to be whole."""
         if self._closed:
             return
         self._closed = True
@@ -78,6 +77,7 @@ class ObjectWriter:
                 self._sink.close()
 
     def abandon(self) -> None:
+        """Let go without completing; what is written afterwards goes nowhere. Never raises."""
         sink, self._sink = self._sink, None
         if isinstance(sink, io.IOBase):
             try:
@@ -87,7 +87,7 @@ class ObjectWriter:
                 pass
 
 
-class LocalWriter(ObjectWriter):
+class LocalWriter(Writer):
     """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
 
     def _pass_on(self, sink: Sink, data: Any) -> None:
@@ -143,18 +143,18 @@ def open_local_writer(path: str) -> LocalWriter:
         return LocalWriter(open(path, "wb", buffering=0), path, translate_errors)
 
 
-def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:
+def open_remote_writer(store: ObjectStore, path: str) -> Writer:
     """Upload in parts; the object appears when the writer closes, and not at all if it is abandoned."""
     with translate_errors(path):
         sink = obstore.open_writer(store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT_MAX)
-    return ObjectWriter(sink, path, translate_errors)
+    return Writer(sink, path, translate_errors)
 
 
 class RangeReader(io.RawIOBase):
     """A seekable file over ranged reads; pyarrow asks for whole column chunks, so it keeps no buffer."""
 
     def __init__(self, size_bytes: int, read_range: Callable[[int, int], bytes]) -> None:
-        """`read_range` reads so many bytes from an offset on."""
+        """`read_range` reads so many bytes from an offset on, at least one and none beyond the end."""
         super().__init__()
         self._size_bytes = size_bytes
         self._read_range = read_range
@@ -177,7 +177,7 @@ class RangeReader(io.RawIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         left = max(0, self._size_bytes - self._at)
         length = left if size is None or size < 0 else min(size, left)
-        data = self._read_range(self._at, length)
+        data = self._read_range(self._at, length) if length else b""
         self._at += len(data)
         return data
 

@@ -14,9 +14,10 @@ from typing import IO, Any, cast
 from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.lake.storage.files import ObjectWriter, RangeReader, Sink
+from penstock.lake.storage.failures import NotFoundError
+from penstock.lake.storage.files import RangeReader, Sink, Writer
 from penstock.lake.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours, is_clear
-from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
+from penstock.lake.storage.port import Entry, RootedStorage, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
@@ -28,7 +29,7 @@ _FOLDER_MODE = 0o755
 _ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
-class HdfsWriter(ObjectWriter):
+class HdfsWriter(Writer):
     """A file being written; a file that is given up is taken away."""
 
     def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
@@ -95,11 +96,6 @@ class HdfsStorage(RootedStorage):
     def read(self, path: str) -> bytes:
         with hdfs_told_as_ours(self._shown(path)):
             return self._client.read(self._key(path)).read()
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        if length == 0:
-            return b""
-        return self._read_range(path, self._open(path), start, length)
 
     def size_bytes(self, path: str) -> int:
         with hdfs_told_as_ours(self._shown(path)):
@@ -169,21 +165,14 @@ class HdfsStorage(RootedStorage):
         return HdfsWriter(sink, self._shown(path), lambda: self._drop(key))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        reader = self._open(path)
+        with hdfs_told_as_ours(self._shown(path)):
+            # The blocks of the file are known then: ranges of it are read without asking the NameNode again.
+            reader = self._client.read(self._key(path))
         return cast(IO[bytes], RangeReader(len(reader), partial(self._read_range, path, reader)))
 
-    def _open(self, path: str) -> FileReader:
-        """The blocks of the file are known then: ranges of it are read without asking the NameNode again."""
-        with hdfs_told_as_ours(self._shown(path)):
-            return self._client.read(self._key(path))
-
     def _read_range(self, path: str, reader: FileReader, start: int, length: int) -> bytes:
-        # The library panics beyond the end.
-        available = min(length, len(reader) - start)
-        if available <= 0:
-            return b""
         with hdfs_told_as_ours(self._shown(path)):
-            return reader.read_range(start, available)
+            return reader.read_range(start, length)
 
     def _children(self, folder: str) -> Iterator[FileStatus]:
         """Folder by folder: one that disappears meanwhile ends its own part of a listing, and no other."""

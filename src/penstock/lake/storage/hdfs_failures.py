@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.lake.storage.port import NotFoundError
+from penstock.lake.storage.failures import NotFoundError
 
 LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, NotImplementedError)
 """What hdfs-native raises: builtins for what it knows, `RuntimeError` with the name of a Java class for the rest."""

@@ -12,17 +12,17 @@ import obstore.exceptions as store_errors
 from obstore.store import LocalStore, MemoryStore
 
 from penstock.errors import OutcomeUnknownError, TransientError
-from penstock.lake.storage.failures import failure_of, translate_errors
+from penstock.lake.storage.failures import NotFoundError, failure_of, translate_errors
 from penstock.lake.storage.files import (
-    ObjectWriter,
     RangeReader,
+    Writer,
     make_durable,
     make_name_durable,
     open_local_writer,
     open_remote_writer,
     size_on_disk,
 )
-from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
+from penstock.lake.storage.port import Entry, RootedStorage, by_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -46,10 +46,12 @@ class ObjectStorage(RootedStorage):
         return not isinstance(self._store, (LocalStore, MemoryStore))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        folder = self._key(prefix.rstrip("/")) if prefix else self._root.rstrip("/")
-        with translate_errors(self._shown(prefix)):
-            offset = self._key(after) if after else None
-            for chunk in obstore.list(self._store, folder or None, offset=offset):
+        return self._listed(prefix.rstrip("/"), self._key(after) if after else None)
+
+    def _listed(self, folder: str, offset: str | None) -> Iterator[Entry]:
+        below = self._key(folder) if folder else self._root.rstrip("/")
+        with translate_errors(self._shown(folder)):
+            for chunk in obstore.list(self._store, below or None, offset=offset):
                 for meta in chunk:
                     yield Entry(meta["path"].removeprefix(self._root), meta["size"], meta["last_modified"])
 
@@ -57,16 +59,9 @@ class ObjectStorage(RootedStorage):
         with translate_errors(self._shown(path)):
             return bytes(obstore.get(self._store, self._key(path)).bytes())
 
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        if length == 0:
-            return b""
-        try:
+    def _read_range(self, path: str, start: int, length: int) -> bytes:
+        with translate_errors(self._shown(path)):
             return bytes(obstore.get_range(self._store, self._key(path), start=start, length=length))
-        except (store_errors.BaseError, OSError, ValueError) as error:
-            # Stores differ in how they refuse a range that begins beyond the end; the size tells for all of them.
-            if not isinstance(error, FileNotFoundError) and start >= self.size_bytes(path):
-                return b""
-            raise failure_of(error, self._shown(path)) from error
 
     def size_bytes(self, path: str) -> int:
         with translate_errors(self._shown(path)):
@@ -79,29 +74,18 @@ class ObjectStorage(RootedStorage):
             asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
             return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         found: dict[str, int] = {}
-        for folder, inside in by_folder(wanted).items():
-            found |= self._sizes_in(folder, inside)
+        for folder, left in by_folder(wanted).items():
+            # One listing, begun right before the first of the names and ended with the last that is missing.
+            for entry in self._listed(folder, self._key(min(left))[:-1]):
+                if entry.path in left:
+                    left.discard(entry.path)
+                    found[entry.path] = entry.size_bytes
+                if not left:
+                    break
         # Names that a listing spells in another way.
         for path in wanted - found.keys():
             with suppress(NotFoundError):
                 found[path] = self.size_bytes(path)
-        return found
-
-    def _sizes_in(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
-        """From one listing, begun right before the first of the names and ended with the last that is missing."""
-        left = set(paths)
-        found: dict[str, int] = {}
-        before = self._key(min(left))[:-1]
-        within = self._key(folder) if folder else self._root.rstrip("/")
-        with translate_errors(self._shown(folder)):
-            for chunk in obstore.list(self._store, within or None, offset=before):
-                for meta in chunk:
-                    path = meta["path"].removeprefix(self._root)
-                    if path in left:
-                        left.discard(path)
-                        found[path] = meta["size"]
-                if not left:
-                    break
         return found
 
     def put(self, path: str, data: bytes) -> None:
@@ -131,13 +115,13 @@ class ObjectStorage(RootedStorage):
         with suppress(NotFoundError), translate_errors(self._shown(path)):
             obstore.delete(self._store, self._key(path))
 
-    def open_writer(self, path: str) -> ObjectWriter:
+    def open_writer(self, path: str) -> Writer:
         if self._is_local:
             return open_local_writer("/" + self._key(path))
         return open_remote_writer(self._store, self._key(path))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        return cast(IO[bytes], RangeReader(self.size_bytes(path), partial(self.read_range, path)))
+        return cast(IO[bytes], RangeReader(self.size_bytes(path), partial(self._read_range, path)))
 
     def _landed(self, act: Callable[[], object], path: str) -> bool:
         """Do what depends on a free name; False if it is taken."""

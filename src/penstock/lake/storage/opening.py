@@ -40,35 +40,25 @@ _ONLY_FOR_DELTALAKE = re.compile(
 )
 
 
-class RemoteStorage(ObjectStorage):
-    """A store reached over the network; it travels to Spark tasks as its url and options."""
+class OpenedStorage(ObjectStorage):
+    """Travels to Spark tasks as its url and options."""
 
-    def __init__(self, url: str, options: Mapping[str, str]) -> None:
+    def __init__(self, url: str, options: Mapping[str, str], store: ObjectStore, prefix: str = "") -> None:
+        super().__init__(url, store, prefix)
         self._options = dict(options)
-        super().__init__(url, _remote_store(url, self._options))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return open_storage, (self.url, self._options)
-
-
-class LocalStorage(ObjectStorage):
-    """A folder on this machine, which need not exist before something is written."""
-
-    def __init__(self, url: str, folder: str) -> None:
-        # Rooted at `/`: a store with a root of its own insists that the folder is there.
-        super().__init__(url, LocalStore(), folder)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return open_storage, (self.url, {})
 
 
 def open_storage(url: str, options: Mapping[str, str]) -> Storage:
     """The storage at a plain path, `file://`, `s3://`, `gs://`, `abfss://` or `hdfs://` url; nothing is sent yet."""
     scheme = urlsplit(url).scheme.lower()
     if scheme in ("", "file"):
-        return LocalStorage(url, _local_folder(url))
+        # Rooted at `/`: a store with a root of its own insists that the folder is there.
+        return OpenedStorage(url, {}, LocalStore(), _local_folder(url))
     if scheme in _REMOTE:
-        return RemoteStorage(url, options)
+        return OpenedStorage(url, options, _remote_store(url, options))
     if scheme == "hdfs":
         return HdfsStorage(url, options)
     raise UserError(f"no storage for {scheme}:// urls", detail=url, hint="use a path, file, s3, gs, abfss or hdfs")
