@@ -61,11 +61,6 @@ def slice_totals(piece: Slice, counts: Counts) -> Totals:
     )
 
 
-def given_up_totals(piece: Slice) -> Totals:
-    """What a slice adds that a crashed owner had claimed at most once, and nobody will write (RULES M6)."""
-    return Totals(given_up=piece.offsets)
-
-
 class PartitionState(Protocol):
     """What any table says of one partition. `position` is None until the start is committed (RULES P1)."""
 
