@@ -33,7 +33,8 @@ class OriginColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(each for each in (self.partition, self.offset, self.topic, self.topic_id) if each is not None)
+        found = (self.partition, self.offset, self.topic, self.topic_id, self.job)
+        return tuple(each for each in found if each is not None)
 
 
 QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id", "job")
@@ -97,6 +98,11 @@ class Owners:
             job=job,
             has_forgotten=UNKNOWN_TOPIC in ids,
         )
+
+    @property
+    def foreign_ids(self) -> frozenset[str]:
+        """Topic ids whose rows are only other jobs'."""
+        return self.other_ids.difference(*self.ids_of.values())
 
     def owner(self, path: str, topic: str | None, topic_id: str | None) -> str | None:
         """The topic id of a row in the file at `path`, `STRANGER`, or None where nothing tells.

@@ -20,8 +20,7 @@ from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Own
 from penstock.proof.offsets.scan_passes import passes
 from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.files import Ranges, Rewriter, ValueFile
-from penstock.proof.values.places import PlacedValues
-from penstock.proof.values.rows import RAW_NAMES, Compared, ValueSide, collect_rows
+from penstock.proof.values.rows import RAW_NAMES, Compared, PlacedValues, ValueSide, collect_rows
 from penstock.proof.values.slices import SummedValues, Unit, cut_by_slice
 
 OFFSETS_PER_PASS_MAX = 1_000_000

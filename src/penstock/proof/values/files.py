@@ -19,7 +19,7 @@ from penstock.lake.maintenance.merge import batch_rows
 from penstock.lake.storage import Storage
 from penstock.logs.log import Slice
 from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, column_statistics, open_file, place_frame
+from penstock.proof.offsets.table import DataFile, by_place, column_statistics, open_file, place_frame
 from penstock.proof.values.digests import Digests, column_digests, row_digests, text_digest
 
 BATCH_ID = "verify"
@@ -83,9 +83,7 @@ class ValueBatch:
         """The rows by topic and partition: what they have in common, their numbers in the batch, their offsets."""
         if self.places is None or not len(self.places):
             return
-        keys = [name for name in self.places.columns if name != "offset"]
-        for part in self.places.with_row_index("row").partition_by(keys, maintain_order=True):
-            [values] = part.select(keys).head(1).to_dicts()
+        for values, part in by_place(self.places.with_row_index("row")):
             known = part.drop_nulls("offset") if values["partition"] is not None else part.clear()
             yield values, known["row"].to_numpy(), known["offset"].to_numpy()
 

@@ -1,4 +1,7 @@
-"""Both sides of a comparison of values: rows of files, and records of the log written once more."""
+"""Both sides of a comparison of values: rows of files, and records of the log written once more.
+
+Where rows tell their partition and offset, each is compared with the record that it came from.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
+from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Log, Partition, Slice
+from penstock.logs.log import Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Violation, ViolationKind, violation_at
 from penstock.proof.offsets.owners import OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import merged_ranges
@@ -24,46 +28,47 @@ RAW_NAMES = ("timestamp", "key", "value", "headers")
 """What of a quarantined record must be as it is in the log."""
 
 
-@dataclass(slots=True)
-class RawRecords:
-    """The bytes of quarantined records, as digests."""
+def joined(parts: Sequence[Offsets]) -> Offsets:
+    return np.concatenate(parts) if parts else np.array([], dtype=np.int64)
 
-    wanted: Offsets
+
+def joined_digests(parts: Sequence[Digests]) -> Digests:
+    return np.concatenate(parts) if parts else np.array([], dtype=np.uint64)
+
+
+@dataclass(slots=True)
+class PlacedRows:
+    """The rows of one partition: offsets, digests, and by which columns these were made."""
+
     offsets: list[Offsets] = field(default_factory=list)
     digests: list[Digests] = field(default_factory=list)
+    kinds: list[Offsets] = field(default_factory=list)
 
-    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Keep the digests of wanted records; returns the others, which must be rows."""
-        found = np.isin(batch.column("offset").to_numpy(), self.wanted)
-        if not found.any():
-            return batch
-        mine = batch.filter(pa.array(found))
-        self.offsets.append(mine.column("offset").to_numpy())
-        self.digests.append(raw_digests(mine))
-        return batch.filter(pa.array(~found))
+    def add(self, offsets: Offsets, digests: Digests, kind: int = 0) -> None:
+        self.offsets.append(offsets)
+        self.digests.append(digests)
+        self.kinds.append(np.full(len(offsets), kind, dtype=np.int64))
 
 
-def raw_digests(records: pa.RecordBatch) -> Digests:
-    columns = {
-        name: column_digests(_column(records, name).cast(QUARANTINE_SCHEMA.field(name).type)) for name in RAW_NAMES
-    }
-    return row_digests(columns, RAW_NAMES, np.uint64(0))
-
-
-def _column(records: pa.RecordBatch, name: str) -> pa.Array:
-    kind = QUARANTINE_SCHEMA.field(name).type
-    return records.column(name) if name in records.schema.names else pa.nulls(records.num_rows, kind)
+def _raw_digests(records: pa.RecordBatch) -> Digests:
+    there = records.select([name for name in RAW_NAMES if name in records.schema.names])
+    fitted = fit_columns(there, pa.schema([QUARANTINE_SCHEMA.field(name) for name in RAW_NAMES]))
+    return row_digests({name: column_digests(fitted.column(name)) for name in RAW_NAMES}, RAW_NAMES, np.uint64(0))
 
 
 @dataclass(slots=True)
 class Rewritten:
-    """Rows as the job would write them again, a batch at a time, for ranges of one partition."""
+    """Rows as the job would write them again, a batch at a time, for ranges of one partition.
+
+    Records that are in quarantine give no rows: their bytes are kept, as digests.
+    """
 
     log: Log
     rewriter: Rewriter
     partition: Partition
-    quarantined: RawRecords
+    quarantined: PlacedRows
     records: int = 0
+    raw: PlacedRows = field(default_factory=PlacedRows)
 
     def batches(self, ranges: Ranges, origin: OriginColumns | None) -> Iterator[ValueBatch]:
         for lo, hi in ranges.bounds:
@@ -77,19 +82,25 @@ class Rewritten:
                 yield from read_values(file, origin)
 
     def _living(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        in_quarantine = joined(self.quarantined.offsets)
         for batch in self.log.records(self.partition, lo, hi):
             self.records += batch.num_rows
-            rest = self.quarantined.take(batch)
-            if rest.num_rows:
-                yield rest
+            bad = np.isin(batch.column("offset").to_numpy(), in_quarantine)
+            if bad.any():
+                raw = batch.filter(pa.array(bad))
+                self.raw.add(raw.column("offset").to_numpy(), _raw_digests(raw))
+                batch = batch.filter(pa.array(~bad))
+            if batch.num_rows:
+                yield batch
 
-
-def joined(parts: Sequence[Offsets]) -> Offsets:
-    return np.concatenate(parts) if parts else np.array([], dtype=np.int64)
-
-
-def joined_digests(parts: Sequence[Digests]) -> Digests:
-    return np.concatenate(parts) if parts else np.array([], dtype=np.uint64)
+    def altered(self, ranges: Ranges, exact: bool) -> Offsets:
+        """The offsets of quarantined records in the ranges that are not as they are in the log."""
+        seen = dict(zip(joined(self.raw.offsets).tolist(), joined_digests(self.raw.digests).tolist(), strict=True))
+        offsets, digests = joined(self.quarantined.offsets), joined_digests(self.quarantined.digests)
+        inside = ranges.holds(offsets)
+        pairs = zip(offsets[inside].tolist(), digests[inside].tolist(), strict=True)
+        wrong = [offset for offset, digest in pairs if (seen[offset] != digest if offset in seen else exact)]
+        return np.array(wrong, dtype=np.int64)
 
 
 Wanted = Mapping[Partition, Ranges]
@@ -120,20 +131,6 @@ class Compared:
         if len(offsets):
             self.altered += len(offsets)
             self.violations.append(violation_at(partition, int(offsets.min()), kind))
-
-
-@dataclass(slots=True)
-class PlacedRows:
-    """The rows of one partition: offsets, digests, and by which columns these were made."""
-
-    offsets: list[Offsets] = field(default_factory=list)
-    digests: list[Digests] = field(default_factory=list)
-    kinds: list[Offsets] = field(default_factory=list)
-
-    def add(self, offsets: Offsets, digests: Digests, kind: int) -> None:
-        self.offsets.append(offsets)
-        self.digests.append(digests)
-        self.kinds.append(np.full(len(offsets), kind, dtype=np.int64))
 
 
 def collect_rows(
@@ -167,11 +164,63 @@ def collect_rows(
     return found, unplaced
 
 
-def compare_raw(ranges: Ranges, bad: PlacedRows, raw: RawRecords, exact: bool) -> Offsets:
-    """The offsets of quarantined records in the ranges that are not as they are in the log."""
-    seen = dict(zip(joined(raw.offsets).tolist(), joined_digests(raw.digests).tolist(), strict=True))
-    offsets, digests = joined(bad.offsets), joined_digests(bad.digests)
-    inside = ranges.holds(offsets)
-    pairs = zip(offsets[inside].tolist(), digests[inside].tolist(), strict=True)
-    wrong = [offset for offset, digest in pairs if (seen[offset] != digest if offset in seen else exact)]
-    return np.array(wrong, dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class PlacedValues:
+    """Compares rows with records of the log, each with the record that it came from."""
+
+    table: ValueSide
+    quarantine: ValueSide
+    log: Log
+    rewriter: Rewriter
+    exact: Mapping[str, bool]
+    """Per topic, whether the log still has every record from its first offset on."""
+    strict: bool = True
+    """Whether every record that gives a row must have it in the table."""
+
+    def compare(self, wanted: Wanted, so_far: Compared) -> None:
+        """Compare the wanted offsets; memory is needed for their digests alone."""
+        kinds: list[tuple[str, ...]] = []
+        table, unplaced = collect_rows(self.table, wanted, kinds)
+        # Each pass sees rows without a place again.
+        so_far.unplaced = max(so_far.unplaced, unplaced)
+        quarantine, _ = collect_rows(self.quarantine, wanted, [RAW_NAMES], raw=True)
+        for partition, ranges in sorted(wanted.items()):
+            written = Rewritten(self.log, self.rewriter, partition, quarantine.get(partition, PlacedRows()))
+            offsets: list[Offsets] = []
+            digests: list[list[Digests]] = [[] for _ in kinds]
+            try:
+                for batch in written.batches(ranges, self.table.origin):
+                    for _, rows, found in batch.groups():
+                        offsets.append(found)
+                        for parts, names in zip(digests, kinds, strict=True):
+                            there = [name for name in names if name in batch.columns]
+                            parts.append(batch.digests(there)[rows])
+            except SliceShrankError:
+                so_far.gone.add(partition)
+                continue
+            so_far.records += written.records
+            mine = table.get(partition, PlacedRows())
+            self._compare_rows(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
+            altered = written.altered(ranges, self.exact.get(partition.topic, False))
+            so_far.note(partition, altered, ViolationKind.ALTERED)
+            so_far.rows += len(joined(written.raw.offsets))
+
+    def _compare_rows(
+        self, partition: Partition, table: PlacedRows, offsets: Offsets, digests: Sequence[Digests], so_far: Compared
+    ) -> None:
+        """Compare the rows of one partition with those that the log gives."""
+        order = np.argsort(offsets, kind="stable")
+        offsets, digests = offsets[order], [each[order] for each in digests]
+        rows, have, kinds = joined(table.offsets), joined_digests(table.digests), joined(table.kinds)
+        at = np.minimum(np.searchsorted(offsets, rows), max(0, len(offsets) - 1))
+        known = offsets[at] == rows if len(offsets) else np.zeros(len(rows), dtype=bool)
+        should = np.zeros(len(rows), dtype=np.uint64)
+        for kind, each in enumerate(digests):
+            mine = known & (kinds == kind)
+            should[mine] = each[at[mine]]
+        exact = self.exact.get(partition.topic, False)
+        wrong = (known & (should != have)) | (~known & exact)
+        so_far.note(partition, rows[wrong], ViolationKind.ALTERED)
+        so_far.rows += int(np.count_nonzero(known))
+        if self.strict and not so_far.unplaced:
+            so_far.note(partition, offsets[~np.isin(offsets, rows)], ViolationKind.MISSING)

@@ -17,7 +17,7 @@ from penstock.proof.findings import ViolationKind, violation_at
 from penstock.proof.invariants import Span
 from penstock.proof.values.digests import Digests
 from penstock.proof.values.files import Ranges, Rewriter, ValueFile, columns_of, read_values
-from penstock.proof.values.rows import Compared, PlacedRows, RawRecords, Rewritten, compare_raw, joined
+from penstock.proof.values.rows import Compared, PlacedRows, Rewritten
 
 SUMS = 2**64
 
@@ -96,9 +96,8 @@ class SummedValues:
                 rows, total = rows + len(digests), (total + _sum(digests)) % SUMS
         wanted_rows, wanted = 0, 0
         for partition, lo, hi in unit.places:
-            bad, ranges = self.quarantined.get(partition, PlacedRows()), Ranges(((lo, hi),))
-            raw = RawRecords(joined(bad.offsets))
-            written = Rewritten(self.log, self.rewriter, partition, raw)
+            ranges = Ranges(((lo, hi),))
+            written = Rewritten(self.log, self.rewriter, partition, self.quarantined.get(partition, PlacedRows()))
             try:
                 for batch in written.batches(ranges, None):
                     digests = batch.digests(names or tuple(batch.columns))
@@ -107,8 +106,8 @@ class SummedValues:
                 so_far.gone.add(partition)
                 return
             so_far.records += written.records
-            exact = self.exact.get(partition.topic, False)
-            so_far.note(partition, compare_raw(ranges, bad, raw, exact), ViolationKind.ALTERED)
+            altered = written.altered(ranges, self.exact.get(partition.topic, False))
+            so_far.note(partition, altered, ViolationKind.ALTERED)
         so_far.rows += rows
         if (rows, total) != (wanted_rows, wanted):
             so_far.altered += 1

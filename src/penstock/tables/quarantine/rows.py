@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import error_kinds
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.library import library_errors
@@ -70,16 +71,11 @@ def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = No
     """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
     wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
-        there = set(parquet.schema_arrow.names)
-        names = [name for name in wanted.names if name in there]
+        names = [name for name in parquet.schema_arrow.names if name in wanted.names]
         for group in range(parquet.num_row_groups):
             # No threads of Arrow, here and for reading ahead: one that still winds down aborts a short command at exit.
             rows = parquet.read_row_group(group, columns=names, use_threads=False)
-            arrays = [
-                rows.column(each.name).cast(each.type) if each.name in there else pa.nulls(rows.num_rows, each.type)
-                for each in wanted
-            ]
-            yield pa.Table.from_arrays(arrays, schema=wanted)
+            yield pa.Table.from_batches([fit_columns(batch, wanted) for batch in rows.to_batches()], wanted)
 
 
 def own_rows(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -139,11 +135,17 @@ def repeated_rows(table: Table) -> Places:
     return {place: pa.array(offsets, pa.int64()) for place, offsets in repeated.items()}
 
 
-def without_places(rows: pa.Table, places: Places) -> pa.Table:
+def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
+    """Which rows are at these places. A topic id alone names a life of a topic, whatever the topic is called."""
+    found = pa.chunked_array([pa.repeat(False, rows.num_rows)])
     for (topic_id, partition), offsets in places.items():
         here = where(rows, topic_id=topic_id, partition=partition)
-        rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))
-    return rows
+        found = pc.or_(found, pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets)))
+    return found
+
+
+def without_places(rows: pa.Table, places: Places) -> pa.Table:
+    return rows.filter(pc.invert(at_places(rows, places)))
 
 
 def partitions_of(rows: pa.Table) -> list[Partition]:
