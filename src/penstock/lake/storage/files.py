@@ -41,15 +41,6 @@ class Writer:
     def closed(self) -> bool:
         return self._closed
 
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
         if self._sink is not None:

@@ -35,10 +35,6 @@ class Ranges:
 
     bounds: tuple[tuple[int, int], ...]
 
-    @property
-    def offsets(self) -> int:
-        return sum(hi - lo for lo, hi in self.bounds)
-
     def holds(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
         lows = np.array([lo for lo, _ in self.bounds], dtype=np.int64)
         highs = np.array([hi for _, hi in self.bounds], dtype=np.int64)

@@ -17,8 +17,7 @@ from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
 from penstock.proof.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.table import DataFile
-from penstock.status.frame import TableView, job_status
-from penstock.status.log_lag import read_log_view
+from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.life import appended_up_to, life_of
 from penstock.tables.quarantine.table import open_quarantine

@@ -14,8 +14,7 @@ from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.status.frame import TableView, job_status
-from penstock.status.log_lag import read_log_view
+from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import (
     COMMITS_SHOWN,
     UNKNOWN,
