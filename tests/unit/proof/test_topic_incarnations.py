@@ -20,8 +20,16 @@ from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
 from penstock.proof.invariants import CommittedSlice
-from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
+from penstock.proof.offsets.owners import (
+    STRANGER,
+    UNKNOWN_TOPIC,
+    OriginColumns,
+    Owners,
+    TopicIncarnations,
+    find_incarnations,
+    kept_columns,
+    read_history,
+)
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32

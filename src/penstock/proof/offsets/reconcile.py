@@ -9,8 +9,16 @@ import polars as pl
 
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
-from penstock.proof import unproven
-from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest
+from penstock.proof.findings import (
+    ALL_VALUES,
+    KEEP_PLACES,
+    Check,
+    Unproven,
+    Violation,
+    ViolationKind,
+    conclude,
+    earliest,
+)
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
@@ -58,13 +66,20 @@ class Reconciliation:
     """Reads every part once and keeps only what its comparison left."""
 
     def __init__(self, job: JobSpec, subject: Subject, sources: Sources, progress: Progress | None) -> None:
-        self._job = job
         self._subject = subject
         self._sources = sources
         self._progress = progress
         self._tallies = {each: _Tally.of(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
-        self._types, self._quarantine = self._open_scans()
+        owners, columns = Owners.of(subject.incarnations, job.name), sources.columns
+        self._types = [
+            OffsetScan(sources.storage, each.files, columns, owners, self._pools, each.ends)
+            for each in sources.types
+            if columns is not None
+        ]
+        """None where the table does not tell where its rows came from; the quarantine always does."""
+        bad = sources.quarantine_files
+        self._quarantine = OffsetScan(sources.quarantine_storage, bad, QUARANTINE_COLUMNS, owners, self._pools)
         self._pooled: dict[PoolKey, int] = {}
         """Rows whose life of their topic is not known."""
         self._pool_violations: list[Violation] = []
@@ -179,18 +194,6 @@ class Reconciliation:
         """Rows of each type that are beyond what is checked, once it has run."""
         return [scan.ahead for scan in self._types] if self._types else [0] * len(self._sources.types)
 
-    def _open_scans(self) -> tuple[list[OffsetScan], OffsetScan]:
-        """The quarantine always tells where its rows came from, the table only if the job keeps it."""
-        sources, columns = self._sources, self._sources.columns
-        owners = Owners.of(self._subject.incarnations, self._job.name)
-        types = [
-            OffsetScan(sources.storage, each.files, columns, owners, self._pools, each.ends)
-            for each in sources.types
-            if columns is not None
-        ]
-        bad = OffsetScan(sources.quarantine_storage, sources.quarantine_files, QUARANTINE_COLUMNS, owners, self._pools)
-        return types, bad
-
     @property
     def _scans(self) -> tuple[OffsetScan, ...]:
         return (*self._types, self._quarantine)
@@ -214,16 +217,28 @@ class Reconciliation:
         return sum(scan.rows_without_place(partition) for scan in self._scans)
 
     def _unproven(self) -> list[Unproven]:
-        found = [] if self._types else [unproven.NO_PLACES]
+        found: list[Unproven] = []
+        if not self._types:
+            what = "which records the rows are: the table keeps no columns of kafka.partition and kafka.offset"
+            found.append(Unproven(what, f"{KEEP_PLACES} from the first run on, or {ALL_VALUES}"))
         for each, tally in self._tallies.items() if self._types else ():
-            without = self._without_place(each)
-            if tally.lacking and tally.lacking <= without:
-                found.append(unproven.rows_without_place(each, tally.lacking, without))
-        found += [unproven.mixed_lives(count, self._pools.members(key)) for key, count in self._pooled.items()]
+            without, lacking = self._without_place(each), tally.lacking
+            if lacking and lacking <= without:
+                rows = f"{without} rows tell no partition and offset"
+                what = f"{lacking} offsets are not found, and {rows}: they may be theirs"
+                remedy = f"rows from before the columns were kept can only be counted; {ALL_VALUES}"
+                found.append(Unproven(what, remedy, frozenset({each})))
+        for key, count in self._pooled.items():
+            what = f"which life of a recreated topic {count} compacted rows belong to"
+            why = "their offsets add up, but a row of one life may stand for a row of another"
+            when = "verify between recreating a topic and the next compaction"
+            remedy = f"{when}; nothing in these rows tells them apart any more"
+            found.append(Unproven(f"{what}: {why}", remedy, frozenset(self._pools.members(key))))
         incarnations = self._subject.incarnations
         if incarnations.shared_topic_ids:
-            mine = [each for each in self._tallies if each.topic_id in incarnations.shared_topic_ids]
-            found.append(unproven.shared_topics(sorted(incarnations.others), mine))
+            what = f"whose rows are whose: the same topics are also written by {', '.join(sorted(incarnations.others))}"
+            mine = frozenset(each for each in self._tallies if each.topic_id in incarnations.shared_topic_ids)
+            found.append(Unproven(what, "give each job a table of its own", mine))
         return found
 
     def _gone(self) -> int:

@@ -12,8 +12,7 @@ import pyarrow as pa
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind, earliest
-from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC
-from penstock.proof.offsets.owners import OriginColumns, Owners
+from penstock.proof.offsets.owners import UNKNOWN_TOPIC, OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import Part, Pass
 from penstock.proof.offsets.table import DataFile, by_place, origin_frames
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.logs.log import Bounds, Log, Partition
-from penstock.proof import unproven
-from penstock.proof.findings import Check, Unproven, conclude, earliest
+from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
 from penstock.proof.offsets.scan_passes import passes
@@ -67,9 +66,12 @@ def check_values(sources: ValueSources) -> Check:
     except (pa.ArrowException, OSError) as error:
         return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
     if compared.unplaced:
-        open_questions.append(unproven.values_without_place(compared.unplaced))
+        what = f"the values of {compared.unplaced} rows that tell no partition and offset of one life of a topic"
+        remedy = f"{KEEP_PLACES}; verify between recreating a topic and the next compaction"
+        open_questions.append(Unproven(what, remedy))
     if compared.gone:
-        open_questions.append(unproven.values_gone_meanwhile(compared.gone))
+        what = "the values of rows whose records retention took while they were read"
+        open_questions.append(Unproven(what, "verify again", frozenset(compared.gone)))
     total = sum(hi - lo for lo, hi in ranges.values())
     first = earliest(compared.violations)
     share = "all" if sample.records is None else f"a sample of {compared.records} (seed {sample.seed}) out of"
@@ -98,7 +100,8 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
             continue
         bounds = sources.bounds.get(partition)
         if bounds is None:
-            found.append(unproven.values_of_earlier_life(partition))
+            what = f"the values of rows from an earlier life of the topic ({partition.topic_id}): their log is gone"
+            found.append(Unproven(what, "compare values before a topic is deleted", frozenset({partition})))
             continue
         leave = sources.subject.leaves.get(partition)
         below = (leave.twice_below if leave else None) or 0
@@ -106,7 +109,8 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
         if lo < hi:
             ranges[partition] = (lo, hi)
         if lo > spans[0].read_from:
-            found.append(unproven.values_below(partition, lo))
+            what = f"the values of rows below offset {lo}: the log no longer has their records"
+            found.append(Unproven(what, "compare values within the topic's retention", frozenset({partition})))
     return ranges, found
 
 
@@ -162,7 +166,9 @@ def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) 
         if spans and spans[0].lo < spans[-1].hi
     )
     if cut.rest_is_mixed and (not whole or sources.subject.incarnations.others):
-        return [unproven.values_of_mixed_files(len(cut.rest.files))]
+        what = f"the values of rows in {len(cut.rest.files)} compacted or replayed files"
+        why = "not all of their records are in the log"
+        return [Unproven(f"{what}: {why}", f"{KEEP_PLACES}, or compare values before compacting")]
     values.compare(cut.rest, compared)
     return []
 

@@ -19,8 +19,7 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof import unproven
-from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
+from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
 from penstock.proof.footers import Examined, QuarantineFiles, examine, named_now
 from penstock.proof.frame import Provable, prove
 from penstock.proof.invariants import RowCounts, Slices, check_rows, check_slices, check_totals, spans
@@ -132,7 +131,7 @@ class TableRewriter:
 def row_values(job: JobSpec, table: Table, files: Sequence[DataFile]) -> RowValues | Unproven:
     """The rows of these files of the table, to be compared with the log."""
     if job.sql is not None:
-        return unproven.values_of_sql()
+        return VALUES_OF_SQL
     schema, partition_by, storage = table.schema, table.spec.partition_by, table.storage()
     body = _body_schema(schema, partition_by)
     return RowValues(

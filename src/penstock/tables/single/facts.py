@@ -15,7 +15,7 @@ from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.offsets.owners import Committed, TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.table import DataFile
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path

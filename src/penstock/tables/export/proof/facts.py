@@ -13,7 +13,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import Table
 from penstock.proof.findings import Check
 from penstock.proof.footers import QuarantineFiles
-from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.offsets.owners import TopicIncarnations
 from penstock.proof.offsets.table import DataFile
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind
