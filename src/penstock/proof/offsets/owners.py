@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -32,7 +33,7 @@ STRANGER = ""
 """Instead of a topic id: the row is of no topic that any job of the table has read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TopicIncarnations:
     """The partitions that a job has positions of: of topics as they are, and of topics that were recreated since."""
 
@@ -49,10 +50,45 @@ class TopicIncarnations:
     def partitions(self) -> tuple[Partition, ...]:
         return self.current + self.retired
 
+    @cached_property
+    def ids_of(self) -> Mapping[str, frozenset[str]]:
+        """Topic ids by topic."""
+        topics = {each.topic for each in self.partitions}
+        return {name: frozenset(each.topic_id for each in self.partitions if each.topic == name) for name in topics}
+
+    @cached_property
+    def other_ids(self) -> frozenset[str]:
+        """Topic ids that other jobs write to the same table."""
+        return frozenset().union(*self.others.values())
+
+    @property
+    def foreign_ids(self) -> frozenset[str]:
+        """Of these, those that the job does not."""
+        return self.other_ids.difference(*self.ids_of.values())
+
     @property
     def shared_topic_ids(self) -> frozenset[str]:
-        mine = {each.topic_id for each in self.partitions}
-        return frozenset(topic_id for ids in self.others.values() for topic_id in ids if topic_id in mine)
+        return self.other_ids - self.foreign_ids
+
+    def owner(self, path: str, topic: str | None, topic_id: str | None) -> str | None:
+        """The topic id of a row in the file at `path`, `STRANGER`, or None where nothing tells.
+
+        Only staged files have the id in their names: compaction mixes the incarnations of a recreated topic.
+        """
+        if topic_id is not None:
+            return topic_id
+        staged = parse_staged_name(path)
+        if staged is not None:
+            return staged.topic_id
+        if topic is None and len(self.ids_of) == 1 and not self.other_ids:
+            [topic] = self.ids_of
+        # Any topic may have had a life whose name is forgotten.
+        if topic is None or UNKNOWN_TOPIC in self.ids_of:
+            return None
+        ids = self.ids_of.get(topic)
+        if ids is None:
+            return None if self.other_ids else STRANGER
+        return next(iter(ids)) if len(ids) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,53 +199,3 @@ def _passed_names(job: JobSpec) -> Mapping[str, str]:
         elif found is not None:
             passed[found["name"]] = found["alias"] or found["name"]
     return passed
-
-
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """Finds the life of a topic that a row belongs to."""
-
-    ids_of: Mapping[str, frozenset[str]]
-    """Topic ids by topic."""
-    other_ids: frozenset[str] = frozenset()
-    """Topic ids that other jobs write to this table."""
-    job: str | None = None
-    """Rows that name another job are not looked at."""
-    has_forgotten: bool = False
-    """Whether there are incarnations of topics whose names are forgotten: any topic may have had one."""
-
-    @staticmethod
-    def of(incarnations: TopicIncarnations, job: str | None = None) -> Owners:
-        ids: dict[str, set[str]] = {}
-        for each in incarnations.partitions:
-            ids.setdefault(each.topic, set()).add(each.topic_id)
-        return Owners(
-            ids_of={topic: frozenset(found) for topic, found in ids.items()},
-            other_ids=frozenset(topic_id for found in incarnations.others.values() for topic_id in found),
-            job=job,
-            has_forgotten=UNKNOWN_TOPIC in ids,
-        )
-
-    @property
-    def foreign_ids(self) -> frozenset[str]:
-        """Topic ids whose rows are only other jobs'."""
-        return self.other_ids.difference(*self.ids_of.values())
-
-    def owner(self, path: str, topic: str | None, topic_id: str | None) -> str | None:
-        """The topic id of a row in the file at `path`, `STRANGER`, or None where nothing tells.
-
-        Only staged files have the id in their names: compaction mixes the incarnations of a recreated topic.
-        """
-        if topic_id is not None:
-            return topic_id
-        staged = parse_staged_name(path)
-        if staged is not None:
-            return staged.topic_id
-        if topic is None and len(self.ids_of) == 1 and not self.other_ids:
-            [topic] = self.ids_of
-        if topic is None or self.has_forgotten:
-            return None
-        ids = self.ids_of.get(topic)
-        if ids is None:
-            return None if self.other_ids else STRANGER
-        return next(iter(ids)) if len(ids) == 1 else None

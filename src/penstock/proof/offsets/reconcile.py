@@ -20,7 +20,7 @@ from penstock.proof.findings import (
     earliest,
 )
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
 from penstock.proof.offsets.scan_passes import Pass, passes
 from penstock.proof.offsets.verdicts import (
@@ -71,15 +71,15 @@ class Reconciliation:
         self._progress = progress
         self._tallies = {each: _Tally.of(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
-        owners, columns = Owners.of(subject.incarnations, job.name), sources.columns
+        columns, whose = sources.columns, (job.name, subject.incarnations, self._pools)
         self._types = [
-            OffsetScan(sources.storage, each.files, columns, owners, self._pools, each.ends)
+            OffsetScan(sources.storage, each.files, columns, *whose, each.ends)
             for each in sources.types
             if columns is not None
         ]
         """None where the table does not tell where its rows came from; the quarantine always does."""
         bad = sources.quarantine_files
-        self._quarantine = OffsetScan(sources.quarantine_storage, bad, QUARANTINE_COLUMNS, owners, self._pools)
+        self._quarantine = OffsetScan(sources.quarantine_storage, bad, QUARANTINE_COLUMNS, *whose)
         self._pooled: dict[PoolKey, int] = {}
         """Rows whose life of their topic is not known."""
         self._pool_violations: list[Violation] = []

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.findings import Violation, ViolationKind, earliest
-from penstock.proof.offsets.owners import UNKNOWN_TOPIC, OriginColumns, Owners
+from penstock.proof.offsets.owners import UNKNOWN_TOPIC, OriginColumns, TopicIncarnations
 from penstock.proof.offsets.scan_passes import Part, Pass
 from penstock.proof.offsets.table import DataFile, by_place, origin_frames
 
@@ -86,14 +86,16 @@ class OffsetScan:
         storage: Storage,
         files: Sequence[DataFile],
         columns: OriginColumns,
-        owners: Owners,
+        job: str,
+        incarnations: TopicIncarnations,
         pools: Pools,
         ends: Mapping[Partition, int] | None = None,
     ) -> None:
         self._storage = storage
         self._files = files
         self._columns = columns
-        self._owners = owners
+        self._job = job
+        self._incarnations = incarnations
         self._pools = pools
         self._ends = ends or {}
         self._seen: set[str] = set()
@@ -106,7 +108,7 @@ class OffsetScan:
 
     def read(self, wanted: Pass) -> Scanned:
         """The offsets in the parts of one pass; rows of other jobs are left out."""
-        foreign_ids = self._owners.foreign_ids
+        foreign_ids = self._incarnations.foreign_ids
         parts = {(each.topic_id, each.number): (each, part) for each, part in wanted.items()}
         pool_parts = {self._pools.key_of(each): part for each, part in wanted.items()}
         found: dict[Partition, list[pl.Series]] = {}
@@ -123,7 +125,7 @@ class OffsetScan:
                     found.setdefault(place[0], []).append(self._up_to_end(place[0], _within(group.offsets, place[1])))
                 elif group.topic_id is None and key in pool_parts:
                     pooled.setdefault(key, []).append(_within(group.offsets, pool_parts[key]))
-                elif group.topic_id is not None or not self._owners.other_ids:
+                elif group.topic_id is not None or not self._incarnations.other_ids:
                     name = group.topic or group.topic_id or UNKNOWN_TOPIC
                     strangers.append(Violation(name, group.number, group.ends[0], ViolationKind.UNKNOWN_PARTITION))
             self._seen.add(file.path)
@@ -157,10 +159,10 @@ class OffsetScan:
         without = 0
         placed: _Group | None = None
         try:
-            for frame in origin_frames(self._storage, file, self._columns, self._owners.job):
+            for frame in origin_frames(self._storage, file, self._columns, self._job):
                 for values, part in by_place(frame):
                     topic, number = values.get("topic"), values["partition"]
-                    owner = self._owners.owner(file.path, topic, values.get("topic_id") or file.topic_id)
+                    owner = self._incarnations.owner(file.path, topic, values.get("topic_id") or file.topic_id)
                     nowhere = number is None or (owner is None and topic is None and self._pools.by_topic)
                     offsets = part["offset"].clear() if nowhere else part["offset"].drop_nulls()
                     if fresh and len(part) > len(offsets):

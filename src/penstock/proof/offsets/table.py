@@ -86,7 +86,7 @@ def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics 
     return found if found is not None and found.has_min_max else None
 
 
-def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str | None) -> Iterator[pl.DataFrame]:
+def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str) -> Iterator[pl.DataFrame]:
     """The origin columns of a file under the names partition, offset, topic and topic_id.
 
     Rows that name another job than `job` are left out.

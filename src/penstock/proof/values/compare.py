@@ -15,7 +15,7 @@ from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
 from penstock.proof.offsets.scan_passes import passes
 from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.files import Ranges, Rewriter, ValueFile
@@ -115,10 +115,10 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
 
 
 def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Extents, compared: Compared) -> None:
-    sample, quarantine = sources.sample, _quarantine_side(sources)
+    sample = sources.sample
     values = PlacedValues(
-        ValueSide(sources.rows.files, columns, quarantine.owners),
-        quarantine,
+        ValueSide(sources.rows.files, columns, sources.job, sources.subject.incarnations),
+        _quarantine_side(sources),
         sources.log,
         sources.rows.rewriter,
         _exact(sources, ranges),
@@ -197,4 +197,4 @@ def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partitio
 def _quarantine_side(sources: ValueSources) -> ValueSide:
     schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
     files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
-    return ValueSide(files, QUARANTINE_COLUMNS, Owners.of(sources.subject.incarnations, sources.job))
+    return ValueSide(files, QUARANTINE_COLUMNS, sources.job, sources.subject.incarnations)

@@ -17,7 +17,7 @@ from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.logs.log import Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Violation, ViolationKind, violation_at
-from penstock.proof.offsets.owners import OriginColumns, Owners
+from penstock.proof.offsets.owners import OriginColumns, TopicIncarnations
 from penstock.proof.offsets.scan_passes import merged_ranges
 from penstock.proof.values.digests import Digests, column_digests, row_digests
 from penstock.proof.values.files import Offsets, Ranges, Rewriter, ValueBatch, ValueFile, columns_of, read_values
@@ -112,7 +112,8 @@ class ValueSide:
 
     files: Sequence[ValueFile]
     origin: OriginColumns
-    owners: Owners
+    job: str
+    incarnations: TopicIncarnations
 
 
 @dataclass(slots=True)
@@ -153,10 +154,10 @@ def collect_rows(
             unplaced += 0 if batch.places is None else len(batch.places)
             for values, rows, offsets in batch.groups():
                 told = values.get("topic_id") or file.file.topic_id
-                owner = side.owners.owner(file.file.path, values.get("topic"), told)
+                owner = side.incarnations.owner(file.file.path, values.get("topic"), told)
                 unplaced -= len(rows) if owner is not None else 0
                 partition = by_place.get((owner or "", values["partition"]))
-                if partition is None or values.get("job") not in (None, side.owners.job):
+                if partition is None or values.get("job") not in (None, side.job):
                     continue
                 inside = wanted[partition].holds(offsets)
                 mine = found.setdefault(partition, PlacedRows())
