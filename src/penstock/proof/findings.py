@@ -164,17 +164,13 @@ class Proof:
     partitions: tuple[PartitionFacts, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport(Proof):
     """The result of `verify`: every check, and the facts that they were made from."""
 
     job: str
     table: str
-    version: int | None
-    """The version of the table that was verified; None while there is no table."""
     deep: bool
-    checks: tuple[Check, ...]
-    partitions: tuple[PartitionFacts, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

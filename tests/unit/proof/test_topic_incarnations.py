@@ -73,11 +73,10 @@ def test_history_gives_the_slices_oldest_first() -> None:
         {"version": 4, **Provenance(kind="batch", job="audit", slices=(read,)).metadata},
         {"version": 0, "operation": "CREATE TABLE"},
     ]
-    committed = read_history(records, "shop")
-    assert committed.slices == {
-        NOW: (CommittedSlice(0, 4, Totals(holes=4), 2), CommittedSlice(4, 9, Totals(read=5, written=5), 3))
+    assert read_history(records, "shop") == {
+        NOW: [CommittedSlice(0, 4, Totals(holes=4), 2), CommittedSlice(4, 9, Totals(read=5, written=5), 3)],
+        Partition("orders", "new", 1): [],
     }
-    assert committed.partitions == {NOW, Partition("orders", "new", 1)}
 
 
 def test_a_staged_file_tells_the_life_of_its_rows() -> None:

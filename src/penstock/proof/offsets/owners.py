@@ -20,7 +20,7 @@ from penstock.job.spec import JobSpec
 from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.delta.provenance import commits_of
 from penstock.logs.log import Partition
-from penstock.proof.invariants import CommittedSlice
+from penstock.proof.invariants import CommittedSlice, Slices
 
 UNKNOWN_TOPIC = "?"
 """Stands for a topic whose name the table has forgotten: only its id is left in the positions."""
@@ -91,24 +91,16 @@ class TopicIncarnations:
         return next(iter(ids)) if len(ids) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What the retained history of a table tells of a job, oldest first."""
-
-    slices: Mapping[Partition, tuple[CommittedSlice, ...]]
-    partitions: frozenset[Partition]
-
-
-def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Committed:
-    """Take the job's slices and starts out of commit metadata."""
+def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Slices:
+    """The job's slices out of commit metadata, oldest first; of a partition that only started, none."""
     slices: dict[Partition, list[CommittedSlice]] = {}
-    partitions: set[Partition] = set()
     for version, ours in commits_of(sorted(records, key=lambda each: int(each["version"])), job):
-        partitions.update(each.place for each in ours.starts)
+        for start in ours.starts:
+            slices.setdefault(start.place, [])
         for piece in ours.slices:
             found = CommittedSlice(piece.start, piece.end, piece.totals, version)
             slices.setdefault(piece.place, []).append(found)
-    return Committed({each: tuple(found) for each, found in slices.items()}, frozenset({*partitions, *slices}))
+    return slices
 
 
 def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable[Partition] = ()) -> TopicIncarnations:

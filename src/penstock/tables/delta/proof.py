@@ -52,7 +52,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
         sources=Sources(storage, [TypeFiles(data.files)], quarantine.storage, quarantine.files, columns),
         own_checks=lambda _: (
             check_totals(facts.states),
-            check_slices(facts.states, facts.committed.slices),
+            check_slices(facts.states, facts.slices),
             _check_rows(facts, data, quarantine),
         ),
         values=lambda: row_values(job, facts.table, data.files),
@@ -61,7 +61,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
 
 def _subject(facts: TableFacts) -> Subject:
     return Subject(
-        spans={each: spans(each, state, facts.committed.slices.get(each, ())) for each, state in facts.states.items()},
+        spans={each: spans(each, state, facts.slices.get(each, ())) for each, state in facts.states.items()},
         incarnations=facts.incarnations,
         leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
         replayed=frozenset(each for each, state in facts.states.items() if state.totals.replayed),
@@ -77,7 +77,7 @@ def _check_rows(facts: TableFacts, data: Examined, quarantine: QuarantineFiles) 
         pending=quarantine.pending.rows,
         replay_unfinished=facts.replay_unfinished,
     )
-    of_slices = _slice_faults(data.files, facts.committed.slices)
+    of_slices = _slice_faults(data.files, facts.slices)
     return check_rows(counts, (*data.faults, *quarantine.faults, *of_slices))
 
 

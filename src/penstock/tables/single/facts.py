@@ -15,7 +15,8 @@ from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.offsets.owners import Committed, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.invariants import Slices
+from penstock.proof.offsets.owners import TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.table import DataFile
 from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
@@ -31,7 +32,7 @@ class TableFacts:
     quarantine: Table | None
     incarnations: TopicIncarnations
     states: Mapping[Partition, DeltaPartition]
-    committed: Committed
+    slices: Slices
     history: tuple[Mapping[str, Any], ...]
     """Commit metadata, newest first."""
     pending: tuple[DataFile, ...]
@@ -50,8 +51,8 @@ def read_table(job: JobSpec) -> TableFacts | None:
         return None
     with library_errors(job.table.path):
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
-        committed = read_history(history, job.name)
-        incarnations = find_incarnations(table.transactions(), job.name, committed.partitions)
+        slices = read_history(history, job.name)
+        incarnations = find_incarnations(table.transactions(), job.name, slices)
         known = incarnations.partitions
         states = state_of(table.version, table.transaction, job.name, known, table.spec.numbers).partitions
     key = replay_key(job.name)
@@ -61,7 +62,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
         quarantine=quarantine,
         incarnations=incarnations,
         states=states,
-        committed=committed,
+        slices=slices,
         history=history,
         pending=_pending(history, quarantine, table),
         replay_unfinished=(table.transaction(key) or 0) > replayed,
