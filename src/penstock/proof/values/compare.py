@@ -7,20 +7,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Bounds, Log, Partition
+from penstock.logs.log import Partition
 from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
+from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.scan_passes import passes
-from penstock.proof.sources import Sample, Sources, Subject
-from penstock.proof.values.files import Ranges, Rewriter, ValueFile
-from penstock.proof.values.rows import RAW_NAMES, Compared, PlacedValues, ValueSide, collect_rows
-from penstock.proof.values.slices import SummedValues, Unit, cut_by_slice
+from penstock.proof.sources import Sample
+from penstock.proof.values.files import Ranges
+from penstock.proof.values.rows import Compared, ValueSources, compare_places, quarantined_rows
+from penstock.proof.values.slices import Unit, compare_unit, cut_by_slice
 
 OFFSETS_PER_PASS_MAX = 1_000_000
 """About 64 bytes each: offset, digest and columns of the row, offset and digest of the record."""
@@ -29,28 +27,6 @@ BLOCK_RECORDS = 250
 
 Extents = Mapping[Partition, tuple[int, int]]
 """Per partition, the offsets `[lo, hi)` that can be compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowValues:
-    """The rows of a table, and the way to write them once more."""
-
-    files: Sequence[ValueFile]
-    rewriter: Rewriter
-    strict: bool = True
-    """Whether every record that is not in quarantine must have its row; else that is a matter of offsets alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueSources:
-    job: str
-    subject: Subject
-    held: Sources
-    log: Log
-    bounds: Mapping[Partition, Bounds]
-    """Of the log."""
-    sample: Sample
-    rows: RowValues
 
 
 def check_values(sources: ValueSources) -> Check:
@@ -115,24 +91,12 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
 
 
 def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Extents, compared: Compared) -> None:
-    sample = sources.sample
-    values = PlacedValues(
-        ValueSide(sources.rows.files, columns, sources.job, sources.subject.incarnations),
-        _quarantine_side(sources),
-        sources.log,
-        sources.rows.rewriter,
-        _exact(sources, ranges),
-        sources.rows.strict,
-    )
-    if sample.records is not None:
-        values.compare(sampled(ranges, sample), compared)
+    if sources.sample.records is not None:
+        compare_places(sources, columns, sampled(ranges, sources.sample), compared)
         return
-    for wanted in passes(ranges, OFFSETS_PER_PASS_MAX):
-        values.compare({each: Ranges(((part.lo, part.hi),)) for each, part in wanted.items()}, compared)
-
-
-def _exact(sources: ValueSources, ranges: Extents) -> dict[str, bool]:
-    return {topic: sources.log.compacted(topic) is False for topic in {each.topic for each in ranges}}
+    for parts in passes(ranges, OFFSETS_PER_PASS_MAX):
+        wanted = {each: Ranges(((part.lo, part.hi),)) for each, part in parts.items()}
+        compare_places(sources, columns, wanted, compared)
 
 
 def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
@@ -154,10 +118,9 @@ def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) 
     sample = sources.sample
     cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.subject.replayed)
     everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
-    quarantined, _ = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True)
-    values = SummedValues(sources.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
+    quarantined = quarantined_rows(sources, everything)
     for unit in _chosen(cut.slices, sample):
-        values.compare(unit, compared)
+        compare_unit(sources, unit, quarantined, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):
         return []
     whole = all(
@@ -169,7 +132,7 @@ def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) 
         what = f"the values of rows in {len(cut.rest.files)} compacted or replayed files"
         why = "not all of their records are in the log"
         return [Unproven(f"{what}: {why}", f"{KEEP_PLACES}, or compare values before compacting")]
-    values.compare(cut.rest, compared)
+    compare_unit(sources, cut.rest, quarantined, compared)
     return []
 
 
@@ -192,9 +155,3 @@ def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partitio
         for span in sources.subject.spans[partition]
         if lo <= span.read_from and span.hi <= hi
     ]
-
-
-def _quarantine_side(sources: ValueSources) -> ValueSide:
-    schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
-    files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
-    return ValueSide(files, QUARANTINE_COLUMNS, sources.job, sources.subject.incarnations)

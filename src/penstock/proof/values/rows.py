@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,10 +16,11 @@ import pyarrow as pa
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Log, Partition, Slice, SliceShrankError
+from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Violation, ViolationKind, violation_at
-from penstock.proof.offsets.owners import OriginColumns, TopicIncarnations
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
 from penstock.proof.offsets.scan_passes import merged_ranges
+from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.digests import Digests, column_digests, row_digests
 from penstock.proof.values.files import Offsets, Ranges, Rewriter, ValueBatch, ValueFile, columns_of, read_values
 
@@ -107,13 +109,30 @@ Wanted = Mapping[Partition, Ranges]
 
 
 @dataclass(frozen=True, slots=True)
-class ValueSide:
-    """Files whose rows are compared, and how their places are read."""
+class RowValues:
+    """The rows of a table, and the way to write them once more."""
 
     files: Sequence[ValueFile]
-    origin: OriginColumns
+    rewriter: Rewriter
+    strict: bool = True
+    """Whether every record that is not in quarantine must have its row; else that is a matter of offsets alone."""
+
+
+@dataclass(frozen=True)
+class ValueSources:
     job: str
-    incarnations: TopicIncarnations
+    subject: Subject
+    held: Sources
+    log: Log
+    bounds: Mapping[Partition, Bounds]
+    """Of the log."""
+    sample: Sample
+    rows: RowValues
+
+    @cached_property
+    def exact(self) -> Mapping[str, bool]:
+        """Per topic, whether the log still has every record from its first offset on."""
+        return {topic: self.log.compacted(topic) is False for topic in {each.topic for each in self.bounds}}
 
 
 @dataclass(slots=True)
@@ -134,94 +153,96 @@ class Compared:
             self.violations.append(violation_at(partition, int(offsets.min()), kind))
 
 
-def collect_rows(
-    side: ValueSide, wanted: Wanted, kinds: list[tuple[str, ...]], raw: bool = False
+def quarantined_rows(sources: ValueSources, wanted: Wanted) -> dict[Partition, PlacedRows]:
+    """The records of the wanted offsets that are in quarantine."""
+    schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
+    files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
+    return _collect_rows(sources, files, QUARANTINE_COLUMNS, wanted)[0]
+
+
+def _collect_rows(
+    sources: ValueSources,
+    files: Sequence[ValueFile],
+    origin: OriginColumns,
+    wanted: Wanted,
+    kinds: list[tuple[str, ...]] | None = None,
 ) -> tuple[dict[Partition, PlacedRows], int]:
     """The rows of the wanted offsets by partition, and how many rows have no place.
 
-    `kinds` gathers the sets of columns by which digests were made, of raw records only one.
+    `kinds` gathers the sets of columns by which digests were made; without it they are those of raw records.
     """
     by_place = {(each.topic_id, each.number): each for each in wanted}
     everywhere = Ranges(tuple(merged_ranges(bound for ranges in wanted.values() for bound in ranges.bounds)))
     found: dict[Partition, PlacedRows] = {}
     unplaced = 0
-    for file in side.files:
-        names = RAW_NAMES if raw else columns_of(file)
-        if names not in kinds:
+    for file in files:
+        names = RAW_NAMES if kinds is None else columns_of(file)
+        if kinds is not None and names not in kinds:
             kinds.append(names)
-        for batch in read_values(file, side.origin, everywhere):
+        for batch in read_values(file, origin, everywhere):
             digests = batch.digests(names)
             unplaced += 0 if batch.places is None else len(batch.places)
             for values, rows, offsets in batch.groups():
                 told = values.get("topic_id") or file.file.topic_id
-                owner = side.incarnations.owner(file.file.path, values.get("topic"), told)
+                owner = sources.subject.incarnations.owner(file.file.path, values.get("topic"), told)
                 unplaced -= len(rows) if owner is not None else 0
                 partition = by_place.get((owner or "", values["partition"]))
-                if partition is None or values.get("job") not in (None, side.job):
+                if partition is None or values.get("job") not in (None, sources.job):
                     continue
                 inside = wanted[partition].holds(offsets)
                 mine = found.setdefault(partition, PlacedRows())
-                mine.add(offsets[inside], digests[rows][inside], kinds.index(names))
+                mine.add(offsets[inside], digests[rows][inside], kinds.index(names) if kinds else 0)
     return found, unplaced
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedValues:
-    """Compares rows with records of the log, each with the record that it came from."""
+def compare_places(sources: ValueSources, origin: OriginColumns, wanted: Wanted, so_far: Compared) -> None:
+    """Compare the wanted offsets, each row with the record that it came from; memory holds their digests alone."""
+    kinds: list[tuple[str, ...]] = []
+    table, unplaced = _collect_rows(sources, sources.rows.files, origin, wanted, kinds)
+    # Each pass sees rows without a place again.
+    so_far.unplaced = max(so_far.unplaced, unplaced)
+    quarantine = quarantined_rows(sources, wanted)
+    for partition, ranges in sorted(wanted.items()):
+        written = Rewritten(sources.log, sources.rows.rewriter, partition, quarantine.get(partition, PlacedRows()))
+        offsets: list[Offsets] = []
+        digests: list[list[Digests]] = [[] for _ in kinds]
+        try:
+            for batch in written.batches(ranges, origin):
+                for _, rows, found in batch.groups():
+                    offsets.append(found)
+                    for parts, names in zip(digests, kinds, strict=True):
+                        there = [name for name in names if name in batch.columns]
+                        parts.append(batch.digests(there)[rows])
+        except SliceShrankError:
+            so_far.gone.add(partition)
+            continue
+        so_far.records += written.records
+        mine = table.get(partition, PlacedRows())
+        _compare_rows(sources, partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
+        so_far.note(partition, written.altered(ranges, sources.exact[partition.topic]), ViolationKind.ALTERED)
+        so_far.rows += len(joined(written.raw.offsets))
 
-    table: ValueSide
-    quarantine: ValueSide
-    log: Log
-    rewriter: Rewriter
-    exact: Mapping[str, bool]
-    """Per topic, whether the log still has every record from its first offset on."""
-    strict: bool = True
-    """Whether every record that gives a row must have it in the table."""
 
-    def compare(self, wanted: Wanted, so_far: Compared) -> None:
-        """Compare the wanted offsets; memory is needed for their digests alone."""
-        kinds: list[tuple[str, ...]] = []
-        table, unplaced = collect_rows(self.table, wanted, kinds)
-        # Each pass sees rows without a place again.
-        so_far.unplaced = max(so_far.unplaced, unplaced)
-        quarantine, _ = collect_rows(self.quarantine, wanted, [RAW_NAMES], raw=True)
-        for partition, ranges in sorted(wanted.items()):
-            written = Rewritten(self.log, self.rewriter, partition, quarantine.get(partition, PlacedRows()))
-            offsets: list[Offsets] = []
-            digests: list[list[Digests]] = [[] for _ in kinds]
-            try:
-                for batch in written.batches(ranges, self.table.origin):
-                    for _, rows, found in batch.groups():
-                        offsets.append(found)
-                        for parts, names in zip(digests, kinds, strict=True):
-                            there = [name for name in names if name in batch.columns]
-                            parts.append(batch.digests(there)[rows])
-            except SliceShrankError:
-                so_far.gone.add(partition)
-                continue
-            so_far.records += written.records
-            mine = table.get(partition, PlacedRows())
-            self._compare_rows(partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
-            altered = written.altered(ranges, self.exact.get(partition.topic, False))
-            so_far.note(partition, altered, ViolationKind.ALTERED)
-            so_far.rows += len(joined(written.raw.offsets))
-
-    def _compare_rows(
-        self, partition: Partition, table: PlacedRows, offsets: Offsets, digests: Sequence[Digests], so_far: Compared
-    ) -> None:
-        """Compare the rows of one partition with those that the log gives."""
-        order = np.argsort(offsets, kind="stable")
-        offsets, digests = offsets[order], [each[order] for each in digests]
-        rows, have, kinds = joined(table.offsets), joined_digests(table.digests), joined(table.kinds)
-        at = np.minimum(np.searchsorted(offsets, rows), max(0, len(offsets) - 1))
-        known = offsets[at] == rows if len(offsets) else np.zeros(len(rows), dtype=bool)
-        should = np.zeros(len(rows), dtype=np.uint64)
-        for kind, each in enumerate(digests):
-            mine = known & (kinds == kind)
-            should[mine] = each[at[mine]]
-        exact = self.exact.get(partition.topic, False)
-        wrong = (known & (should != have)) | (~known & exact)
-        so_far.note(partition, rows[wrong], ViolationKind.ALTERED)
-        so_far.rows += int(np.count_nonzero(known))
-        if self.strict and not so_far.unplaced:
-            so_far.note(partition, offsets[~np.isin(offsets, rows)], ViolationKind.MISSING)
+def _compare_rows(
+    sources: ValueSources,
+    partition: Partition,
+    table: PlacedRows,
+    offsets: Offsets,
+    digests: Sequence[Digests],
+    so_far: Compared,
+) -> None:
+    """Compare the rows of one partition with those that the log gives."""
+    order = np.argsort(offsets, kind="stable")
+    offsets, digests = offsets[order], [each[order] for each in digests]
+    rows, have, kinds = joined(table.offsets), joined_digests(table.digests), joined(table.kinds)
+    at = np.minimum(np.searchsorted(offsets, rows), max(0, len(offsets) - 1))
+    known = offsets[at] == rows if len(offsets) else np.zeros(len(rows), dtype=bool)
+    should = np.zeros(len(rows), dtype=np.uint64)
+    for kind, each in enumerate(digests):
+        mine = known & (kinds == kind)
+        should[mine] = each[at[mine]]
+    wrong = (known & (should != have)) | (~known & sources.exact[partition.topic])
+    so_far.note(partition, rows[wrong], ViolationKind.ALTERED)
+    so_far.rows += int(np.count_nonzero(known))
+    if sources.rows.strict and not so_far.unplaced:
+        so_far.note(partition, offsets[~np.isin(offsets, rows)], ViolationKind.MISSING)

@@ -27,8 +27,8 @@ from penstock.proof.offsets.owners import kept_columns
 from penstock.proof.offsets.table import DataFile, data_files
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
-from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
+from penstock.proof.values.rows import RowValues
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.single.facts import TableFacts, read_table
 
