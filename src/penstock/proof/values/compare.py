@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from penstock.flow.write.offset_ranges import Ranges
 from penstock.logs.log import Partition
 from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
 from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.scan_passes import passes
 from penstock.proof.sources import Sample
-from penstock.proof.values.files import Ranges
 from penstock.proof.values.rows import Compared, ValueSources, compare_places, quarantined_rows
 from penstock.proof.values.slices import Unit, compare_unit, cut_by_slice
 
@@ -95,8 +95,7 @@ def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Exten
         compare_places(sources, columns, sampled(ranges, sources.sample), compared)
         return
     for parts in passes(ranges, OFFSETS_PER_PASS_MAX):
-        wanted = {each: Ranges(((part.lo, part.hi),)) for each, part in parts.items()}
-        compare_places(sources, columns, wanted, compared)
+        compare_places(sources, columns, {each: ((part.lo, part.hi),) for each, part in parts.items()}, compared)
 
 
 def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
@@ -111,14 +110,13 @@ def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
     found: dict[Partition, list[tuple[int, int]]] = {}
     for partition, lo, hi in sorted(chosen):
         found.setdefault(partition, []).append((lo, hi))
-    return {each: Ranges(tuple(bounds)) for each, bounds in found.items()}
+    return {each: tuple(bounds) for each, bounds in found.items()}
 
 
 def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) -> list[Unproven]:
     sample = sources.sample
     cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.subject.replayed)
-    everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
-    quarantined = quarantined_rows(sources, everything)
+    quarantined = quarantined_rows(sources, {each: (bounds,) for each, bounds in ranges.items()})
     for unit in _chosen(cut.slices, sample):
         compare_unit(sources, unit, quarantined, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):

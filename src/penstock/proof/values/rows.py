@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
 from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Violation, ViolationKind, violation_at
@@ -22,7 +23,7 @@ from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
 from penstock.proof.offsets.scan_passes import merged_ranges
 from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.digests import Digests, column_digests, row_digests
-from penstock.proof.values.files import Offsets, Ranges, Rewriter, ValueBatch, ValueFile, columns_of, read_values
+from penstock.proof.values.files import Offsets, Rewriter, ValueBatch, ValueFile, columns_of, held_by, read_values
 
 OFFSETS_PER_CHUNK_MAX = 100_000
 """So many offsets are written to the scratch folder at a time."""
@@ -73,7 +74,7 @@ class Rewritten:
     raw: PlacedRows = field(default_factory=PlacedRows)
 
     def batches(self, ranges: Ranges, origin: OriginColumns | None) -> Iterator[ValueBatch]:
-        for lo, hi in ranges.bounds:
+        for lo, hi in ranges:
             for start in range(lo, hi, OFFSETS_PER_CHUNK_MAX):
                 yield from self._chunk(start, min(hi, start + OFFSETS_PER_CHUNK_MAX), origin)
 
@@ -99,7 +100,7 @@ class Rewritten:
         """The offsets of quarantined records in the ranges that are not as they are in the log."""
         seen = dict(zip(joined(self.raw.offsets).tolist(), joined_digests(self.raw.digests).tolist(), strict=True))
         offsets, digests = joined(self.quarantined.offsets), joined_digests(self.quarantined.digests)
-        inside = ranges.holds(offsets)
+        inside = held_by(ranges, offsets)
         pairs = zip(offsets[inside].tolist(), digests[inside].tolist(), strict=True)
         wrong = [offset for offset, digest in pairs if (seen[offset] != digest if offset in seen else exact)]
         return np.array(wrong, dtype=np.int64)
@@ -172,7 +173,7 @@ def _collect_rows(
     `kinds` gathers the sets of columns by which digests were made; without it they are those of raw records.
     """
     by_place = {(each.topic_id, each.number): each for each in wanted}
-    everywhere = Ranges(tuple(merged_ranges(bound for ranges in wanted.values() for bound in ranges.bounds)))
+    everywhere = tuple(merged_ranges(each for ranges in wanted.values() for each in ranges))
     found: dict[Partition, PlacedRows] = {}
     unplaced = 0
     for file in files:
@@ -189,7 +190,7 @@ def _collect_rows(
                 partition = by_place.get((owner or "", values["partition"]))
                 if partition is None or values.get("job") not in (None, sources.job):
                     continue
-                inside = wanted[partition].holds(offsets)
+                inside = held_by(wanted[partition], offsets)
                 mine = found.setdefault(partition, PlacedRows())
                 mine.add(offsets[inside], digests[rows][inside], kinds.index(names) if kinds else 0)
     return found, unplaced

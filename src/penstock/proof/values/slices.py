@@ -16,7 +16,7 @@ from penstock.logs.log import Partition, SliceShrankError
 from penstock.proof.findings import ViolationKind, violation_at
 from penstock.proof.invariants import Span
 from penstock.proof.values.digests import Digests
-from penstock.proof.values.files import Ranges, ValueFile, columns_of, read_values
+from penstock.proof.values.files import ValueFile, columns_of, read_values
 from penstock.proof.values.rows import Compared, PlacedRows, Rewritten, ValueSources
 
 SUMS = 2**64
@@ -90,7 +90,7 @@ def compare_unit(
             rows, total = rows + len(digests), (total + _sum(digests)) % SUMS
     wanted_rows, wanted = 0, 0
     for partition, lo, hi in unit.places:
-        ranges = Ranges(((lo, hi),))
+        ranges = ((lo, hi),)
         written = Rewritten(sources.log, sources.rows.rewriter, partition, quarantined.get(partition, PlacedRows()))
         try:
             for batch in written.batches(ranges, None):
