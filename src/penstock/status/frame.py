@@ -43,10 +43,6 @@ class TableView:
     gaps: tuple[RecordedGap, ...] = ()
     given_up: tuple[RecordedGap, ...] = ()
 
-    @property
-    def positions(self) -> dict[Partition, int | None]:
-        return {each: state.position for each, state in self.states.items()}
-
 
 def job_status(
     job: JobSpec, table: TableView, log: LogView, further: Callable[[PartitionStatus], PartitionStatus] = lambda it: it
@@ -89,21 +85,15 @@ def _partition_status(partition: Partition, state: PartitionState, log: LogView)
     )
 
 
-def read_log_view(
-    job: JobSpec,
-    open_log: OpenLog,
-    incarnations: TopicIncarnations,
-    positions: Mapping[Partition, int | None],
-    now: Callable[[], float],
-) -> LogView:
+def read_log_view(job: JobSpec, open_log: OpenLog, table: TableView, now: Callable[[], float]) -> LogView:
     """Ask the log; one that does not answer gives a view with its error."""
     with closing(open_log(job)) as log:
         try:
-            found = read_log(log, incarnations)
+            found = read_log(log, table.incarnations)
             unread = {
                 each: max(position, bounds.first)
                 for each, bounds in found.bounds.items()
-                if (position := positions[each]) is not None and position < bounds.end
+                if (position := table.states[each].position) is not None and position < bounds.end
             }
             times = log.record_times(unread, AGE_SECONDS_MAX)
             offsets = log.shown(found.bounds)

@@ -96,7 +96,7 @@ def facts_status(job: JobSpec, facts: TableFacts, open_log: OpenLog, now: Callab
         gaps=tuple(recorded_gaps(facts.history, job.name)),
         given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
     )
-    return job_status(job, table, read_log_view(job, open_log, table.incarnations, table.positions, now))
+    return job_status(job, table, read_log_view(job, open_log, table, now))
 
 
 def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:

@@ -78,7 +78,7 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
         commits=tuple(_commit(each) for each in entries[:COMMITS_SHOWN]),
         gaps=tuple(gap for entry in entries for gap in _gaps(entry)),
     )
-    view = read_log_view(job, open_log, told.incarnations, told.positions, now)
+    view = read_log_view(job, open_log, told, now)
     common = job_status(job, told, view, lambda each: _with_types(each, state))
     after, now_ms, unseen = job.table.days.complete_after_seconds, int(now() * 1000), table.finishing.unseen(state)
     ends = {each.partition: each.end for each in common.partitions if each.end is not None}
