@@ -245,29 +245,27 @@ class Reconciliation:
         """How many offsets that were read the log no longer has."""
         bounds = self._sources.log_bounds
         return sum(
-            max(0, min(self._tallies[each].log_first, tally.spans[-1].hi) - tally.spans[0].lo)
+            max(0, min(tally.log_first, tally.spans[-1].hi) - tally.spans[0].lo)
             for each, tally in self._tallies.items()
             if tally.spans and each in bounds
         )
 
     def _log_offsets(self, wanted: Pass) -> dict[Partition, LogOffsets]:
         """The offsets of the records that the log has in the parts of one pass."""
-        bounds = self._sources.log_bounds
+        bounds, log = self._sources.log_bounds, self._sources.log
         read = {each: part for each, part in wanted.items() if each in bounds}
-        log = self._sources.log
         if not read or log is None:
             return {}
         found: dict[Partition, pl.Series] = {}
         for each, part in read.items():
             spans = self._tallies[each].spans
-            lo, hi = max(part.lo, spans[0].lo), min(part.hi, spans[-1].hi)
-            start, end = max(lo, bounds[each].first), min(hi, bounds[each].end)
+            start = max(part.lo, spans[0].lo, bounds[each].first)
+            end = min(part.hi, spans[-1].hi, bounds[each].end)
             found[each] = pl.Series(log.offsets(each, start, end, self._tell))
         # Retention may have moved while the records were read.
         firsts = {each: now.first for each, now in log.bounds(found).items()}
-        for each in found:
-            if each.topic not in self._exact:
-                self._exact[each.topic] = log.compacted(each.topic) is False
+        for topic in {each.topic for each in found} - self._exact.keys():
+            self._exact[topic] = log.compacted(topic) is False
         return {
             each: LogOffsets(offsets.filter(offsets >= firsts[each]), firsts[each], self._exact[each.topic])
             for each, offsets in found.items()

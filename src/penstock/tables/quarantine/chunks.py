@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.logs.log import Partition, Slice
-from penstock.tables.quarantine.rows import own_files, own_rows, partitions_of, where
+from penstock.tables.quarantine.rows import own_files, own_rows, where
 
 _KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -84,13 +84,17 @@ def _chunk(pieces: Sequence[pa.Table]) -> Chunk:
     rows = pa.concat_tables(pieces)
     # As a log would give them.
     ordered = rows.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
-    return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(_span(rows, each) for each in partitions_of(rows)))
-
-
-def _span(rows: pa.Table, partition: Partition) -> Slice:
-    mine = where(rows, topic=partition.topic, partition=partition.number)
-    ends = pc.min_max(rows.filter(mine).column("offset")).as_py()
-    return Slice(partition, ends["min"], ends["max"] + 1, ends["min"])
+    ends = rows.group_by(["topic", "topic_id", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
+    slices = [
+        Slice(
+            Partition(each["topic"], each["topic_id"], each["partition"]),
+            each["offset_min"],
+            each["offset_max"] + 1,
+            each["offset_min"],
+        )
+        for each in ends.to_pylist()
+    ]
+    return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(sorted(slices, key=lambda each: each.partition)))
 
 
 def _inside(rows: pa.Table, piece: Slice) -> pa.ChunkedArray:

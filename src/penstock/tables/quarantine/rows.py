@@ -21,7 +21,6 @@ from penstock.flow.write.quarantine import error_kinds
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
-from penstock.logs.log import Partition
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
@@ -129,10 +128,9 @@ def repeated_rows(table: Table) -> Places:
     if not found:
         return {}
     counted = pa.concat_tables(found).group_by(keys).aggregate([([], "count_all")])
-    repeated: dict[tuple[str, int], list[int]] = {}
-    for each in counted.filter(pc.greater(counted.column("count_all"), 1)).to_pylist():
-        repeated.setdefault((each["topic_id"], each["partition"]), []).append(each["offset"])
-    return {place: pa.array(offsets, pa.int64()) for place, offsets in repeated.items()}
+    several = counted.filter(pc.greater(counted.column("count_all"), 1))
+    by_place = several.group_by(["topic_id", "partition"]).aggregate([("offset", "list")]).to_pylist()
+    return {(each["topic_id"], each["partition"]): pa.array(each["offset_list"], pa.int64()) for each in by_place}
 
 
 def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
@@ -146,12 +144,6 @@ def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
 
 def without_places(rows: pa.Table, places: Places) -> pa.Table:
     return rows.filter(pc.invert(at_places(rows, places)))
-
-
-def partitions_of(rows: pa.Table) -> list[Partition]:
-    """The partitions, with their topic's life, that rows came from."""
-    places = rows.select(["topic", "topic_id", "partition"]).group_by(["topic", "topic_id", "partition"]).aggregate([])
-    return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
 
 
 def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:
