@@ -307,6 +307,8 @@ def test_a_full_disk_is_transient_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(TransientError) as caught:
         writer.write(b"1")
     assert "no space left" in caught.value.primary
+    with pytest.raises(TransientError):
+        writer.close()
     writer.abandon()
 
 

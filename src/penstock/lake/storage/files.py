@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
 
+from penstock.errors import PenstockError
 from penstock.lake.storage.failures import translate_errors
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Writer:
         self._told = told
         self._written_bytes = 0
         self._closed = False
+        self._failure: PenstockError | None = None
 
     @property
     def closed(self) -> bool:
@@ -44,8 +46,12 @@ class Writer:
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
         if self._sink is not None:
-            with self._told(self._path):
-                self._pass_on(self._sink, data)
+            try:
+                with self._told(self._path):
+                    self._pass_on(self._sink, data)
+            except PenstockError as error:
+                self._failure = error
+                raise
         self._written_bytes += size
         return size
 
@@ -59,13 +65,18 @@ class Writer:
         return self._written_bytes
 
     def close(self) -> None:
-        """Complete the object; only now is it certain to be whole."""
+        """Complete the object; only now is it certain to be whole. One that could not be written never closes well."""
         if self._closed:
             return
         self._closed = True
-        if self._sink is not None:
-            with self._told(self._path):
-                self._sink.close()
+        if self._sink is None:
+            return
+        if self._failure is not None:
+            # The library would complete what it could write, without a word.
+            raise self._failure
+        with self._told(self._path):
+            self._sink.close()
+        self._sink = None
 
     def abandon(self) -> None:
         """Let go without completing; what is written afterwards goes nowhere. Never raises."""

@@ -15,7 +15,7 @@ from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
 from penstock.lake.storage.failures import NotFoundError
-from penstock.lake.storage.files import RangeReader, Sink, Writer
+from penstock.lake.storage.files import RangeReader, Writer
 from penstock.lake.storage.port import Entry, RootedStorage, by_folder
 
 USER_OPTION = "hdfs_user"
@@ -48,24 +48,6 @@ class HdfsWriter(Writer):
     def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
         super().__init__(sink, shown, hdfs_told_as_ours)
         self._remove = remove
-        self._failure: Exception | None = None
-
-    def _pass_on(self, sink: Sink, data: Any) -> None:
-        try:
-            sink.write(data)
-        except LIBRARY_ERRORS as error:
-            self._failure = error
-            raise
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        if self._sink is not None and self._failure is not None:
-            self._closed = True
-            # The library would close what it could write of the file, without a word.
-            raise hdfs_failure(self._failure, self._path)
-        super().close()
-        self._sink = None
 
     def abandon(self) -> None:
         sink, self._sink = self._sink, None
