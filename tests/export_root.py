@@ -125,9 +125,9 @@ def rows_stored(storage: Storage) -> Counter[Place]:
 class CopyingStorage(MemoryStorage):
     """As an object store has it: a rename is a copy, and its source stays."""
 
-    @property
-    def url(self) -> str:
-        return "s3://lake"
+    def __init__(self) -> None:
+        super().__init__()
+        self.url = "s3://lake"
 
     @property
     def _keeps_source(self) -> bool:

@@ -42,10 +42,6 @@ class WatchedStorage:
         self._tell("read", path)
         return self._behind.read(path)
 
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        self._tell("read_range", path)
-        return self._behind.read_range(path, start, length)
-
     def size_bytes(self, path: str) -> int:
         self._tell("size_bytes", path)
         return self._behind.size_bytes(path)

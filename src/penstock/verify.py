@@ -38,7 +38,8 @@ def verify(
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:
             proof = kind_of(job).prove(job, depth, open_log)
-            return VerifyReport(job.name, shown_path(job), proof.version, depth.deep, proof.checks, proof.partitions)
+            told = (proof.version, proof.checks, proof.partitions)
+            return VerifyReport(*told, job=job.name, table=shown_path(job), deep=depth.deep)
         except GoneError:
             if attempt == ATTEMPTS_MAX:
                 raise

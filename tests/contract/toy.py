@@ -28,7 +28,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.maintenance.compaction import Progress
 from penstock.lake.maintenance.reports import CompactReport, VacuumReport
 from penstock.lake.proposal import FencePart, GivenUpPart, Outcome, Part, Proposal, SlicePart, StartPart, check
-from penstock.lake.state import DeltaPartition, DeltaState, given_up_totals, slice_totals
+from penstock.lake.state import DeltaPartition, DeltaState
 from penstock.logs.log import Batch, Log, Partition, Slice
 from penstock.logs.registry import OpenLog
 from penstock.proof.findings import NO_TABLE, Check, PartitionFacts, Proof, conclude
@@ -328,11 +328,8 @@ def _after(state: DeltaState, part: Part, version: int) -> DeltaState:
             fingerprints[part.partition.topic] = topic_fingerprint(part.partition.topic_id)
         case FencePart():
             after = replace(before, token=part.token)
-        case SlicePart():
-            totals = before.totals + slice_totals(part.piece, part.counts)
-            after = replace(before, position=part.piece.end, token=part.token, totals=totals)
-        case GivenUpPart():
-            totals = before.totals + given_up_totals(part.piece)
+        case SlicePart() | GivenUpPart():
+            totals = before.totals + part.totals
             after = replace(before, position=part.piece.end, token=part.token, totals=totals)
         case _:
             assert_never(part)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar, assert_never
 
 from penstock.flow.write.manifest import Counts, StagedFile
-from penstock.lake.state import DeltaState, Numbers
+from penstock.lake.state import DeltaState, Numbers, Totals, slice_totals
 from penstock.logs.log import EpochMark, Partition, Slice
 
 
@@ -38,6 +38,10 @@ class SlicePart:
     def partition(self) -> Partition:
         return self.piece.partition
 
+    @property
+    def totals(self) -> Totals:
+        return slice_totals(self.piece, self.counts)
+
 
 @dataclass(frozen=True, slots=True)
 class GivenUpPart:
@@ -50,6 +54,10 @@ class GivenUpPart:
     @property
     def partition(self) -> Partition:
         return self.piece.partition
+
+    @property
+    def totals(self) -> Totals:
+        return Totals(given_up=self.piece.offsets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -50,20 +50,7 @@ TOTAL_NAMES = Totals.__struct_fields__
 
 def slice_totals(piece: Slice, counts: Counts) -> Totals:
     """What one slice adds; offsets that are neither read nor a gap had no record."""
-    return Totals(
-        read=counts.read,
-        written=counts.written,
-        quarantined=counts.quarantined,
-        filtered=counts.filtered,
-        skipped=counts.skipped,
-        holes=piece.end - piece.read_from - counts.read,
-        gap=piece.gap,
-    )
-
-
-def given_up_totals(piece: Slice) -> Totals:
-    """What a slice adds that a crashed owner had claimed at most once, and nobody will write (RULES M6)."""
-    return Totals(given_up=piece.offsets)
+    return Totals(**asdict(counts), holes=piece.end - piece.read_from - counts.read, gap=piece.gap)
 
 
 class PartitionState(Protocol):

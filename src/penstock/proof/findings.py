@@ -36,6 +36,14 @@ class Unproven:
     partitions: frozenset[Partition] | None = None
 
 
+KEEP_PLACES = "keep `columns: {partition: kafka.partition, offset: kafka.offset}`"
+ALL_VALUES = "compare all values: `--values --all`"
+VALUES_OF_SQL = Unproven(
+    "the values of a job with `sql:`: its columns are computed by Spark",
+    "compare a query of the table with the same query of the topic in Spark",
+)
+
+
 class ViolationKind(StrEnum):
     """What is wrong with an offset; the value is the text that a person reads."""
 
@@ -156,17 +164,13 @@ class Proof:
     partitions: tuple[PartitionFacts, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport(Proof):
     """The result of `verify`: every check, and the facts that they were made from."""
 
     job: str
     table: str
-    version: int | None
-    """The version of the table that was verified; None while there is no table."""
     deep: bool
-    checks: tuple[Check, ...]
-    partitions: tuple[PartitionFacts, ...] = ()
 
     @property
     def verdict(self) -> Verdict:

@@ -134,10 +134,17 @@ class QuarantineFiles:
     def of(job: JobSpec, quarantine: Table | None, pending: Sequence[DataFile], life: int | None) -> QuarantineFiles:
         """Look at every file; `life` is that of the job's table."""
         storage = open_storage(job.table.quarantine_path, job.table.storage_options)
-        taken = Examined(()) if quarantine is None else _examined(storage, quarantine)
-        waiting = examine(storage, pending, QUARANTINE_COLUMNS)
-        faults = (f"quarantine: {each}" for each in (*taken.faults, *waiting.faults))
-        return QuarantineFiles(storage, taken, waiting, (*_life_faults(quarantine, job.name, life), *faults))
+        taken, waiting = Examined(()), examine(storage, pending, QUARANTINE_COLUMNS)
+        faults: list[str] = []
+        if quarantine is not None:
+            # Other jobs may share it.
+            own = {file.path for file in own_files(quarantine)}
+            files = [file for file in data_files(quarantine) if file.path in own]
+            taken = examine(storage, files, QUARANTINE_COLUMNS, named_now(quarantine))
+            if not belongs_to(quarantine, job.name, life) and count_rows(quarantine):
+                faults.append(f"the quarantine at {quarantine.spec.path} belongs to an earlier table of the job")
+        faults += [f"quarantine: {each}" for each in (*taken.faults, *waiting.faults)]
+        return QuarantineFiles(storage, taken, waiting, tuple(faults))
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -147,17 +154,3 @@ class QuarantineFiles:
 def named_now(table: Table) -> Callable[[], Collection[str]]:
     """Asks which files the newest version of a table names."""
     return lambda: active_paths(open_table(table.spec, table.job).handle)
-
-
-def _examined(storage: Storage, quarantine: Table) -> Examined:
-    """Other jobs may share it."""
-    own = {file.path for file in own_files(quarantine)}
-    files = [file for file in data_files(quarantine) if file.path in own]
-    return examine(storage, files, QUARANTINE_COLUMNS, named_now(quarantine))
-
-
-def _life_faults(quarantine: Table | None, job: str, life: int | None) -> tuple[str, ...]:
-    """What is wrong with a quarantine of another table: its rows are none of the present one's."""
-    if quarantine is None or belongs_to(quarantine, job, life) or not count_rows(quarantine):
-        return ()
-    return (f"the quarantine at {quarantine.spec.path} belongs to an earlier table of the job",)

@@ -17,7 +17,8 @@ from penstock.proof.findings import Check, Proof, Unproven, conclude
 from penstock.proof.invariants import States, check_log, partition_facts
 from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.sources import Depth, Sample, Sources, Subject, read_log, with_epochs
-from penstock.proof.values.compare import RowValues, ValueSources, check_values
+from penstock.proof.values.compare import check_values
+from penstock.proof.values.rows import RowValues, ValueSources
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from penstock.proof.findings import Check, PartitionFacts, Unproven, Violation, 
 
 _COUNTED = tuple(name for name in TOTAL_NAMES if name != "replayed")
 """A slice never replays: that total is moved by replay commits alone."""
+_SILENCE = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,16 +278,11 @@ def check_log(states: States, fingerprints: Mapping[str, int], log: LogFacts) ->
         detail,
         bool(texts),
         violations=violations,
-        unproven=_silence(log.silent),
+        unproven=[Unproven(_SILENCE, "brokers that keep leader epochs", log.silent)] if log.silent else [],
         warnings=warnings,
         facts={"lag_records": lag, "epochs_compared": compared},
         partitions=log.bounds,
     )
-
-
-def _silence(silent: frozenset[Partition]) -> list[Unproven]:
-    what = "the log tells no leader epochs: whether it was cut and grew again since it was read cannot be seen"
-    return [Unproven(what, "brokers that keep leader epochs", silent)] if silent else []
 
 
 def _identity_fault(topic: str, known: int, log: LogFacts) -> str:

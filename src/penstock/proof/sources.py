@@ -9,8 +9,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.storage import Storage
 from penstock.logs.log import Bounds, Log, Partition
 from penstock.proof.invariants import LogFacts, Span, States
-from penstock.proof.offsets.incarnations import TopicIncarnations
-from penstock.proof.offsets.owners import OriginColumns
+from penstock.proof.offsets.owners import OriginColumns, TopicIncarnations
 from penstock.proof.offsets.scan_passes import OFFSETS_PER_PASS_MAX
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.offsets.verdicts import Leave

@@ -7,7 +7,7 @@ from typing import TextIO
 
 import structlog
 
-from penstock.events import AlertEnded, AlertRaised, Event, Level, Listener, RulesMeasured
+from penstock.events import AlertEnded, AlertRaised, Event, Listener, RulesMeasured
 
 
 class Listeners:
@@ -56,7 +56,4 @@ class JsonLines:
         )
 
     def event(self, event: Event) -> None:
-        write = {Level.ERROR: self._logger.error, Level.WARNING: self._logger.warning}.get(
-            event.level, self._logger.info
-        )
-        write(event.name, **event.facts())
+        getattr(self._logger, event.level)(event.name, **event.facts())

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar, assert_never
+from functools import partial
+from typing import Any, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
@@ -74,9 +75,13 @@ _COUNTED: Mapping[type[events.Event], Metric] = {
     events.MirrorFailed: MIRROR_FAILURES,
     events.MirrorRefused: MIRROR_FAILURES,
 }
-M = TypeVar("M", Counter, Gauge, Histogram)
 HOST = "127.0.0.1"
 BATCH_SECONDS_BUCKETS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 900.0)
+_COLLECTORS: Mapping[str, Callable[..., Any]] = {
+    "counter": Counter,
+    "gauge": Gauge,
+    "histogram": partial(Histogram, buckets=BATCH_SECONDS_BUCKETS),
+}
 
 
 def common_changes(event: events.Event, now: float) -> Iterator[Change]:
@@ -131,21 +136,15 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.now = now
         every = (*OF_ALL_JOBS, *(metric for kind in KINDS.values() for metric in kind.metrics))
-        self.counters = {
-            each: Counter(*_named(each), registry=self.registry) for each in every if each.kind == "counter"
-        }
-        self.gauges = {each: Gauge(*_named(each), registry=self.registry) for each in every if each.kind == "gauge"}
-        self.histograms = {
-            each: Histogram(*_named(each), registry=self.registry, buckets=BATCH_SECONDS_BUCKETS)
-            for each in every
-            if each.kind == "histogram"
+        self.collectors: dict[Metric, Any] = {
+            each: _COLLECTORS[each.kind](each.name, each.help, each.labels, registry=self.registry) for each in every
         }
 
     def listener(self, job: str, kind: Kind) -> JobMetrics:
         """The ear of one job; its counters begin at zero, with those of its kind of table."""
         for each in (*OF_ALL_JOBS, *kind.metrics):
-            if each.labels == ("job",) and each in self.counters:
-                self.counters[each].labels(job=job)
+            if each.labels == ("job",) and each.kind == "counter":
+                self.collectors[each].labels(job=job)
         return JobMetrics(self, job, kind.meter())
 
     @contextmanager
@@ -181,31 +180,25 @@ class JobMetrics:
 
     def _apply(self, change: Change) -> None:
         match change:
-            case Add(metric, amount, label) if metric in self.metrics.counters:
-                self._child(self.metrics.counters[metric], label).inc(amount)
             case Add(metric, amount, label):
-                self._child(self.metrics.gauges[metric], label).inc(amount)
-            case Put(metric, value, label) if metric in self.metrics.histograms:
-                self._child(self.metrics.histograms[metric], label).observe(value)
+                self._child(metric, label).inc(amount)
+            case Put(metric, value, label) if metric.kind == "histogram":
+                self._child(metric, label).observe(value)
             case Put(metric, value, label):
-                self._child(self.metrics.gauges[metric], label).set(value)
+                self._child(metric, label).set(value)
             case PutAll(metric, values):
                 for label in self._shown.get(metric, set()) - values.keys():
-                    self.metrics.gauges[metric].remove(self.job, label)
+                    self.metrics.collectors[metric].remove(self.job, label)
                 for label, value in values.items():
-                    self._child(self.metrics.gauges[metric], label).set(value)
+                    self._child(metric, label).set(value)
                 self._shown[metric] = set(values)
             case Forget(label, value):
                 for metric, shown in self._shown.items():
                     if label in metric.labels and value in shown:
                         shown.discard(value)
-                        self.metrics.gauges[metric].remove(self.job, value)
+                        self.metrics.collectors[metric].remove(self.job, value)
             case _:
                 assert_never(change)
 
-    def _child(self, metric: M, label: str | None) -> M:
-        return metric.labels(self.job) if label is None else metric.labels(self.job, label)
-
-
-def _named(metric: Metric) -> tuple[str, str, tuple[str, ...]]:
-    return metric.name, metric.help, metric.labels
+    def _child(self, metric: Metric, label: str | None) -> Any:
+        return self.metrics.collectors[metric].labels(self.job, *([] if label is None else [label]))

@@ -192,7 +192,8 @@ def test_compacted_files_stay_readable_within_retention_and_go_after_it(lake: La
     assert report.deleted == ()
     assert report.kept == {Kept.ACTIVE: 1, Kept.RETAINED: 2}
     assert lake.rows(old_version) == offsets(ZERO, 0, 20)
-    later = vacuum(table, retention_seconds=0)
+    table.handle.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    later = vacuum(table)
     assert [each.reason for each in later.deleted] == [Dead.REMOVED, Dead.REMOVED]
     assert on_disk(table) == active_paths(table.handle)
     assert lake.rows() == offsets(ZERO, 0, 20)

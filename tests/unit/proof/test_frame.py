@@ -16,7 +16,7 @@ from penstock.logs.memory import MemoryLog
 from penstock.proof.findings import Unproven, Verdict
 from penstock.proof.frame import Provable, prove
 from penstock.proof.invariants import check_totals, spans
-from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.offsets.owners import TopicIncarnations
 from penstock.proof.sources import Depth, Sample, Sources, Subject, TypeFiles
 from penstock.tables.registry import kind_of
 from penstock.verify import verify

@@ -217,7 +217,7 @@ def test_a_range_gives_way_to_the_exact_offset_within_it() -> None:
 
 def test_the_report_fails_with_one_failed_check() -> None:
     good, bad = check_totals({ORDERS: STATE}), check_slices({ORDERS: WRITTEN}, {ORDERS: THREE[:2]})
-    report = VerifyReport("job", "/table", 7, True, (good, bad))
+    report = VerifyReport(7, (good, bad), job="job", table="/table", deep=True)
     assert not report.ok
     assert report.as_json()["first_violation"] == {
         "topic": "orders",

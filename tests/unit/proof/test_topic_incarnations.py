@@ -20,8 +20,15 @@ from penstock.lake.state import Totals
 from penstock.lake.storage import MemoryStorage
 from penstock.logs.log import Partition, Slice
 from penstock.proof.invariants import CommittedSlice
-from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations, find_incarnations, read_history
-from penstock.proof.offsets.owners import STRANGER, OriginColumns, Owners, kept_columns
+from penstock.proof.offsets.owners import (
+    STRANGER,
+    UNKNOWN_TOPIC,
+    OriginColumns,
+    TopicIncarnations,
+    find_incarnations,
+    kept_columns,
+    read_history,
+)
 from penstock.tables.delta.section import DeltaSpec
 
 UNIQUE = "0" * 32
@@ -66,32 +73,31 @@ def test_history_gives_the_slices_oldest_first() -> None:
         {"version": 4, **Provenance(kind="batch", job="audit", slices=(read,)).metadata},
         {"version": 0, "operation": "CREATE TABLE"},
     ]
-    committed = read_history(records, "shop")
-    assert committed.slices == {
-        NOW: (CommittedSlice(0, 4, Totals(holes=4), 2), CommittedSlice(4, 9, Totals(read=5, written=5), 3))
+    assert read_history(records, "shop") == {
+        NOW: [CommittedSlice(0, 4, Totals(holes=4), 2), CommittedSlice(4, 9, Totals(read=5, written=5), 3)],
+        Partition("orders", "new", 1): [],
     }
-    assert committed.partitions == {NOW, Partition("orders", "new", 1)}
 
 
 def test_a_staged_file_tells_the_life_of_its_rows() -> None:
-    owners = Owners.of(TopicIncarnations((NOW,), (THEN,)))
+    owners = TopicIncarnations((NOW,), (THEN,))
     assert owners.owner(staged_name("old", 0, 0, 9, UNIQUE), "orders", None) == "old"
     assert owners.owner(compacted_name(7, UNIQUE), "orders", None) is None
 
 
 def test_a_file_of_another_writer_is_placed_by_its_columns() -> None:
-    owners = Owners.of(TopicIncarnations((NOW,)))
+    owners = TopicIncarnations((NOW,))
     assert owners.owner("part-0.parquet", "orders", None) == "new"
     assert owners.owner("part-0.parquet", None, None) == "new"
     assert owners.owner("part-0.parquet", "elsewhere", None) == STRANGER
 
 
 def test_rows_are_not_placed_where_nothing_tells() -> None:
-    two_topics = Owners.of(TopicIncarnations((NOW, Partition("returns", "r", 0))))
+    two_topics = TopicIncarnations((NOW, Partition("returns", "r", 0)))
     assert two_topics.owner("part-0.parquet", None, None) is None
-    forgotten = Owners.of(TopicIncarnations((NOW,), (Partition(UNKNOWN_TOPIC, "old", 0),)))
+    forgotten = TopicIncarnations((NOW,), (Partition(UNKNOWN_TOPIC, "old", 0),))
     assert forgotten.owner("part-0.parquet", "orders", None) is None
-    shared = Owners.of(TopicIncarnations((NOW,), others={"audit": frozenset({"other"})}))
+    shared = TopicIncarnations((NOW,), others={"audit": frozenset({"other"})})
     assert shared.owner("part-0.parquet", None, None) is None
     assert shared.owner("part-0.parquet", "returns", None) is None
 

@@ -39,7 +39,7 @@ def test_an_error_without_detail_has_none() -> None:
 
 
 def test_a_more_special_error_arrives_as_its_branch() -> None:
-    text = TRACE.format(told="UserError: x").replace("errors.UserError", f"storage.port.{NotFoundError.__name__}")
+    text = TRACE.format(told="UserError: x").replace("errors.UserError", f"storage.failures.{NotFoundError.__name__}")
     found = task_error(Exception(text))
     assert found is not None
     assert issubclass(NotFoundError, type(found))

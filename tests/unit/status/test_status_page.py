@@ -15,7 +15,7 @@ from penstock.lake.delta.keys import topic_fingerprint
 from penstock.lake.state import DeltaPartition, Totals
 from penstock.logs.log import Bounds, Partition
 from penstock.proof.invariants import LogFacts
-from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.offsets.owners import TopicIncarnations
 from penstock.status.frame import TableView, job_status
 from penstock.status.model import Alert, AlertKind, JobStatus, LogView, PartitionColumn, PartitionStatus, Section
 from tests.small_table import small_job

@@ -177,9 +177,9 @@ def test_a_sample_is_drawn_from_all_partitions_and_is_the_same_for_one_seed() ->
     ranges = {one: (10, 5_000), other: (0, 100_000)}
     sample = sampled(ranges, Sample(2_000, seed=1))
     assert sample == sampled(ranges, Sample(2_000, seed=1)) != sampled(ranges, Sample(2_000, seed=2))
-    assert sum(each.offsets for each in sample.values()) <= 2_000
+    assert sum(hi - lo for each in sample.values() for lo, hi in each) <= 2_000
     for partition, found in sample.items():
-        assert all(ranges[partition][0] <= lo < hi <= ranges[partition][1] for lo, hi in found.bounds)
+        assert all(ranges[partition][0] <= lo < hi <= ranges[partition][1] for lo, hi in found)
 
 
 def test_rows_without_a_place_are_not_proven_only_where_offsets_are_missing(tmp_path: Path) -> None:

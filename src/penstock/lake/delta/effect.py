@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from penstock.flow.write.manifest import StagedFile
 from penstock.lake.delta.keys import field_key, position_key, topic_fingerprint, topic_key
 from penstock.lake.delta.provenance import CommitSlice, CommitStart, Provenance, placed
-from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, RemovedFile, SlicePart, StartPart
-from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState, given_up_totals, slice_totals
+from penstock.lake.proposal import FencePart, GivenUpPart, Part, Proposal, SlicePart, StartPart
+from penstock.lake.state import TOTAL_NAMES, DeltaPartition, DeltaState
 from penstock.logs.log import Partition
 
 
@@ -21,9 +21,8 @@ class Effect:
     transactions: Mapping[str, int]
     files: tuple[StagedFile, ...]
     metadata: Mapping[str, Any]
-    removes: tuple[RemovedFile, ...] = ()
-    state: Mapping[Partition, DeltaPartition] = field(default_factory=dict)
-    fingerprints: Mapping[str, int] = field(default_factory=dict)
+    state: Mapping[Partition, DeltaPartition]
+    fingerprints: Mapping[str, int]
 
 
 def effect(proposal: Proposal, accepted: tuple[Part, ...], state: DeltaState) -> Effect:
@@ -39,15 +38,9 @@ def effect(proposal: Proposal, accepted: tuple[Part, ...], state: DeltaState) ->
             fingerprint = topic_fingerprint(part.partition.topic_id)
             fingerprints[part.partition.topic] = fingerprint
             transactions[topic_key(proposal.job, part.partition.topic)] = fingerprint
-    slices = [part for part in accepted if isinstance(part, SlicePart)]
-    return Effect(
-        transactions=transactions,
-        files=(*(file for part in slices for file in part.files), *proposal.files),
-        metadata=_metadata(proposal, accepted),
-        removes=proposal.removes,
-        state=after,
-        fingerprints=fingerprints,
-    )
+    of_slices = (file for part in accepted if isinstance(part, SlicePart) for file in part.files)
+    files = (*of_slices, *proposal.files)
+    return Effect(transactions, files, _metadata(proposal, accepted, files), after, fingerprints)
 
 
 def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
@@ -66,14 +59,13 @@ def _after(part: Part, before: DeltaPartition) -> DeltaPartition:
                 before,
                 position=part.piece.end,
                 token=part.token,
-                totals=before.totals + slice_totals(part.piece, part.counts),
+                totals=before.totals + part.totals,
                 quarantine_mark=part.piece.end if part.quarantine_files else before.quarantine_mark,
                 mark=part.mark or before.mark,
                 numbers=part.numbers.on(before.numbers),
             )
         case GivenUpPart():
-            totals = before.totals + given_up_totals(part.piece)
-            numbers = part.numbers.on(before.numbers)
+            totals, numbers = before.totals + part.totals, part.numbers.on(before.numbers)
             return replace(before, position=part.piece.end, token=part.token, totals=totals, numbers=numbers)
         case FencePart():
             return replace(before, token=part.token)
@@ -97,21 +89,18 @@ def _changes(job: str, partition: Partition, before: DeltaPartition, after: Delt
     return {**position, **{field_key(job, partition, name): number for name, number in fields.items()}}
 
 
-def _metadata(proposal: Proposal, accepted: tuple[Part, ...]) -> dict[str, Any]:
+def _metadata(proposal: Proposal, accepted: tuple[Part, ...], files: tuple[StagedFile, ...]) -> dict[str, Any]:
     """What `history` shows of the commit. The library names the operation; the streaming fields are ours."""
-    slices = [part for part in accepted if isinstance(part, SlicePart)]
-    given_up = [part for part in accepted if isinstance(part, GivenUpPart)]
-    files = [*(file for part in slices for file in part.files), *proposal.files]
     provenance = Provenance(
         kind=_kind(accepted),
         job=proposal.job,
         batch=proposal.batch_id,
-        slices=(
-            *(
-                CommitSlice.of(each.piece, each.token, slice_totals(each.piece, each.counts), each.quarantine_files)
-                for each in slices
-            ),
-            *(CommitSlice.of(each.piece, each.token, given_up_totals(each.piece)) for each in given_up),
+        slices=tuple(
+            CommitSlice.of(
+                each.piece, each.token, each.totals, each.quarantine_files if isinstance(each, SlicePart) else ()
+            )
+            for each in accepted
+            if isinstance(each, SlicePart | GivenUpPart)
         ),
         starts=tuple(
             CommitStart(*placed(each.partition), each.offset) for each in accepted if isinstance(each, StartPart)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -35,6 +35,7 @@ STORE_FAILURES_MAX = 5
 OWN_PROPERTY = re.compile(r"penstock\.")
 """Begins the name of a property that only Penstock reads: the library refuses those that it does not know."""
 _BACKOFF_SECONDS_MAX = 2.0
+T = TypeVar("T")
 
 
 class SchemaMovedError(TransientError):
@@ -117,9 +118,8 @@ class Table:
 
         `prepare` is called once parts are accepted, before every attempt to commit.
         """
-        failures: list[TransientError] = []
-        for attempt in range(COMMIT_ATTEMPTS_MAX):
-            self.refresh()
+
+        def attempt() -> Outcome | TransientError:
             proposal = revise()
             state = self.known_state([part.partition for part in proposal.parts])
             self.check_schema(written_with)
@@ -131,12 +131,12 @@ class Table:
             prepare()
             wanted = effect(proposal, checked.accepted, state)
             failure = self._land(proposal, wanted)
-            if failure is None:
-                self._remember(state, wanted)
-                return Outcome(self.version, checked.accepted, checked.refused)
-            self._note_failure(failures, failure)
-            self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
-        raise self._too_many_rivals()
+            if failure is not None:
+                return failure
+            self._remember(state, wanted)
+            return Outcome(self.version, checked.accepted, checked.refused)
+
+        return self._retried(attempt)
 
     def swap(self, decide: Callable[[], Change | None], step: str = "") -> bool:
         """Commit what `decide` makes of the newest version, again after every conflict, until it has nothing to do.
@@ -144,9 +144,8 @@ class Table:
         `decide` must see by itself that its change is already there; so an unknown outcome needs no read-back.
         Returns whether a commit of ours landed.
         """
-        failures: list[TransientError] = []
-        for attempt in range(COMMIT_ATTEMPTS_MAX):
-            self.refresh()
+
+        def attempt() -> bool | TransientError:
             change = decide()
             if change is None:
                 return False
@@ -155,12 +154,28 @@ class Table:
             try:
                 self.commit_actions(change.actions, change.transactions, change.metadata)
             except TransientError as error:
-                self._note_failure(failures, error)
-                self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
-                continue
+                return error
             self.refresh()
             return True
-        raise self._too_many_rivals()
+
+        return self._retried(attempt)
+
+    def _retried(self, attempt: Callable[[], T | TransientError]) -> T:
+        """What `attempt` makes of the newest version; one that returns why it failed is repeated, within bounds."""
+        store_failures = 0
+        for number in range(COMMIT_ATTEMPTS_MAX):
+            self.refresh()
+            found = attempt()
+            if not isinstance(found, TransientError):
+                return found
+            store_failures += not isinstance(found, ConflictError)
+            if store_failures >= STORE_FAILURES_MAX:
+                raise found
+            self.environment.back_off(number, _BACKOFF_SECONDS_MAX)
+        raise TransientError(
+            f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
+            hint="too many writers on one table; the batch will be written again",
+        )
 
     def commit_actions(
         self, actions: list[AddAction | RemoveAction], transactions: Mapping[str, int], metadata: Mapping[str, Any]
@@ -207,21 +222,22 @@ class Table:
 
     def add_columns(self, columns: pa.Schema) -> None:
         """Add columns, and fields of columns; a rival that adds them first has done our work, its types then stand."""
-        for attempt in range(COMMIT_ATTEMPTS_MAX):
-            self.refresh()
+
+        def attempt() -> ConflictError | None:
             missing = missing_columns(self.schema, columns)
             if not len(missing):
-                return
+                return None
             try:
                 with library_errors(self.spec.path):
                     self.handle.alter.add_columns(
                         Schema.from_arrow(missing).fields,
                         commit_properties=_tried_once(Provenance(kind="columns", job=self.job).metadata),
                     )
-                return
-            except ConflictError:
-                self.environment.back_off(attempt, _BACKOFF_SECONDS_MAX)
-        raise TransientError(f"gave up adding columns to {self.spec.path}: too many other commits")
+            except ConflictError as error:
+                return error
+            return None
+
+        self._retried(attempt)
 
     def _land(self, proposal: Proposal, wanted: Effect) -> TransientError | None:
         """Try the commit once; after any error the table is read back before anything is believed (RULES C2).
@@ -231,11 +247,9 @@ class Table:
         before = self.version
         try:
             files = self.stamped(wanted.files, proposal.stamps)
-            actions: list[AddAction | RemoveAction] = [self.remove_action(each) for each in wanted.removes]
+            actions: list[AddAction | RemoveAction] = [self.remove_action(each) for each in proposal.removes]
             actions += [self.add_action(each) for each in files]
             self.commit_actions(actions, wanted.transactions, wanted.metadata)
-        except UserError:
-            raise
         except TransientError as error:
             self.refresh()
             with library_errors(self.spec.path):
@@ -244,20 +258,6 @@ class Table:
             return None if any(each.batch == proposal.batch_id for each in ours) else error
         self.refresh()
         return None
-
-    @staticmethod
-    def _note_failure(failures: list[TransientError], failure: TransientError) -> None:
-        """Take note of a failed attempt; raises what the store itself says once it has said it too often."""
-        if not isinstance(failure, ConflictError):
-            failures.append(failure)
-        if len(failures) >= STORE_FAILURES_MAX:
-            raise failure
-
-    def _too_many_rivals(self) -> TransientError:
-        return TransientError(
-            f"gave up after {COMMIT_ATTEMPTS_MAX} commits of others came first at {self.spec.path}",
-            hint="too many writers on one table; the batch will be written again",
-        )
 
     def _remember(self, state: DeltaState, wanted: Effect) -> None:
         """Keep the state that our own commit made, if nobody committed after it; else it is read anew."""

@@ -7,11 +7,8 @@ would commit twice for its own report, and could not be stopped between two file
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-
-from deltalake import DeltaTable
+from dataclasses import dataclass
 
 from penstock.flow.columns.partition_values import partition_folder
 from penstock.flow.write.names import CompactedName, ReplayedName, StagedName
@@ -23,8 +20,6 @@ from penstock.lake.delta.table import Table
 from penstock.lake.maintenance.leftovers import CanGo, Classified, NameRules, Stays, Verdict, classify_all
 from penstock.lake.storage import Entry
 from penstock.logs.log import Partition
-
-_HOUR_SECONDS = 3600
 
 
 class Dead(CanGo):
@@ -46,60 +41,41 @@ class Kept(Stays):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedFiles:
-    """What the loaded version of a table says about files in its folder."""
-
-    partition_by: tuple[str, ...]
-    active: frozenset[str]
-    removed: frozenset[str]
-    expired: frozenset[str]
-    """Of the removed, those that nobody's time travel needs."""
-    rules: NameRules
-
-    def classify(self, entry: Entry) -> Verdict:
-        if entry.path in self.active:
-            return Kept.ACTIVE
-        if entry.path in self.removed:
-            return Dead.REMOVED if entry.path in self.expired else Kept.RETAINED
-        verdict = self.rules.classify(entry.path) if _is_our_folder(entry.path, self.partition_by) else None
-        return Kept.UNKNOWN if verdict is None else verdict
-
-
-@dataclass(frozen=True, slots=True)
 class ListedTable:
-    """A table and the files that lie in its folder; what is read of the table afterwards decides about them.
-
-    `retention_seconds` takes the place of the table's `delta.deletedFileRetentionDuration`, in whole hours rounded up.
-    """
+    """A table and the files that lie in its folder; what is read of the table afterwards decides about them."""
 
     table: Table
     entries: tuple[Entry, ...]
-    retention_seconds: float | None = None
 
     @classmethod
-    def of(cls, table: Table, retention_seconds: float | None = None) -> ListedTable:
-        found = (entry for entry in table.storage().list() if not entry.path.startswith(LOG_FOLDER))
-        return cls(table, tuple(found), retention_seconds)
+    def of(cls, table: Table) -> ListedTable:
+        return cls(table, tuple(each for each in table.storage().list() if not each.path.startswith(LOG_FOLDER)))
 
     def classify(self, rules: Callable[[Table], NameRules]) -> Classified:
         """Load the newest version and go by it; what else the rules go by was read after the listing, too."""
         self.table.refresh()
-        storage, url = self.table.storage(), self.table.spec.path
-        with library_errors(url):
-            files = LoadedFiles(
-                self.table.spec.partition_by,
-                active=active_paths(self.table.handle),
-                removed=_removed(self.table.handle, 0.0),
-                expired=_removed(self.table.handle, self.retention_seconds),
-                rules=rules(self.table),
-            )
-        found = classify_all(url, storage, self.entries, files.classify)
+        storage, spec, handle = self.table.storage(), self.table.spec, self.table.handle
+        with library_errors(spec.path):
+            active, by_name = active_paths(handle), rules(self.table)
+            removed = set(handle.vacuum(retention_hours=0, dry_run=True, full=False, enforce_retention_duration=False))
+            # Of these, nobody's time travel needs those.
+            expired = set(handle.vacuum(dry_run=True, full=False))
+
+        def verdict(entry: Entry) -> Verdict:
+            if entry.path in active:
+                return Kept.ACTIVE
+            if entry.path in removed:
+                return Dead.REMOVED if entry.path in expired else Kept.RETAINED
+            found = by_name.classify(entry.path) if _is_our_folder(entry.path, spec.partition_by) else None
+            return Kept.UNKNOWN if found is None else found
+
+        found = classify_all(spec.path, storage, self.entries, verdict)
         # A file removed just now by a writer whose clock is ahead is not yet in the library's list.
-        unsure = {entry.path for entry, reason in found.dead if reason is not Dead.REMOVED}
-        fresh = recently_removed(storage, unsure)
+        fresh = recently_removed(storage, {entry.path for entry, reason in found.dead if reason is not Dead.REMOVED})
         if not fresh:
             return found
-        return classify_all(url, storage, self.entries, replace(files, removed=files.removed | fresh).classify)
+        removed |= fresh
+        return classify_all(spec.path, storage, self.entries, verdict)
 
 
 def data_rules(table: Table) -> NameRules:
@@ -148,11 +124,3 @@ def _is_our_folder(path: str, partition_by: tuple[str, ...]) -> bool:
     folders = path.split("/")[:-1]
     heads = [partition_folder({name: ""}).removesuffix("/") for name in partition_by]
     return len(folders) <= len(heads) and all(map(str.startswith, folders, heads))
-
-
-def _removed(handle: DeltaTable, retention_seconds: float | None) -> frozenset[str]:
-    """Names of files that were removed at least that long ago; None: as long as the table's own retention."""
-    if retention_seconds is None:
-        return frozenset(handle.vacuum(dry_run=True, full=False))
-    hours = math.ceil(retention_seconds / _HOUR_SECONDS)
-    return frozenset(handle.vacuum(retention_hours=hours, dry_run=True, full=False, enforce_retention_duration=False))

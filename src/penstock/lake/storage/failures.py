@@ -10,7 +10,6 @@ from contextlib import contextmanager
 import obstore.exceptions as store_errors
 
 from penstock.errors import PenstockError, TransientError, UserError
-from penstock.lake.storage.port import NotFoundError
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _HTTP_STATUS = re.compile(r"status code: (\d{3})")
@@ -20,6 +19,10 @@ _PERMISSION = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _BAD_PATH = frozenset({errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL})
 _STATUS_WORTH_A_RETRY = frozenset({408, 409, 425, 429})
+
+
+class NotFoundError(UserError):
+    """There is no object of that name."""
 
 
 @contextmanager

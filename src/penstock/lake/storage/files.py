@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import obstore
 
+from penstock.errors import PenstockError
 from penstock.lake.storage.failures import translate_errors
 
 if TYPE_CHECKING:
@@ -23,13 +24,11 @@ PARTS_IN_FLIGHT_MAX = 2
 class Sink(Protocol):
     def write(self, data: Any, /) -> int: ...
 
-    def flush(self) -> None: ...
-
     def close(self) -> None: ...
 
 
-class ObjectWriter:
-    """Counts what it passes on to a sink, and can be given up half way."""
+class Writer:
+    """A binary file being written, as pyarrow wants it: what it passes on to a sink can be given up half way."""
 
     def __init__(self, sink: Sink, path: str, told: Callable[[str], AbstractContextManager[None]]) -> None:
         """`told` turns what the sink raises into an error of the tree."""
@@ -38,25 +37,21 @@ class ObjectWriter:
         self._told = told
         self._written_bytes = 0
         self._closed = False
+        self._failure: PenstockError | None = None
 
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
     def write(self, data: Any, /) -> int:
         size = memoryview(data).nbytes
         if self._sink is not None:
-            with self._told(self._path):
-                self._pass_on(self._sink, data)
+            try:
+                with self._told(self._path):
+                    self._pass_on(self._sink, data)
+            except PenstockError as error:
+                self._failure = error
+                raise
         self._written_bytes += size
         return size
 
@@ -70,14 +65,21 @@ class ObjectWriter:
         return self._written_bytes
 
     def close(self) -> None:
+        """Complete the object; only now is it certain to be whole. One that could not be written never closes well."""
         if self._closed:
             return
         self._closed = True
-        if self._sink is not None:
-            with self._told(self._path):
-                self._sink.close()
+        if self._sink is None:
+            return
+        if self._failure is not None:
+            # The library would complete what it could write, without a word.
+            raise self._failure
+        with self._told(self._path):
+            self._sink.close()
+        self._sink = None
 
     def abandon(self) -> None:
+        """Let go without completing; what is written afterwards goes nowhere. Never raises."""
         sink, self._sink = self._sink, None
         if isinstance(sink, io.IOBase):
             try:
@@ -87,7 +89,7 @@ class ObjectWriter:
                 pass
 
 
-class LocalWriter(ObjectWriter):
+class LocalWriter(Writer):
     """A file on a disk: complete means that it outlives a loss of power, because a commit is going to name it."""
 
     def _pass_on(self, sink: Sink, data: Any) -> None:
@@ -143,18 +145,18 @@ def open_local_writer(path: str) -> LocalWriter:
         return LocalWriter(open(path, "wb", buffering=0), path, translate_errors)
 
 
-def open_remote_writer(store: ObjectStore, path: str) -> ObjectWriter:
+def open_remote_writer(store: ObjectStore, path: str) -> Writer:
     """Upload in parts; the object appears when the writer closes, and not at all if it is abandoned."""
     with translate_errors(path):
         sink = obstore.open_writer(store, path, buffer_size=PART_BYTES, max_concurrency=PARTS_IN_FLIGHT_MAX)
-    return ObjectWriter(sink, path, translate_errors)
+    return Writer(sink, path, translate_errors)
 
 
 class RangeReader(io.RawIOBase):
     """A seekable file over ranged reads; pyarrow asks for whole column chunks, so it keeps no buffer."""
 
     def __init__(self, size_bytes: int, read_range: Callable[[int, int], bytes]) -> None:
-        """`read_range` reads so many bytes from an offset on."""
+        """`read_range` reads so many bytes from an offset on, at least one and none beyond the end."""
         super().__init__()
         self._size_bytes = size_bytes
         self._read_range = read_range
@@ -177,7 +179,7 @@ class RangeReader(io.RawIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         left = max(0, self._size_bytes - self._at)
         length = left if size is None or size < 0 else min(size, left)
-        data = self._read_range(self._at, length)
+        data = self._read_range(self._at, length) if length else b""
         self._at += len(data)
         return data
 

@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import IO, Any, cast
@@ -14,9 +14,9 @@ from typing import IO, Any, cast
 from hdfs_native import Client, FileReader, FileStatus, FileWriter, WriteOptions
 
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError, UserError
-from penstock.lake.storage.files import ObjectWriter, RangeReader, Sink
-from penstock.lake.storage.hdfs_failures import LIBRARY_ERRORS, hdfs_failure, hdfs_told_as_ours, is_clear
-from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
+from penstock.lake.storage.failures import NotFoundError
+from penstock.lake.storage.files import RangeReader, Writer
+from penstock.lake.storage.port import Entry, RootedStorage, by_folder
 
 USER_OPTION = "hdfs_user"
 ATTEMPTS_MAX = 5
@@ -26,32 +26,28 @@ _USER_VARIABLE = "HADOOP_USER_NAME"
 _DEFAULTS = {"dfs.client.failover.max.attempts": str(ATTEMPTS_MAX)}
 _FOLDER_MODE = 0o755
 _ASIDE = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+LIBRARY_ERRORS = (OSError, RuntimeError, ValueError, NotImplementedError)
+"""What hdfs-native raises: builtins for what it knows, `RuntimeError` with the name of a Java class for the rest."""
+
+_JAVA_CLASS = re.compile(r'RPCError\("(?:[\w.]+\.)?(?:\w+\$)?(\w+)", "')
+_DETAIL_CHARS_MAX = 500
+_DENIED = frozenset({"AccessControlException", "AuthorizationException", "InvalidToken"})
+_BAD_PATH = frozenset(
+    {
+        "InvalidPathException", "MaxDirectoryItemsExceededException", "ParentNotDirectoryException",
+        "PathComponentTooLongException", "PathIsNotEmptyDirectoryException",
+    }
+)  # fmt: skip
+_QUOTA = "QuotaExceededException"
+_REFUSED = ("SASLError", "GSSAPIError", "NoSASLMechanism", "InvalidArgument", "UrlParseError", "XmlParseError")
 
 
-class HdfsWriter(ObjectWriter):
+class HdfsWriter(Writer):
     """A file being written; a file that is given up is taken away."""
 
     def __init__(self, sink: FileWriter, shown: str, remove: Callable[[], None]) -> None:
         super().__init__(sink, shown, hdfs_told_as_ours)
         self._remove = remove
-        self._failure: Exception | None = None
-
-    def _pass_on(self, sink: Sink, data: Any) -> None:
-        try:
-            sink.write(data)
-        except LIBRARY_ERRORS as error:
-            self._failure = error
-            raise
-
-    def close(self) -> None:
-        if self._closed:
-            return
-        if self._sink is not None and self._failure is not None:
-            self._closed = True
-            # The library would close what it could write of the file, without a word.
-            raise hdfs_failure(self._failure, self._path)
-        super().close()
-        self._sink = None
 
     def abandon(self) -> None:
         sink, self._sink = self._sink, None
@@ -95,11 +91,6 @@ class HdfsStorage(RootedStorage):
     def read(self, path: str) -> bytes:
         with hdfs_told_as_ours(self._shown(path)):
             return self._client.read(self._key(path)).read()
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        if length == 0:
-            return b""
-        return self._read_range(path, self._open(path), start, length)
 
     def size_bytes(self, path: str) -> int:
         with hdfs_told_as_ours(self._shown(path)):
@@ -169,21 +160,14 @@ class HdfsStorage(RootedStorage):
         return HdfsWriter(sink, self._shown(path), lambda: self._drop(key))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        reader = self._open(path)
+        with hdfs_told_as_ours(self._shown(path)):
+            # The blocks of the file are known then: ranges of it are read without asking the NameNode again.
+            reader = self._client.read(self._key(path))
         return cast(IO[bytes], RangeReader(len(reader), partial(self._read_range, path, reader)))
 
-    def _open(self, path: str) -> FileReader:
-        """The blocks of the file are known then: ranges of it are read without asking the NameNode again."""
-        with hdfs_told_as_ours(self._shown(path)):
-            return self._client.read(self._key(path))
-
     def _read_range(self, path: str, reader: FileReader, start: int, length: int) -> bytes:
-        # The library panics beyond the end.
-        available = min(length, len(reader) - start)
-        if available <= 0:
-            return b""
         with hdfs_told_as_ours(self._shown(path)):
-            return reader.read_range(start, available)
+            return reader.read_range(start, length)
 
     def _children(self, folder: str) -> Iterator[FileStatus]:
         """Folder by folder: one that disappears meanwhile ends its own part of a listing, and no other."""
@@ -266,3 +250,48 @@ def _become(user: str) -> None:
             detail=f"the storage option {USER_OPTION} says {user}, {_USER_VARIABLE} says {known}",
             hint="state one of both, or the same",
         )
+
+
+@contextmanager
+def hdfs_told_as_ours(path: str) -> Iterator[None]:
+    """Turn whatever hdfs-native raises inside the block into an error of the tree."""
+    try:
+        yield
+    except LIBRARY_ERRORS as error:
+        raise hdfs_failure(error, path) from error
+
+
+def hdfs_failure(error: Exception, path: str) -> PenstockError:
+    """The error of the tree for one of hdfs-native."""
+    detail = _short(error)
+    if isinstance(error, FileNotFoundError):
+        return NotFoundError(f"not found: {path}", detail=detail)
+    java = _java_class(error)
+    if java in _DENIED:
+        return UserError(
+            f"permission denied: {path}",
+            detail=detail,
+            hint="give this user the right to list, read and write there, or correct the storage option hdfs_user",
+        )
+    if java.endswith(_QUOTA):
+        return TransientError(f"no space left: {path}", detail=detail, hint="free space or raise the quota")
+    if java in _BAD_PATH or isinstance(error, (FileExistsError, IsADirectoryError, ValueError)):
+        return UserError(f"not a usable path: {path}", detail=detail)
+    if isinstance(error, NotImplementedError) or str(error).startswith(_REFUSED):
+        return UserError(f"HDFS refused: {path}", detail=detail, hint="check the url and the storage options")
+    return TransientError(f"HDFS did not answer as it should: {path}", detail=detail)
+
+
+def is_clear(error: Exception) -> bool:
+    """Whether the error says that nothing was done, not even by an earlier request whose answer was lost."""
+    return _java_class(error).endswith(_QUOTA) or isinstance(hdfs_failure(error, ""), UserError)
+
+
+def _java_class(error: Exception) -> str:
+    found = _JAVA_CLASS.search(str(error))
+    return found.group(1) if found else ""
+
+
+def _short(error: Exception) -> str:
+    # What follows is Java's stack, with its line ends written out where the text is a value within a value.
+    return re.split(r"(?:\n|\\n)(?:\t|\\t)at ", str(error))[0][:_DETAIL_CHARS_MAX]

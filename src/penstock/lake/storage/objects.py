@@ -1,41 +1,71 @@
-"""The port over obstore: local folders, S3, GCS, Azure, and the in-memory twin."""
+"""The port over obstore: local folders, S3, GCS, Azure, and the in-memory twin; and which storage a url means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlsplit
 
 import obstore
 import obstore.exceptions as store_errors
-from obstore.store import LocalStore, MemoryStore
+from obstore.store import LocalStore, MemoryStore, from_url
 
-from penstock.errors import OutcomeUnknownError, TransientError
-from penstock.lake.storage.failures import failure_of, translate_errors
+from penstock.errors import OutcomeUnknownError, TransientError, UserError
+from penstock.lake.storage.failures import NotFoundError, failure_of, translate_errors
 from penstock.lake.storage.files import (
-    ObjectWriter,
     RangeReader,
+    Writer,
     make_durable,
     make_name_durable,
     open_local_writer,
     open_remote_writer,
     size_on_disk,
 )
-from penstock.lake.storage.port import Entry, NotFoundError, RootedStorage, by_folder
+from penstock.lake.storage.hdfs import HdfsStorage
+from penstock.lake.storage.port import Entry, RootedStorage, Storage, by_folder
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
+RETRIES_MAX = 5
+RETRY_SECONDS_MAX = 60
+
+_REMOTE = frozenset({"s3", "s3a", "gs", "az", "azure", "adl", "abfs", "abfss"})
+_S3 = frozenset({"s3", "s3a"})
+_VENDOR = re.compile(r"^(aws|azure|google)_")
+_CLIENT_KEYS = frozenset(
+    {
+        "allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type", "http1_only",
+        "http2_keep_alive_interval", "http2_keep_alive_timeout", "http2_keep_alive_while_idle", "http2_only",
+        "pool_idle_timeout", "pool_max_idle_per_host", "proxy_url", "proxy_ca_certificate", "proxy_excludes",
+        "randomize_addresses", "read_timeout", "timeout", "user_agent",
+    }
+)  # fmt: skip
+_RETRY_KEYS = frozenset({"max_retries", "retry_timeout"})
+_ONLY_FOR_DELTALAKE = re.compile(
+    r"(allow_unsafe_rename|locking_provider|dynamo|force_credential_load|backoff_config)", re.IGNORECASE
+)
 _TAKEN = (store_errors.AlreadyExistsError, store_errors.PreconditionError)
 
 
 class ObjectStorage(RootedStorage):
     """Objects of one obstore store, all below `prefix`."""
 
-    def __init__(self, url: str, store: ObjectStore, prefix: str = "") -> None:
+    def __init__(
+        self, url: str, store: ObjectStore, prefix: str = "", options: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(url, f"{prefix.strip('/')}/" if prefix.strip("/") else "")
         self._store = store
+        self._options = dict(options or {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """It travels to Spark tasks as its url and options."""
+        return open_storage, (self.url, self._options)
 
     @property
     def _is_local(self) -> bool:
@@ -46,10 +76,12 @@ class ObjectStorage(RootedStorage):
         return not isinstance(self._store, (LocalStore, MemoryStore))
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
-        folder = self._key(prefix.rstrip("/")) if prefix else self._root.rstrip("/")
-        with translate_errors(self._shown(prefix)):
-            offset = self._key(after) if after else None
-            for chunk in obstore.list(self._store, folder or None, offset=offset):
+        return self._listed(prefix.rstrip("/"), self._key(after) if after else None)
+
+    def _listed(self, folder: str, offset: str | None) -> Iterator[Entry]:
+        below = self._key(folder) if folder else self._root.rstrip("/")
+        with translate_errors(self._shown(folder)):
+            for chunk in obstore.list(self._store, below or None, offset=offset):
                 for meta in chunk:
                     yield Entry(meta["path"].removeprefix(self._root), meta["size"], meta["last_modified"])
 
@@ -57,16 +89,9 @@ class ObjectStorage(RootedStorage):
         with translate_errors(self._shown(path)):
             return bytes(obstore.get(self._store, self._key(path)).bytes())
 
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        if length == 0:
-            return b""
-        try:
+    def _read_range(self, path: str, start: int, length: int) -> bytes:
+        with translate_errors(self._shown(path)):
             return bytes(obstore.get_range(self._store, self._key(path), start=start, length=length))
-        except (store_errors.BaseError, OSError, ValueError) as error:
-            # Stores differ in how they refuse a range that begins beyond the end; the size tells for all of them.
-            if not isinstance(error, FileNotFoundError) and start >= self.size_bytes(path):
-                return b""
-            raise failure_of(error, self._shown(path)) from error
 
     def size_bytes(self, path: str) -> int:
         with translate_errors(self._shown(path)):
@@ -79,29 +104,18 @@ class ObjectStorage(RootedStorage):
             asked = {path: size_on_disk("/" + self._key(path)) for path in wanted}
             return {path: size_bytes for path, size_bytes in asked.items() if size_bytes is not None}
         found: dict[str, int] = {}
-        for folder, inside in by_folder(wanted).items():
-            found |= self._sizes_in(folder, inside)
+        for folder, left in by_folder(wanted).items():
+            # One listing, begun right before the first of the names and ended with the last that is missing.
+            for entry in self._listed(folder, self._key(min(left))[:-1]):
+                if entry.path in left:
+                    left.discard(entry.path)
+                    found[entry.path] = entry.size_bytes
+                if not left:
+                    break
         # Names that a listing spells in another way.
         for path in wanted - found.keys():
             with suppress(NotFoundError):
                 found[path] = self.size_bytes(path)
-        return found
-
-    def _sizes_in(self, folder: str, paths: Iterable[str]) -> dict[str, int]:
-        """From one listing, begun right before the first of the names and ended with the last that is missing."""
-        left = set(paths)
-        found: dict[str, int] = {}
-        before = self._key(min(left))[:-1]
-        within = self._key(folder) if folder else self._root.rstrip("/")
-        with translate_errors(self._shown(folder)):
-            for chunk in obstore.list(self._store, within or None, offset=before):
-                for meta in chunk:
-                    path = meta["path"].removeprefix(self._root)
-                    if path in left:
-                        left.discard(path)
-                        found[path] = meta["size"]
-                if not left:
-                    break
         return found
 
     def put(self, path: str, data: bytes) -> None:
@@ -131,13 +145,13 @@ class ObjectStorage(RootedStorage):
         with suppress(NotFoundError), translate_errors(self._shown(path)):
             obstore.delete(self._store, self._key(path))
 
-    def open_writer(self, path: str) -> ObjectWriter:
+    def open_writer(self, path: str) -> Writer:
         if self._is_local:
             return open_local_writer("/" + self._key(path))
         return open_remote_writer(self._store, self._key(path))
 
     def open_reader(self, path: str) -> IO[bytes]:
-        return cast(IO[bytes], RangeReader(self.size_bytes(path), partial(self.read_range, path)))
+        return cast(IO[bytes], RangeReader(self.size_bytes(path), partial(self._read_range, path)))
 
     def _landed(self, act: Callable[[], object], path: str) -> bool:
         """Do what depends on a free name; False if it is taken."""
@@ -159,3 +173,63 @@ class MemoryStorage(ObjectStorage):
 
     def __init__(self) -> None:
         super().__init__("memory://", MemoryStore())
+
+
+def open_storage(url: str, options: Mapping[str, str]) -> Storage:
+    """The storage at a plain path, `file://`, `s3://`, `gs://`, `abfss://` or `hdfs://` url; nothing is sent yet."""
+    scheme = urlsplit(url).scheme.lower()
+    if scheme in ("", "file"):
+        # Rooted at `/`: a store with a root of its own insists that the folder is there.
+        return ObjectStorage(url, LocalStore(), _local_folder(url))
+    if scheme in _REMOTE:
+        return ObjectStorage(url, _remote_store(url, options), options=options)
+    if scheme == "hdfs":
+        return HdfsStorage(url, options)
+    raise UserError(f"no storage for {scheme}:// urls", detail=url, hint="use a path, file, s3, gs, abfss or hdfs")
+
+
+def _local_folder(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme and parts.netloc not in ("", "localhost"):
+        raise UserError("a file:// url names no host", detail=url, hint="write file:///path")
+    return os.path.abspath(unquote(parts.path) if parts.scheme else url)
+
+
+def _remote_store(url: str, options: Mapping[str, str]) -> ObjectStore:
+    config, client, retry = _sorted_options(options)
+    if urlsplit(url).scheme.lower() in _S3:
+        # A multipart copy completed with If-None-Match is the one conditional copy that S3 has.
+        config.setdefault("copy_if_not_exists", "multipart")
+    try:
+        return from_url(url, config=config, client_options=client or None, retry_config=retry)  # type: ignore[call-overload, no-any-return]
+    except store_errors.UnknownConfigurationKeyError as error:
+        raise UserError("unknown storage option", detail=str(error).split("\n")[0]) from error
+    except (store_errors.BaseError, OSError, ValueError) as error:
+        raise UserError(f"cannot open {url}", detail=str(error).split("\n")[0]) from error
+
+
+def _sorted_options(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str], dict[str, Any]]:
+    """Store, client and retry options apart: obstore panics on a client option among those of the store."""
+    config: dict[str, str] = {}
+    client: dict[str, str] = {}
+    retry: dict[str, Any] = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_SECONDS_MAX)}
+    for key, value in options.items():
+        name = key.lower()
+        plain = _VENDOR.sub("", name)
+        if _ONLY_FOR_DELTALAKE.search(name):
+            continue
+        if plain in _CLIENT_KEYS:
+            client[plain] = value
+        elif plain in _RETRY_KEYS:
+            retry[plain] = _retry_value(plain, value)
+        else:
+            config[name] = value
+    return config, client, retry
+
+
+def _retry_value(name: str, value: str) -> int | timedelta:
+    number = re.fullmatch(r"(\d+)s?", value.strip())
+    if number is None:
+        raise UserError(f"storage option {name} is not a number", detail=value, hint="write seconds, such as 30 or 30s")
+    amount = int(number.group(1))
+    return amount if name == "max_retries" else timedelta(seconds=amount)

@@ -6,13 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 from penstock.errors import UserError
-
-
-class NotFoundError(UserError):
-    """There is no object of that name."""
+from penstock.lake.storage.failures import NotFoundError
+from penstock.lake.storage.files import Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +34,9 @@ class RootedStorage(ABC):
     """What storages do alike with the url of their root and the paths below it."""
 
     def __init__(self, url: str, root: str) -> None:
-        self._url = url
+        self.url = url
         self._root = root
         """Stands before every path in the words of the store."""
-
-    @property
-    def url(self) -> str:
-        return self._url
 
     @abstractmethod
     def size_bytes(self, path: str) -> int: ...
@@ -63,25 +57,6 @@ class RootedStorage(ABC):
         return f"{self.url.rstrip('/')}/{path}"
 
 
-class Writer(Protocol):
-    """A binary file being written, as pyarrow wants it, that can also be given up."""
-
-    @property
-    def closed(self) -> bool: ...
-
-    def write(self, data: Any, /) -> int: ...
-
-    def flush(self) -> None: ...
-
-    def tell(self) -> int: ...
-
-    def close(self) -> None:
-        """Complete the object; only now is it certain to be whole."""
-
-    def abandon(self) -> None:
-        """Let go without completing; what is written afterwards goes nowhere. Never raises."""
-
-
 class Storage(Protocol):
     """Objects under one root; every path is relative to it, with `/` between the parts.
 
@@ -99,9 +74,6 @@ class Storage(Protocol):
         """
 
     def read(self, path: str) -> bytes: ...
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        """At most `length` bytes from `start`: fewer, or none, where the object ends."""
 
     def size_bytes(self, path: str) -> int: ...
 

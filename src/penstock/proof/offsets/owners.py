@@ -1,10 +1,15 @@
-"""To which partition a row belongs: by the columns that the job keeps and by the name of its file. Pure."""
+"""Whose rows a table holds: the job's partitions by life of their topic, and other jobs on the same table. Pure.
+
+To which of them a row belongs, the columns tell that the job keeps, and the name of its file.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 
@@ -12,12 +17,126 @@ from penstock.flow.columns.fitting import folded
 from penstock.flow.write.names import parse_staged_name
 from penstock.job.expressions import KafkaField
 from penstock.job.spec import JobSpec
-from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC, TopicIncarnations
+from penstock.lake.delta.keys import topic_fingerprint
+from penstock.lake.delta.provenance import commits_of
+from penstock.logs.log import Partition
+from penstock.proof.invariants import CommittedSlice, Slices
 
+UNKNOWN_TOPIC = "?"
+"""Stands for a topic whose name the table has forgotten: only its id is left in the positions."""
+
+_POSITION = re.compile(r"(?P<job>.+)/(?P<topic_id>[^/#]+)/(?P<number>\d+)(?:#(?P<what>[a-z_]+))?")
+_TOPIC = re.compile(r"(?P<job>.+)/(?P<topic>[^/#]+)#id")
 _PASSED_ON = re.compile(r"`?(?P<name>\w+)`?(?:\s+(?:as\s+)?`?(?P<alias>\w+)`?)?", re.IGNORECASE)
 
 STRANGER = ""
 """Instead of a topic id: the row is of no topic that any job of the table has read."""
+
+
+@dataclass(frozen=True)
+class TopicIncarnations:
+    """The partitions that a job has positions of: of topics as they are, and of topics that were recreated since."""
+
+    current: tuple[Partition, ...]
+    retired: tuple[Partition, ...] = ()
+    fingerprints: Mapping[str, int] = field(default_factory=dict)
+    """Per topic, the fingerprint of the id that the current positions belong to."""
+    others: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """Other jobs that write to the same table, with the ids of their topics."""
+    rows_written: int = 0
+    """Rows that all jobs together have put into the table, replays included."""
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        return self.current + self.retired
+
+    @cached_property
+    def ids_of(self) -> Mapping[str, frozenset[str]]:
+        """Topic ids by topic."""
+        topics = {each.topic for each in self.partitions}
+        return {name: frozenset(each.topic_id for each in self.partitions if each.topic == name) for name in topics}
+
+    @cached_property
+    def other_ids(self) -> frozenset[str]:
+        """Topic ids that other jobs write to the same table."""
+        return frozenset().union(*self.others.values())
+
+    @property
+    def foreign_ids(self) -> frozenset[str]:
+        """Of these, those that the job does not."""
+        return self.other_ids.difference(*self.ids_of.values())
+
+    @property
+    def shared_topic_ids(self) -> frozenset[str]:
+        return self.other_ids - self.foreign_ids
+
+    def owner(self, path: str, topic: str | None, topic_id: str | None) -> str | None:
+        """The topic id of a row in the file at `path`, `STRANGER`, or None where nothing tells.
+
+        Only staged files have the id in their names: compaction mixes the incarnations of a recreated topic.
+        """
+        if topic_id is not None:
+            return topic_id
+        staged = parse_staged_name(path)
+        if staged is not None:
+            return staged.topic_id
+        if topic is None and len(self.ids_of) == 1 and not self.other_ids:
+            [topic] = self.ids_of
+        # Any topic may have had a life whose name is forgotten.
+        if topic is None or UNKNOWN_TOPIC in self.ids_of:
+            return None
+        ids = self.ids_of.get(topic)
+        if ids is None:
+            return None if self.other_ids else STRANGER
+        return next(iter(ids)) if len(ids) == 1 else None
+
+
+def read_history(records: Iterable[Mapping[str, Any]], job: str) -> Slices:
+    """The job's slices out of commit metadata, oldest first; of a partition that only started, none."""
+    slices: dict[Partition, list[CommittedSlice]] = {}
+    for version, ours in commits_of(sorted(records, key=lambda each: int(each["version"])), job):
+        for start in ours.starts:
+            slices.setdefault(start.place, [])
+        for piece in ours.slices:
+            found = CommittedSlice(piece.start, piece.end, piece.totals, version)
+            slices.setdefault(piece.place, []).append(found)
+    return slices
+
+
+def find_incarnations(transactions: Mapping[str, int], job: str, named: Iterable[Partition] = ()) -> TopicIncarnations:
+    """Sort the app transactions of a table; `named` are partitions of the history, which names retired topics."""
+    fingerprints = {
+        found["topic"]: number
+        for key, number in transactions.items()
+        if (found := _TOPIC.fullmatch(key)) and found["job"] == job
+    }
+    topic_of = {topic_fingerprint(each.topic_id): each.topic for each in named}
+    current_of = {number: topic for topic, number in fingerprints.items()}
+    current: list[Partition] = []
+    retired: list[Partition] = []
+    others: dict[str, set[str]] = {}
+    sums = {"written": 0, "replayed": 0}
+    for key, number in transactions.items():
+        found = _POSITION.fullmatch(key)
+        if found is None:
+            continue
+        if found["what"] is not None:
+            sums[found["what"]] = sums.get(found["what"], 0) + number
+            continue
+        if found["job"] != job:
+            others.setdefault(found["job"], set()).add(found["topic_id"])
+            continue
+        fingerprint = topic_fingerprint(found["topic_id"])
+        topic = current_of.get(fingerprint) or topic_of.get(fingerprint, UNKNOWN_TOPIC)
+        partition = Partition(topic, found["topic_id"], int(found["number"]))
+        (current if fingerprint in current_of else retired).append(partition)
+    return TopicIncarnations(
+        current=tuple(sorted(current)),
+        retired=tuple(sorted(retired)),
+        fingerprints=fingerprints,
+        others={name: frozenset(ids) for name, ids in others.items()},
+        rows_written=sums["written"] + sums["replayed"],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +152,8 @@ class OriginColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(each for each in (self.partition, self.offset, self.topic, self.topic_id) if each is not None)
+        found = (self.partition, self.offset, self.topic, self.topic_id, self.job)
+        return tuple(each for each in found if each is not None)
 
 
 QUARANTINE_COLUMNS = OriginColumns("partition", "offset", "topic", "topic_id", "job")
@@ -71,48 +191,3 @@ def _passed_names(job: JobSpec) -> Mapping[str, str]:
         elif found is not None:
             passed[found["name"]] = found["alias"] or found["name"]
     return passed
-
-
-@dataclass(frozen=True, slots=True)
-class Owners:
-    """Finds the life of a topic that a row belongs to."""
-
-    ids_of: Mapping[str, frozenset[str]]
-    """Topic ids by topic."""
-    other_ids: frozenset[str] = frozenset()
-    """Topic ids that other jobs write to this table."""
-    job: str | None = None
-    """Rows that name another job are not looked at."""
-    has_forgotten: bool = False
-    """Whether there are incarnations of topics whose names are forgotten: any topic may have had one."""
-
-    @staticmethod
-    def of(incarnations: TopicIncarnations, job: str | None = None) -> Owners:
-        ids: dict[str, set[str]] = {}
-        for each in incarnations.partitions:
-            ids.setdefault(each.topic, set()).add(each.topic_id)
-        return Owners(
-            ids_of={topic: frozenset(found) for topic, found in ids.items()},
-            other_ids=frozenset(topic_id for found in incarnations.others.values() for topic_id in found),
-            job=job,
-            has_forgotten=UNKNOWN_TOPIC in ids,
-        )
-
-    def owner(self, path: str, topic: str | None, topic_id: str | None) -> str | None:
-        """The topic id of a row in the file at `path`, `STRANGER`, or None where nothing tells.
-
-        Only staged files have the id in their names: compaction mixes the incarnations of a recreated topic.
-        """
-        if topic_id is not None:
-            return topic_id
-        staged = parse_staged_name(path)
-        if staged is not None:
-            return staged.topic_id
-        if topic is None and len(self.ids_of) == 1 and not self.other_ids:
-            [topic] = self.ids_of
-        if topic is None or self.has_forgotten:
-            return None
-        ids = self.ids_of.get(topic)
-        if ids is None:
-            return None if self.other_ids else STRANGER
-        return next(iter(ids)) if len(ids) == 1 else None

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
-from penstock.proof import unproven
-from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, earliest
+from penstock.proof.findings import (
+    ALL_VALUES,
+    KEEP_PLACES,
+    Check,
+    Unproven,
+    Violation,
+    ViolationKind,
+    conclude,
+    earliest,
+)
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, Owners
-from penstock.proof.offsets.pool import Placed, reconcile_pool
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
 from penstock.proof.offsets.scan import OffsetScan, PoolKey, Pools, Scanned
 from penstock.proof.offsets.scan_passes import Pass, passes
 from penstock.proof.offsets.verdicts import (
@@ -21,10 +28,12 @@ from penstock.proof.offsets.verdicts import (
     Held,
     Leave,
     LogOffsets,
+    Placed,
     Reconciled,
     held_violations,
     quarantine_violations,
     reconcile,
+    reconcile_pool,
     record_violations,
 )
 from penstock.proof.sources import Depth, Progress, Sources, Subject
@@ -35,44 +44,42 @@ _OF_QUARANTINE = (ViolationKind.TWICE_IN_QUARANTINE, ViolationKind.BEFORE_ORIGIN
 
 @dataclass(slots=True)
 class _Tally:
-    """What the parts of one partition have shown so far; the counts are those of its spans."""
+    """What the parts of one partition have shown so far."""
 
     spans: tuple[Span, ...]
-    held_counts: list[int] = field(init=False)
-    log_counts: list[int] = field(init=False)
-    quarantine_counts: list[int] = field(init=False)
-    violations: list[Violation] = field(default_factory=list)
-    log_violations: list[Violation] = field(default_factory=list)
+    found: Reconciled
     log_first: int = 0
 
-    def __post_init__(self) -> None:
-        self.held_counts, self.log_counts, self.quarantine_counts = ([0] * len(self.spans) for _ in range(3))
-
-    def add(self, found: Reconciled) -> None:
-        self.violations += found.violations
-        self.log_violations += found.log_violations
-        self.held_counts = _sums(self.held_counts, found.held_counts)
-        self.log_counts = _sums(self.log_counts, found.log_counts)
-        self.quarantine_counts = _sums(self.quarantine_counts, found.quarantine_counts)
+    @staticmethod
+    def of(spans: tuple[Span, ...]) -> _Tally:
+        zeros = (0,) * len(spans)
+        return _Tally(spans, Reconciled((), (), zeros, zeros, zeros))
 
     @property
     def lacking(self) -> int:
         """How many rows are missing over all spans."""
-        return sum(max(0, span.held_min - count) for span, count in zip(self.spans, self.held_counts, strict=True))
+        counts = zip(self.spans, self.found.held_counts, strict=True)
+        return sum(max(0, span.held_min - count) for span, count in counts)
 
 
 class Reconciliation:
     """Reads every part once and keeps only what its comparison left."""
 
     def __init__(self, job: JobSpec, subject: Subject, sources: Sources, progress: Progress | None) -> None:
-        self._job = job
         self._subject = subject
         self._sources = sources
         self._progress = progress
-        self._tallies = {each: _Tally(spans) for each, spans in sorted(subject.spans.items())}
+        self._tallies = {each: _Tally.of(spans) for each, spans in sorted(subject.spans.items())}
         self._pools = Pools.of(self._tallies, sources.columns)
-        self._types, self._quarantine = self._open_scans()
-        self._strangers: list[Violation] = []
+        columns, whose = sources.columns, (job.name, subject.incarnations, self._pools)
+        self._types = [
+            OffsetScan(sources.storage, each.files, columns, *whose, each.ends)
+            for each in sources.types
+            if columns is not None
+        ]
+        """None where the table does not tell where its rows came from; the quarantine always does."""
+        bad = sources.quarantine_files
+        self._quarantine = OffsetScan(sources.quarantine_storage, bad, QUARANTINE_COLUMNS, *whose)
         self._pooled: dict[PoolKey, int] = {}
         """Rows whose life of their topic is not known."""
         self._pool_violations: list[Violation] = []
@@ -88,8 +95,8 @@ class Reconciliation:
     def _run(self, offsets_max: int) -> None:
         ranges = {each: (tally.spans[0].lo, tally.spans[-1].hi) for each, tally in self._tallies.items() if tally.spans}
         for wanted in passes(self._pools.ranges(ranges), offsets_max):
-            table = [self._scan(each, wanted) for each in self._types]
-            quarantine = self._scan(self._quarantine, wanted)
+            table = [each.read(wanted) for each in self._types]
+            quarantine = self._quarantine.read(wanted)
             pooled = _by_pool([*table, quarantine])
             records = self._log_offsets(wanted)
             placed: dict[PoolKey, dict[Partition, Placed]] = {}
@@ -100,7 +107,7 @@ class Reconciliation:
                 held = Held(_all(by_type), bad, by_type, pooled.get(key, NO_OFFSETS))
                 log = records.get(partition)
                 leave = self._subject.leaves.get(partition, Leave())
-                tally.add(reconcile(partition, part, tally.spans, held, log, leave))
+                tally.found += reconcile(partition, part, tally.spans, held, log, leave)
                 tally.log_first = max(tally.log_first, log.first if log else 0)
                 if key in pooled:
                     placed.setdefault(key, {})[partition] = Placed(tally.spans, _all([held.table, bad]))
@@ -115,21 +122,19 @@ class Reconciliation:
 
         `proved_by_values` tells that the rows were found to be those of the log's records, all of them.
         """
-        violations = [*self._strangers, *self._pool_violations]
-        for scan in (*self._types, self._quarantine):
-            violations += scan.lost_places
+        violations = [*self._pool_violations, *(each for scan in self._scans for each in scan.violations)]
         count = 0
         for partition, tally in self._placed():
             replayed = partition in self._subject.replayed
-            violations += quarantine_violations(partition, tally.spans, tally.quarantine_counts, replayed)
+            violations += quarantine_violations(partition, tally.spans, tally.found.quarantine_counts, replayed)
             if not self._types:
-                violations += [each for each in tally.violations if each.kind in _OF_QUARANTINE]
+                violations += [each for each in tally.found.violations if each.kind in _OF_QUARANTINE]
                 continue
-            counted = held_violations(partition, tally.spans, tally.held_counts)
-            violations += [each for each in (*tally.violations, *counted) if self._can_tell(partition, each)]
-            count += sum(tally.held_counts)
+            counted = held_violations(partition, tally.spans, tally.found.held_counts)
+            violations += [each for each in (*tally.found.violations, *counted) if self._can_tell(partition, each)]
+            count += sum(tally.found.held_counts)
         count += sum(self._pooled.values())
-        unreadable = sorted(path for scan in (*self._types, self._quarantine) for path in scan.unreadable)
+        unreadable = sorted(path for scan in self._scans for path in scan.unreadable)
         detail = self._offsets_detail(violations, unreadable, count, proved_by_values)
         return conclude(
             "offsets",
@@ -162,14 +167,14 @@ class Reconciliation:
         for partition in sorted(read):
             tally = self._tallies[partition]
             exact = self._exact.get(partition.topic, False)
-            violations += record_violations(partition, tally.spans, tally.log_counts, tally.log_first, exact)
+            violations += record_violations(partition, tally.spans, tally.found.log_counts, tally.log_first, exact)
         for partition, tally in self._placed():
             violations += [
                 each
-                for each in tally.log_violations
+                for each in tally.found.log_violations
                 if (self._types or each.kind is ViolationKind.NOT_IN_LOG) and self._can_tell(partition, each)
             ]
-        count = sum(sum(self._tallies[each].log_counts) for each in read)
+        count = sum(sum(self._tallies[each].found.log_counts) for each in read)
         first = earliest(violations)
         gone = self._gone()
         by_totals = f"; {gone} older offsets are no longer in the log: proved by totals and rows" if gone else ""
@@ -189,25 +194,9 @@ class Reconciliation:
         """Rows of each type that are beyond what is checked, once it has run."""
         return [scan.ahead for scan in self._types] if self._types else [0] * len(self._sources.types)
 
-    def _open_scans(self) -> tuple[list[OffsetScan], OffsetScan]:
-        """The quarantine always tells where its rows came from, the table only if the job keeps it."""
-        sources, columns = self._sources, self._sources.columns
-        owners = Owners.of(self._subject.incarnations, self._job.name)
-        types = [
-            OffsetScan(sources.storage, each.files, columns, owners, self._pools, each.ends)
-            for each in (sources.types if columns is not None else ())
-            if columns is not None
-        ]
-        bad = OffsetScan(sources.quarantine_storage, sources.quarantine_files, QUARANTINE_COLUMNS, owners, self._pools)
-        return types, bad
-
-    def _scan(self, scan: OffsetScan, wanted: Pass) -> Scanned:
-        others = frozenset(topic_id for ids in self._subject.incarnations.others.values() for topic_id in ids)
-        mine = frozenset(each.topic_id for each in self._tallies)
-        scanned = scan.read(wanted, others - mine)
-        if scanned.stranger is not None:
-            self._strangers.append(scanned.stranger)
-        return scanned
+    @property
+    def _scans(self) -> tuple[OffsetScan, ...]:
+        return (*self._types, self._quarantine)
 
     def _placed(self) -> list[tuple[Partition, _Tally]]:
         """The partitions whose rows can be told from those of other jobs."""
@@ -225,48 +214,58 @@ class Reconciliation:
         return not without or self._tallies[partition].lacking > without
 
     def _without_place(self, partition: Partition) -> int:
-        return sum(scan.rows_without_place(partition) for scan in (*self._types, self._quarantine))
+        return sum(scan.rows_without_place(partition) for scan in self._scans)
 
     def _unproven(self) -> list[Unproven]:
-        found = [] if self._types else [unproven.NO_PLACES]
+        found: list[Unproven] = []
+        if not self._types:
+            what = "which records the rows are: the table keeps no columns of kafka.partition and kafka.offset"
+            found.append(Unproven(what, f"{KEEP_PLACES} from the first run on, or {ALL_VALUES}"))
         for each, tally in self._tallies.items() if self._types else ():
-            without = self._without_place(each)
-            if tally.lacking and tally.lacking <= without:
-                found.append(unproven.rows_without_place(each, tally.lacking, without))
-        found += [unproven.mixed_lives(count, self._pools.members(key)) for key, count in self._pooled.items()]
+            without, lacking = self._without_place(each), tally.lacking
+            if lacking and lacking <= without:
+                rows = f"{without} rows tell no partition and offset"
+                what = f"{lacking} offsets are not found, and {rows}: they may be theirs"
+                remedy = f"rows from before the columns were kept can only be counted; {ALL_VALUES}"
+                found.append(Unproven(what, remedy, frozenset({each})))
+        for key, count in self._pooled.items():
+            what = f"which life of a recreated topic {count} compacted rows belong to"
+            why = "their offsets add up, but a row of one life may stand for a row of another"
+            when = "verify between recreating a topic and the next compaction"
+            remedy = f"{when}; nothing in these rows tells them apart any more"
+            found.append(Unproven(f"{what}: {why}", remedy, frozenset(self._pools.members(key))))
         incarnations = self._subject.incarnations
         if incarnations.shared_topic_ids:
-            mine = [each for each in self._tallies if each.topic_id in incarnations.shared_topic_ids]
-            found.append(unproven.shared_topics(sorted(incarnations.others), mine))
+            what = f"whose rows are whose: the same topics are also written by {', '.join(sorted(incarnations.others))}"
+            mine = frozenset(each for each in self._tallies if each.topic_id in incarnations.shared_topic_ids)
+            found.append(Unproven(what, "give each job a table of its own", mine))
         return found
 
     def _gone(self) -> int:
         """How many offsets that were read the log no longer has."""
         bounds = self._sources.log_bounds
         return sum(
-            max(0, min(self._tallies[each].log_first, tally.spans[-1].hi) - tally.spans[0].lo)
+            max(0, min(tally.log_first, tally.spans[-1].hi) - tally.spans[0].lo)
             for each, tally in self._tallies.items()
             if tally.spans and each in bounds
         )
 
     def _log_offsets(self, wanted: Pass) -> dict[Partition, LogOffsets]:
         """The offsets of the records that the log has in the parts of one pass."""
-        bounds = self._sources.log_bounds
+        bounds, log = self._sources.log_bounds, self._sources.log
         read = {each: part for each, part in wanted.items() if each in bounds}
-        log = self._sources.log
         if not read or log is None:
             return {}
         found: dict[Partition, pl.Series] = {}
         for each, part in read.items():
             spans = self._tallies[each].spans
-            lo, hi = max(part.lo, spans[0].lo), min(part.hi, spans[-1].hi)
-            start, end = max(lo, bounds[each].first), min(hi, bounds[each].end)
+            start = max(part.lo, spans[0].lo, bounds[each].first)
+            end = min(part.hi, spans[-1].hi, bounds[each].end)
             found[each] = pl.Series(log.offsets(each, start, end, self._tell))
         # Retention may have moved while the records were read.
         firsts = {each: now.first for each, now in log.bounds(found).items()}
-        for each in found:
-            if each.topic not in self._exact:
-                self._exact[each.topic] = log.compacted(each.topic) is False
+        for topic in {each.topic for each in found} - self._exact.keys():
+            self._exact[topic] = log.compacted(topic) is False
         return {
             each: LogOffsets(offsets.filter(offsets >= firsts[each]), firsts[each], self._exact[each.topic])
             for each, offsets in found.items()
@@ -292,7 +291,3 @@ def _all(parts: Sequence[pl.Series]) -> pl.Series:
 def _by_pool(scanned: Sequence[Scanned]) -> dict[PoolKey, pl.Series]:
     keys = {key for each in scanned for key in each.pooled}
     return {key: _all([each.pooled[key] for each in scanned if key in each.pooled]) for key in keys}
-
-
-def _sums(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    return [a + b for a, b in zip(one, other, strict=True)]

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import polars as pl
 import pyarrow as pa
 
 from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
-from penstock.proof.findings import Violation, ViolationKind
-from penstock.proof.offsets.incarnations import UNKNOWN_TOPIC
-from penstock.proof.offsets.owners import OriginColumns, Owners
+from penstock.proof.findings import Violation, ViolationKind, earliest
+from penstock.proof.offsets.owners import UNKNOWN_TOPIC, OriginColumns, TopicIncarnations
 from penstock.proof.offsets.scan_passes import Part, Pass
-from penstock.proof.offsets.table import DataFile, origin_frames
+from penstock.proof.offsets.table import DataFile, by_place, origin_frames
 
 PoolKey = tuple[str | None, int]
 """A topic, or None for all of them, and the number of a partition."""
@@ -54,11 +53,10 @@ class Pools:
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """What one pass found: offsets by partition, those of an unknown life by pool, and the first row of neither."""
+    """What one pass found: offsets by partition, and those of an unknown life by pool."""
 
     offsets: Mapping[Partition, pl.Series]
-    pooled: Mapping[PoolKey, pl.Series] = field(default_factory=dict)
-    stranger: Violation | None = None
+    pooled: Mapping[PoolKey, pl.Series]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +86,29 @@ class OffsetScan:
         storage: Storage,
         files: Sequence[DataFile],
         columns: OriginColumns,
-        owners: Owners,
+        job: str,
+        incarnations: TopicIncarnations,
         pools: Pools,
         ends: Mapping[Partition, int] | None = None,
     ) -> None:
         self._storage = storage
         self._files = files
         self._columns = columns
-        self._owners = owners
+        self._job = job
+        self._incarnations = incarnations
         self._pools = pools
         self._ends = ends or {}
         self._seen: set[str] = set()
         self.without_place: Counter[tuple[str | None, int | None]] = Counter()
         """Rows without partition or offset, by the topic id and the partition that their file or they tell."""
-        self.lost_places: list[Violation] = []
-        """Files of one slice in which only some rows have a place: their writer gave one to each."""
+        self.violations: list[Violation] = []
+        """Rows of partitions that no job has read, and files of one slice in which only some rows have a place."""
         self.unreadable: set[str] = set()
         self.ahead = 0
 
-    def read(self, wanted: Pass, ignored_ids: frozenset[str]) -> Scanned:
-        """The offsets in the parts of one pass; rows of `ignored_ids` are left out."""
+    def read(self, wanted: Pass) -> Scanned:
+        """The offsets in the parts of one pass; rows of other jobs are left out."""
+        foreign_ids = self._incarnations.foreign_ids
         parts = {(each.topic_id, each.number): (each, part) for each, part in wanted.items()}
         pool_parts = {self._pools.key_of(each): part for each, part in wanted.items()}
         found: dict[Partition, list[pl.Series]] = {}
@@ -118,20 +119,21 @@ class OffsetScan:
                 continue
             for group in self._groups(file):
                 key = self._pools.key(group.topic or "", group.number)
-                if group.topic_id in ignored_ids:
+                if group.topic_id in foreign_ids:
                     continue
                 if (place := parts.get((group.topic_id or "", group.number))) is not None:
                     found.setdefault(place[0], []).append(self._up_to_end(place[0], _within(group.offsets, place[1])))
                 elif group.topic_id is None and key in pool_parts:
                     pooled.setdefault(key, []).append(_within(group.offsets, pool_parts[key]))
-                elif group.topic_id is not None or not self._owners.other_ids:
+                elif group.topic_id is not None or not self._incarnations.other_ids:
                     name = group.topic or group.topic_id or UNKNOWN_TOPIC
                     strangers.append(Violation(name, group.number, group.ends[0], ViolationKind.UNKNOWN_PARTITION))
             self._seen.add(file.path)
+        if (first := earliest(strangers)) is not None:
+            self.violations.append(first)
         return Scanned(
             {each: pl.concat(parts) for each, parts in found.items()},
             {each: rows for each, parts in pooled.items() if len(rows := pl.concat(parts))},
-            min(strangers, key=lambda each: (each.topic, each.partition, each.offset), default=None),
         )
 
     def rows_without_place(self, partition: Partition) -> int:
@@ -157,12 +159,10 @@ class OffsetScan:
         without = 0
         placed: _Group | None = None
         try:
-            for frame in origin_frames(self._storage, file, self._columns, self._owners.job):
-                keys = [name for name in frame.columns if name != "offset"]
-                for part in frame.partition_by(keys, maintain_order=True):
-                    [values] = part.select(keys).head(1).to_dicts()
+            for frame in origin_frames(self._storage, file, self._columns, self._job):
+                for values, part in by_place(frame):
                     topic, number = values.get("topic"), values["partition"]
-                    owner = self._owners.owner(file.path, topic, values.get("topic_id") or file.topic_id)
+                    owner = self._incarnations.owner(file.path, topic, values.get("topic_id") or file.topic_id)
                     nowhere = number is None or (owner is None and topic is None and self._pools.by_topic)
                     offsets = part["offset"].clear() if nowhere else part["offset"].drop_nulls()
                     if fresh and len(part) > len(offsets):
@@ -178,7 +178,8 @@ class OffsetScan:
             topic = next((each.topic for each in self._pools.partitions if each.topic_id == placed.topic_id), None)
             name = topic or placed.topic or UNKNOWN_TOPIC
             lowest, highest = placed.ends
-            self.lost_places.append(Violation(name, file.number, lowest, ViolationKind.NO_PLACE, highest + 1))
+            # The writer of a slice gives a place to each of its rows.
+            self.violations.append(Violation(name, file.number, lowest, ViolationKind.NO_PLACE, highest + 1))
 
 
 def _may_hold(file: DataFile, wanted: Pass) -> bool:

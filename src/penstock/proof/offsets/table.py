@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.errors import TransientError
@@ -87,17 +86,17 @@ def column_statistics(group: pq.RowGroupMetaData, column: str) -> pq.Statistics 
     return found if found is not None and found.has_min_max else None
 
 
-def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str | None) -> Iterator[pl.DataFrame]:
+def origin_frames(storage: Storage, file: DataFile, columns: OriginColumns, job: str) -> Iterator[pl.DataFrame]:
     """The origin columns of a file under the names partition, offset, topic and topic_id.
 
     Rows that name another job than `job` are left out.
     """
     parquet = open_file(storage, file)
-    present = set(parquet.schema_arrow.names)
-    wanted = [name for name in (*columns.names, columns.job) if name in present]
-    own = replace(columns, job=None)
+    wanted = [name for name in parquet.schema_arrow.names if name in columns.names]
     for batch in parquet.iter_batches(ROWS_PER_BATCH, columns=wanted):
-        yield place_frame(_of_job(batch, columns.job, job), own, file.partition_values)
+        frame = place_frame(batch, columns, file.partition_values)
+        # Rows that are older than the column name no job.
+        yield frame if columns.job is None else frame.filter(pl.col("job").fill_null(job) == job).drop("job")
 
 
 def place_frame(batch: pa.RecordBatch, columns: OriginColumns, constants: Mapping[str, Any]) -> pl.DataFrame:
@@ -122,8 +121,9 @@ def place_frame(batch: pa.RecordBatch, columns: OriginColumns, constants: Mappin
     return pl.DataFrame(series)
 
 
-def _of_job(batch: pa.RecordBatch, column: str | None, job: str | None) -> pa.RecordBatch:
-    if column is None or job is None or column not in batch.schema.names:
-        return batch
-    # Rows that are older than the column name no job.
-    return batch.filter(pc.fill_null(pc.equal(batch.column(column), job), True))
+def by_place(frame: pl.DataFrame) -> Iterator[tuple[dict[str, Any], pl.DataFrame]]:
+    """The rows of a frame, apart from each other by all that it tells but their offsets."""
+    keys = [name for name in frame.columns if name not in ("offset", "row")]
+    for part in frame.partition_by(keys, maintain_order=True):
+        [values] = part.select(keys).head(1).to_dicts()
+        yield values, part

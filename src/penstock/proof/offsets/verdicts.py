@@ -1,8 +1,13 @@
-"""Single offsets: each is there once, none is missing, in two places, or not in the log. Pure."""
+"""Single offsets: each is there once, none is missing, in two places, or not in the log. Pure.
+
+Of some rows nothing tells the life of their topic, because compaction mixes the incarnations of a recreated one. What
+can be said of them, as a pool: how often each offset is there, over all incarnations. What cannot: that a row of one
+life does not stand where a row of another should.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -42,13 +47,26 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Reconciled:
-    """What a part showed: what the table's own word condemns, what the log's does, and counts per span."""
+    """What parts showed: what the table's own word condemns, what the log's does, and counts per span."""
 
     violations: tuple[Violation, ...]
     log_violations: tuple[Violation, ...]
     held_counts: tuple[int, ...]
     log_counts: tuple[int, ...]
     quarantine_counts: tuple[int, ...]
+
+    def __add__(self, other: Reconciled) -> Reconciled:
+        return Reconciled(
+            self.violations + other.violations,
+            self.log_violations + other.log_violations,
+            _sums(self.held_counts, other.held_counts),
+            _sums(self.log_counts, other.log_counts),
+            _sums(self.quarantine_counts, other.quarantine_counts),
+        )
+
+
+def _sums(one: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +86,8 @@ def reconcile(
     partition: Partition, part: Part, spans: Sequence[Span], held: Held, log: LogOffsets | None, leave: Leave
 ) -> Reconciled:
     """Compare what is held with what must be, in one part."""
-    table, quarantine = held.table.sort(), _without(held.quarantine, leave.owed).sort()
+    owed = pl.Series(offsets_of(leave.owed), dtype=pl.Int64)
+    table, quarantine = held.table.sort(), _without(held.quarantine, owed).sort()
     there = _merged(table, quarantine)
     once_table, once_quarantine = (_from(each, leave.twice_below) for each in (table, quarantine))
     # What is in neither is missing, whoever the pooled rows belong to.
@@ -78,8 +97,8 @@ def reconcile(
         ViolationKind.TWICE: _first_twice(once_table, held.by_type if leave.twice_below is not None else ()),
         ViolationKind.TWICE_IN_QUARANTINE: _first_repeated(once_quarantine),
         ViolationKind.BOTH: None if leave.in_both else _first_common(once_table, once_quarantine),
-        ViolationKind.BEFORE_ORIGIN: there[0] if len(there) and there[0] < origin else None,
-        ViolationKind.BEYOND_POSITION: _first_from(there, position),
+        ViolationKind.BEFORE_ORIGIN: _first(there.filter(there < origin)),
+        ViolationKind.BEYOND_POSITION: _first(_from(there, position)),
         ViolationKind.MISSING: _first_missing(perhaps, part, spans),
     }
     log_firsts = {
@@ -132,10 +151,12 @@ def record_violations(
     )
 
 
-def _without(offsets: pl.Series, ranges: Ranges) -> pl.Series:
-    if not ranges:
-        return offsets
-    return offsets.filter(~offsets.is_in(pl.Series(offsets_of(ranges), dtype=pl.Int64).implode()))
+def _first(offsets: pl.Series) -> int | None:
+    return int(offsets[0]) if len(offsets) else None
+
+
+def _without(offsets: pl.Series, others: pl.Series) -> pl.Series:
+    return offsets.filter(~offsets.is_in(others.implode())) if len(others) else offsets
 
 
 def _both(table: pl.Series, quarantine: pl.Series) -> pl.Series:
@@ -158,20 +179,11 @@ def _first_twice(table: pl.Series, by_type: Sequence[pl.Series]) -> int | None:
 
 
 def _first_repeated(ascending: pl.Series) -> int | None:
-    if len(ascending) < 2:
-        return None
-    repeated = ascending[1:].filter(ascending[1:] == ascending[:-1])
-    return int(repeated[0]) if len(repeated) else None
+    return _first(ascending[1:].filter(ascending[1:] == ascending[:-1]))
 
 
 def _first_common(one: pl.Series, other: pl.Series) -> int | None:
-    common = other.filter(other.is_in(one.implode())) if len(one) and len(other) else NO_OFFSETS
-    return int(common[0]) if len(common) else None
-
-
-def _first_from(ascending: pl.Series, bound: int) -> int | None:
-    index = ascending.search_sorted(bound, side="left")
-    return int(ascending[index]) if index < len(ascending) else None
+    return _first(other.filter(other.is_in(one.implode()))) if len(one) and len(other) else None
 
 
 def _first_absent(ascending: pl.Series, lo: int, hi: int) -> int | None:
@@ -181,8 +193,8 @@ def _first_absent(ascending: pl.Series, lo: int, hi: int) -> int | None:
         return None
     inside = ascending[start:stop]
     wanted = pl.int_range(lo, lo + len(inside), eager=True)
-    astray = wanted.filter(inside != wanted)
-    return int(astray[0]) if len(astray) else lo + len(inside)
+    astray = _first(wanted.filter(inside != wanted))
+    return lo + len(inside) if astray is None else astray
 
 
 def _first_missing(there: pl.Series, part: Part, spans: Sequence[Span]) -> int | None:
@@ -199,15 +211,18 @@ def _first_unheld(there: pl.Series, log: LogOffsets | None, spans: Sequence[Span
     """The first record of the log that nobody holds although nothing was filtered there."""
     if log is None or not spans or not len(log.offsets) or there.equals(log.offsets):
         return None
-    lost = log.offsets.filter(~log.offsets.is_in(there.implode())) if len(there) else log.offsets
+    lost = _without(log.offsets, there)
     lost = lost.filter((lost >= spans[0].lo) & (lost < spans[-1].hi))
     if not len(lost):
         return None
+    counted_on = pl.Series([span.unfiltered for span in spans], dtype=pl.Boolean).gather(_span_numbers(lost, spans))
+    return _first(lost.filter(counted_on))
+
+
+def _span_numbers(offsets: pl.Series, spans: Sequence[Span]) -> pl.Series:
+    """The number of the span that holds each offset; -1 for those below all of them."""
     starts = pl.Series([span.lo for span in spans], dtype=pl.Int64)
-    owner = starts.search_sorted(lost, side="right").cast(pl.Int64) - 1
-    counted_on = pl.Series([span.unfiltered for span in spans], dtype=pl.Boolean).gather(owner)
-    sure = lost.filter(counted_on)
-    return int(sure[0]) if len(sure) else None
+    return starts.search_sorted(offsets, side="right").cast(pl.Int64) - 1
 
 
 def _first_unknown(there: pl.Series, log: LogOffsets | None, part: Part) -> int | None:
@@ -215,8 +230,7 @@ def _first_unknown(there: pl.Series, log: LogOffsets | None, part: Part) -> int 
     if log is None or not log.exact or there.equals(log.offsets):
         return None
     within = there.filter((there >= max(log.first, part.lo)) & (there < part.hi))
-    unknown = within.filter(~within.is_in(log.offsets.implode())) if len(log.offsets) else within
-    return int(unknown[0]) if len(unknown) else None
+    return _first(_without(within, log.offsets))
 
 
 def counts_in(ascending: pl.Series, spans: Sequence[Span]) -> tuple[int, ...]:
@@ -225,3 +239,65 @@ def counts_in(ascending: pl.Series, spans: Sequence[Span]) -> tuple[int, ...]:
     lows = ascending.search_sorted(pl.Series([span.lo for span in spans], dtype=pl.Int64), side="left")
     highs = ascending.search_sorted(pl.Series([span.hi for span in spans], dtype=pl.Int64), side="left")
     return tuple((highs.cast(pl.Int64) - lows.cast(pl.Int64)).to_list())
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What is known of one partition of a pool in a part: what it must hold, and the rows that are surely its own."""
+
+    spans: Sequence[Span]
+    offsets: pl.Series
+    """Of table and quarantine, in any order."""
+
+
+def reconcile_pool(
+    part: Part, members: Mapping[Partition, Placed], pooled: pl.Series, with_others: bool
+) -> tuple[Violation, ...]:
+    """Compare how often offsets are in the pooled rows with how often the partitions lack them.
+
+    `with_others` tells that rows of other jobs are among the pooled ones: then only what is missing can be seen.
+    """
+    lacking = {each: _lacking(part, placed) for each, placed in members.items()}
+    wanted = pl.concat(list(lacking.values())) if lacking else pooled.clear()
+    there = pooled.filter((pooled >= part.lo) & (pooled < part.hi))
+    counts = (
+        _times(wanted, "wanted").join(_times(there, "there"), on="offset", how="full", coalesce=True).fill_null(0)
+    ).sort("offset")
+    violations: list[Violation] = []
+    missing = counts.filter(pl.col("there") < pl.col("wanted"))["offset"]
+    if len(missing):
+        offset = int(missing[0])
+        owner = next(each for each, offsets in lacking.items() if offset in offsets)
+        violations.append(violation_at(owner, offset, ViolationKind.MISSING))
+    if not with_others:
+        surplus = counts.filter(pl.col("there") > pl.col("wanted"))
+        slack = sum((_may_hold(surplus["offset"], each.spans) for each in members.values()), pl.Series([0]))
+        doubled = surplus.filter(surplus["there"].cast(pl.Int64) - surplus["wanted"].cast(pl.Int64) > slack)["offset"]
+        outside = pooled.filter((pooled < part.lo) | (pooled >= part.hi))
+        for offset in [*doubled[:1], *outside[:1]]:
+            kind = ViolationKind.TWICE if part.lo <= offset < part.hi else ViolationKind.BEYOND_POSITION
+            violations.append(violation_at(next(iter(members)), int(offset), kind))
+    return tuple(violations)
+
+
+def _lacking(part: Part, placed: Placed) -> pl.Series:
+    """The offsets that a partition surely must hold and none of its own rows has."""
+    parts = [
+        pl.int_range(max(span.read_from, part.lo), max(span.read_from, part.lo, min(span.hi, part.hi)), eager=True)
+        for span in placed.spans
+        if span.full
+    ]
+    return _without(pl.concat(parts) if parts else NO_OFFSETS, placed.offsets)
+
+
+def _times(offsets: pl.Series, name: str) -> pl.DataFrame:
+    return offsets.alias("offset").to_frame().group_by("offset").len(name)
+
+
+def _may_hold(offsets: pl.Series, spans: Sequence[Span]) -> pl.Series:
+    """1 where a span may or may not hold the offset: some of its records are filtered, or holes."""
+    if not spans or not len(offsets):
+        return pl.Series([0] * len(offsets), dtype=pl.Int64)
+    owner = _span_numbers(offsets, spans).clip(0)
+    loose = pl.Series([int(not span.full) for span in spans], dtype=pl.Int64).gather(owner)
+    return loose * ((offsets >= spans[0].lo) & (offsets < spans[-1].hi)).cast(pl.Int64)

@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Bounds, Log, Partition
-from penstock.proof import unproven
-from penstock.proof.findings import Check, Unproven, conclude, earliest
+from penstock.flow.write.offset_ranges import Ranges
+from penstock.logs.log import Partition
+from penstock.proof.findings import KEEP_PLACES, Check, Unproven, conclude, earliest
 from penstock.proof.invariants import Span
-from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns, Owners
+from penstock.proof.offsets.owners import OriginColumns
 from penstock.proof.offsets.scan_passes import passes
-from penstock.proof.sources import Sample, Sources, Subject
-from penstock.proof.values.files import Ranges, Rewriter, ValueFile
-from penstock.proof.values.places import PlacedValues
-from penstock.proof.values.rows import RAW_NAMES, Compared, ValueSide, collect_rows
-from penstock.proof.values.slices import SummedValues, Unit, cut_by_slice
+from penstock.proof.sources import Sample
+from penstock.proof.values.rows import Compared, ValueSources, compare_places, quarantined_rows
+from penstock.proof.values.slices import Unit, compare_unit, cut_by_slice
 
 OFFSETS_PER_PASS_MAX = 1_000_000
 """About 64 bytes each: offset, digest and columns of the row, offset and digest of the record."""
@@ -31,28 +27,6 @@ BLOCK_RECORDS = 250
 
 Extents = Mapping[Partition, tuple[int, int]]
 """Per partition, the offsets `[lo, hi)` that can be compared."""
-
-
-@dataclass(frozen=True, slots=True)
-class RowValues:
-    """The rows of a table, and the way to write them once more."""
-
-    files: Sequence[ValueFile]
-    rewriter: Rewriter
-    strict: bool = True
-    """Whether every record that is not in quarantine must have its row; else that is a matter of offsets alone."""
-
-
-@dataclass(frozen=True, slots=True)
-class ValueSources:
-    job: str
-    subject: Subject
-    held: Sources
-    log: Log
-    bounds: Mapping[Partition, Bounds]
-    """Of the log."""
-    sample: Sample
-    rows: RowValues
 
 
 def check_values(sources: ValueSources) -> Check:
@@ -68,9 +42,12 @@ def check_values(sources: ValueSources) -> Check:
     except (pa.ArrowException, OSError) as error:
         return conclude("values", f"rows cannot be read or decoded: {error}", True, partitions=ranges)
     if compared.unplaced:
-        open_questions.append(unproven.values_without_place(compared.unplaced))
+        what = f"the values of {compared.unplaced} rows that tell no partition and offset of one life of a topic"
+        remedy = f"{KEEP_PLACES}; verify between recreating a topic and the next compaction"
+        open_questions.append(Unproven(what, remedy))
     if compared.gone:
-        open_questions.append(unproven.values_gone_meanwhile(compared.gone))
+        what = "the values of rows whose records retention took while they were read"
+        open_questions.append(Unproven(what, "verify again", frozenset(compared.gone)))
     total = sum(hi - lo for lo, hi in ranges.values())
     first = earliest(compared.violations)
     share = "all" if sample.records is None else f"a sample of {compared.records} (seed {sample.seed}) out of"
@@ -99,7 +76,8 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
             continue
         bounds = sources.bounds.get(partition)
         if bounds is None:
-            found.append(unproven.values_of_earlier_life(partition))
+            what = f"the values of rows from an earlier life of the topic ({partition.topic_id}): their log is gone"
+            found.append(Unproven(what, "compare values before a topic is deleted", frozenset({partition})))
             continue
         leave = sources.subject.leaves.get(partition)
         below = (leave.twice_below if leave else None) or 0
@@ -107,29 +85,17 @@ def _comparable(sources: ValueSources) -> tuple[dict[Partition, tuple[int, int]]
         if lo < hi:
             ranges[partition] = (lo, hi)
         if lo > spans[0].read_from:
-            found.append(unproven.values_below(partition, lo))
+            what = f"the values of rows below offset {lo}: the log no longer has their records"
+            found.append(Unproven(what, "compare values within the topic's retention", frozenset({partition})))
     return ranges, found
 
 
 def _compare_places(sources: ValueSources, columns: OriginColumns, ranges: Extents, compared: Compared) -> None:
-    sample, quarantine = sources.sample, _quarantine_side(sources)
-    values = PlacedValues(
-        ValueSide(sources.rows.files, columns, quarantine.owners),
-        quarantine,
-        sources.log,
-        sources.rows.rewriter,
-        _exact(sources, ranges),
-        sources.rows.strict,
-    )
-    if sample.records is not None:
-        values.compare(sampled(ranges, sample), compared)
+    if sources.sample.records is not None:
+        compare_places(sources, columns, sampled(ranges, sources.sample), compared)
         return
-    for wanted in passes(ranges, OFFSETS_PER_PASS_MAX):
-        values.compare({each: Ranges(((part.lo, part.hi),)) for each, part in wanted.items()}, compared)
-
-
-def _exact(sources: ValueSources, ranges: Extents) -> dict[str, bool]:
-    return {topic: sources.log.compacted(topic) is False for topic in {each.topic for each in ranges}}
+    for parts in passes(ranges, OFFSETS_PER_PASS_MAX):
+        compare_places(sources, columns, {each: ((part.lo, part.hi),) for each, part in parts.items()}, compared)
 
 
 def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
@@ -144,17 +110,15 @@ def sampled(ranges: Extents, sample: Sample) -> dict[Partition, Ranges]:
     found: dict[Partition, list[tuple[int, int]]] = {}
     for partition, lo, hi in sorted(chosen):
         found.setdefault(partition, []).append((lo, hi))
-    return {each: Ranges(tuple(bounds)) for each, bounds in found.items()}
+    return {each: tuple(bounds) for each, bounds in found.items()}
 
 
 def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) -> list[Unproven]:
     sample = sources.sample
     cut = cut_by_slice(sources.rows.files, _spans_within(sources, ranges), sources.subject.replayed)
-    everything = {each: Ranges((bounds,)) for each, bounds in ranges.items()}
-    quarantined, _ = collect_rows(_quarantine_side(sources), everything, [RAW_NAMES], raw=True)
-    values = SummedValues(sources.log, sources.rows.rewriter, quarantined, _exact(sources, ranges))
+    quarantined = quarantined_rows(sources, {each: (bounds,) for each, bounds in ranges.items()})
     for unit in _chosen(cut.slices, sample):
-        values.compare(unit, compared)
+        compare_unit(sources, unit, quarantined, compared)
     if sample.records is not None or not (cut.rest.files or cut.rest.places):
         return []
     whole = all(
@@ -163,8 +127,10 @@ def _compare_slices(sources: ValueSources, ranges: Extents, compared: Compared) 
         if spans and spans[0].lo < spans[-1].hi
     )
     if cut.rest_is_mixed and (not whole or sources.subject.incarnations.others):
-        return [unproven.values_of_mixed_files(len(cut.rest.files))]
-    values.compare(cut.rest, compared)
+        what = f"the values of rows in {len(cut.rest.files)} compacted or replayed files"
+        why = "not all of their records are in the log"
+        return [Unproven(f"{what}: {why}", f"{KEEP_PLACES}, or compare values before compacting")]
+    compare_unit(sources, cut.rest, quarantined, compared)
     return []
 
 
@@ -187,9 +153,3 @@ def _spans_within(sources: ValueSources, ranges: Extents) -> list[tuple[Partitio
         for span in sources.subject.spans[partition]
         if lo <= span.read_from and span.hi <= hi
     ]
-
-
-def _quarantine_side(sources: ValueSources) -> ValueSide:
-    schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
-    files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
-    return ValueSide(files, QUARANTINE_COLUMNS, Owners.of(sources.subject.incarnations, sources.job))

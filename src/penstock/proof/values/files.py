@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 
 from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.manifest import StagedFile
+from penstock.flow.write.offset_ranges import Ranges
 from penstock.lake.maintenance.merge import batch_rows
 from penstock.lake.storage import Storage
 from penstock.logs.log import Slice
 from penstock.proof.offsets.owners import OriginColumns
-from penstock.proof.offsets.table import DataFile, column_statistics, open_file, place_frame
+from penstock.proof.offsets.table import DataFile, by_place, column_statistics, open_file, place_frame
 from penstock.proof.values.digests import Digests, column_digests, row_digests, text_digest
 
 BATCH_ID = "verify"
@@ -29,25 +30,12 @@ Offsets = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.uint32]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
-    """Ranges of offsets `[lo, hi)` that are apart from each other, ascending."""
-
-    bounds: tuple[tuple[int, int], ...]
-
-    @property
-    def offsets(self) -> int:
-        return sum(hi - lo for lo, hi in self.bounds)
-
-    def holds(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
-        lows = np.array([lo for lo, _ in self.bounds], dtype=np.int64)
-        highs = np.array([hi for _, hi in self.bounds], dtype=np.int64)
-        at = np.searchsorted(lows, offsets, side="right") - 1
-        found: npt.NDArray[np.bool_] = (at >= 0) & (offsets < highs[np.maximum(at, 0)])
-        return found
-
-    def meets(self, lowest: int, highest: int) -> bool:
-        return any(lo <= highest and lowest < hi for lo, hi in self.bounds)
+def held_by(ranges: Ranges, offsets: Offsets) -> npt.NDArray[np.bool_]:
+    """Which of the offsets lie in the ranges."""
+    lows, highs = np.array(ranges, dtype=np.int64).reshape(-1, 2).T
+    at = np.searchsorted(lows, offsets, side="right") - 1
+    found: npt.NDArray[np.bool_] = (at >= 0) & (offsets < highs[np.maximum(at, 0)])
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +71,7 @@ class ValueBatch:
         """The rows by topic and partition: what they have in common, their numbers in the batch, their offsets."""
         if self.places is None or not len(self.places):
             return
-        keys = [name for name in self.places.columns if name != "offset"]
-        for part in self.places.with_row_index("row").partition_by(keys, maintain_order=True):
-            [values] = part.select(keys).head(1).to_dicts()
+        for values, part in by_place(self.places.with_row_index("row")):
             known = part.drop_nulls("offset") if values["partition"] is not None else part.clear()
             yield values, known["row"].to_numpy(), known["offset"].to_numpy()
 
@@ -115,7 +101,7 @@ def read_values(file: ValueFile, origin: OriginColumns | None, wanted: Ranges | 
 
 def _may_hold(group: pq.RowGroupMetaData, column: str, wanted: Ranges) -> bool:
     statistics = column_statistics(group, column)
-    return statistics is None or wanted.meets(int(statistics.min), int(statistics.max))
+    return statistics is None or any(lo <= int(statistics.max) and int(statistics.min) < hi for lo, hi in wanted)
 
 
 class Rewriter(Protocol):

@@ -1,87 +1,34 @@
-"""Both sides of a comparison of values: rows of files, and records of the log written once more."""
+"""Both sides of a comparison of values: rows of files, and records of the log written once more.
+
+Where rows tell their partition and offset, each is compared with the record that it came from.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.flow.columns.fitting import fit_columns
+from penstock.flow.write.offset_ranges import Ranges
 from penstock.flow.write.quarantine import QUARANTINE_SCHEMA
-from penstock.logs.log import Log, Partition, Slice
+from penstock.logs.log import Bounds, Log, Partition, Slice, SliceShrankError
 from penstock.proof.findings import Violation, ViolationKind, violation_at
-from penstock.proof.offsets.owners import OriginColumns, Owners
+from penstock.proof.offsets.owners import QUARANTINE_COLUMNS, OriginColumns
 from penstock.proof.offsets.scan_passes import merged_ranges
+from penstock.proof.sources import Sample, Sources, Subject
 from penstock.proof.values.digests import Digests, column_digests, row_digests
-from penstock.proof.values.files import Offsets, Ranges, Rewriter, ValueBatch, ValueFile, columns_of, read_values
+from penstock.proof.values.files import Offsets, Rewriter, ValueBatch, ValueFile, columns_of, held_by, read_values
 
 OFFSETS_PER_CHUNK_MAX = 100_000
 """So many offsets are written to the scratch folder at a time."""
 RAW_NAMES = ("timestamp", "key", "value", "headers")
 """What of a quarantined record must be as it is in the log."""
-
-
-@dataclass(slots=True)
-class RawRecords:
-    """The bytes of quarantined records, as digests."""
-
-    wanted: Offsets
-    offsets: list[Offsets] = field(default_factory=list)
-    digests: list[Digests] = field(default_factory=list)
-
-    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Keep the digests of wanted records; returns the others, which must be rows."""
-        found = np.isin(batch.column("offset").to_numpy(), self.wanted)
-        if not found.any():
-            return batch
-        mine = batch.filter(pa.array(found))
-        self.offsets.append(mine.column("offset").to_numpy())
-        self.digests.append(raw_digests(mine))
-        return batch.filter(pa.array(~found))
-
-
-def raw_digests(records: pa.RecordBatch) -> Digests:
-    columns = {
-        name: column_digests(_column(records, name).cast(QUARANTINE_SCHEMA.field(name).type)) for name in RAW_NAMES
-    }
-    return row_digests(columns, RAW_NAMES, np.uint64(0))
-
-
-def _column(records: pa.RecordBatch, name: str) -> pa.Array:
-    kind = QUARANTINE_SCHEMA.field(name).type
-    return records.column(name) if name in records.schema.names else pa.nulls(records.num_rows, kind)
-
-
-@dataclass(slots=True)
-class Rewritten:
-    """Rows as the job would write them again, a batch at a time, for ranges of one partition."""
-
-    log: Log
-    rewriter: Rewriter
-    partition: Partition
-    quarantined: RawRecords
-    records: int = 0
-
-    def batches(self, ranges: Ranges, origin: OriginColumns | None) -> Iterator[ValueBatch]:
-        for lo, hi in ranges.bounds:
-            for start in range(lo, hi, OFFSETS_PER_CHUNK_MAX):
-                yield from self._chunk(start, min(hi, start + OFFSETS_PER_CHUNK_MAX), origin)
-
-    def _chunk(self, lo: int, hi: int, origin: OriginColumns | None) -> Iterator[ValueBatch]:
-        piece = Slice(self.partition, lo, hi, lo)
-        with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
-            for file in list(self.rewriter.written(piece, self._living(lo, hi), Path(folder))):
-                yield from read_values(file, origin)
-
-    def _living(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
-        for batch in self.log.records(self.partition, lo, hi):
-            self.records += batch.num_rows
-            rest = self.quarantined.take(batch)
-            if rest.num_rows:
-                yield rest
 
 
 def joined(parts: Sequence[Offsets]) -> Offsets:
@@ -92,16 +39,101 @@ def joined_digests(parts: Sequence[Digests]) -> Digests:
     return np.concatenate(parts) if parts else np.array([], dtype=np.uint64)
 
 
+@dataclass(slots=True)
+class PlacedRows:
+    """The rows of one partition: offsets, digests, and by which columns these were made."""
+
+    offsets: list[Offsets] = field(default_factory=list)
+    digests: list[Digests] = field(default_factory=list)
+    kinds: list[Offsets] = field(default_factory=list)
+
+    def add(self, offsets: Offsets, digests: Digests, kind: int = 0) -> None:
+        self.offsets.append(offsets)
+        self.digests.append(digests)
+        self.kinds.append(np.full(len(offsets), kind, dtype=np.int64))
+
+
+def _raw_digests(records: pa.RecordBatch) -> Digests:
+    there = records.select([name for name in RAW_NAMES if name in records.schema.names])
+    fitted = fit_columns(there, pa.schema([QUARANTINE_SCHEMA.field(name) for name in RAW_NAMES]))
+    return row_digests({name: column_digests(fitted.column(name)) for name in RAW_NAMES}, RAW_NAMES, np.uint64(0))
+
+
+@dataclass(slots=True)
+class Rewritten:
+    """Rows as the job would write them again, a batch at a time, for ranges of one partition.
+
+    Records that are in quarantine give no rows: their bytes are kept, as digests.
+    """
+
+    log: Log
+    rewriter: Rewriter
+    partition: Partition
+    quarantined: PlacedRows
+    records: int = 0
+    raw: PlacedRows = field(default_factory=PlacedRows)
+
+    def batches(self, ranges: Ranges, origin: OriginColumns | None) -> Iterator[ValueBatch]:
+        for lo, hi in ranges:
+            for start in range(lo, hi, OFFSETS_PER_CHUNK_MAX):
+                yield from self._chunk(start, min(hi, start + OFFSETS_PER_CHUNK_MAX), origin)
+
+    def _chunk(self, lo: int, hi: int, origin: OriginColumns | None) -> Iterator[ValueBatch]:
+        piece = Slice(self.partition, lo, hi, lo)
+        with TemporaryDirectory(prefix="penstock-verify-", ignore_cleanup_errors=True) as folder:
+            for file in list(self.rewriter.written(piece, self._living(lo, hi), Path(folder))):
+                yield from read_values(file, origin)
+
+    def _living(self, lo: int, hi: int) -> Iterator[pa.RecordBatch]:
+        in_quarantine = joined(self.quarantined.offsets)
+        for batch in self.log.records(self.partition, lo, hi):
+            self.records += batch.num_rows
+            bad = np.isin(batch.column("offset").to_numpy(), in_quarantine)
+            if bad.any():
+                raw = batch.filter(pa.array(bad))
+                self.raw.add(raw.column("offset").to_numpy(), _raw_digests(raw))
+                batch = batch.filter(pa.array(~bad))
+            if batch.num_rows:
+                yield batch
+
+    def altered(self, ranges: Ranges, exact: bool) -> Offsets:
+        """The offsets of quarantined records in the ranges that are not as they are in the log."""
+        seen = dict(zip(joined(self.raw.offsets).tolist(), joined_digests(self.raw.digests).tolist(), strict=True))
+        offsets, digests = joined(self.quarantined.offsets), joined_digests(self.quarantined.digests)
+        inside = held_by(ranges, offsets)
+        pairs = zip(offsets[inside].tolist(), digests[inside].tolist(), strict=True)
+        wrong = [offset for offset, digest in pairs if (seen[offset] != digest if offset in seen else exact)]
+        return np.array(wrong, dtype=np.int64)
+
+
 Wanted = Mapping[Partition, Ranges]
 
 
 @dataclass(frozen=True, slots=True)
-class ValueSide:
-    """Files whose rows are compared, and how their places are read."""
+class RowValues:
+    """The rows of a table, and the way to write them once more."""
 
     files: Sequence[ValueFile]
-    origin: OriginColumns
-    owners: Owners
+    rewriter: Rewriter
+    strict: bool = True
+    """Whether every record that is not in quarantine must have its row; else that is a matter of offsets alone."""
+
+
+@dataclass(frozen=True)
+class ValueSources:
+    job: str
+    subject: Subject
+    held: Sources
+    log: Log
+    bounds: Mapping[Partition, Bounds]
+    """Of the log."""
+    sample: Sample
+    rows: RowValues
+
+    @cached_property
+    def exact(self) -> Mapping[str, bool]:
+        """Per topic, whether the log still has every record from its first offset on."""
+        return {topic: self.log.compacted(topic) is False for topic in {each.topic for each in self.bounds}}
 
 
 @dataclass(slots=True)
@@ -122,56 +154,96 @@ class Compared:
             self.violations.append(violation_at(partition, int(offsets.min()), kind))
 
 
-@dataclass(slots=True)
-class PlacedRows:
-    """The rows of one partition: offsets, digests, and by which columns these were made."""
-
-    offsets: list[Offsets] = field(default_factory=list)
-    digests: list[Digests] = field(default_factory=list)
-    kinds: list[Offsets] = field(default_factory=list)
-
-    def add(self, offsets: Offsets, digests: Digests, kind: int) -> None:
-        self.offsets.append(offsets)
-        self.digests.append(digests)
-        self.kinds.append(np.full(len(offsets), kind, dtype=np.int64))
+def quarantined_rows(sources: ValueSources, wanted: Wanted) -> dict[Partition, PlacedRows]:
+    """The records of the wanted offsets that are in quarantine."""
+    schema = pa.schema([each for each in QUARANTINE_SCHEMA if each.name not in ("error", "batch", "quarantined_at")])
+    files = [ValueFile(sources.held.quarantine_storage, each, schema) for each in sources.held.quarantine_files]
+    return _collect_rows(sources, files, QUARANTINE_COLUMNS, wanted)[0]
 
 
-def collect_rows(
-    side: ValueSide, wanted: Wanted, kinds: list[tuple[str, ...]], raw: bool = False
+def _collect_rows(
+    sources: ValueSources,
+    files: Sequence[ValueFile],
+    origin: OriginColumns,
+    wanted: Wanted,
+    kinds: list[tuple[str, ...]] | None = None,
 ) -> tuple[dict[Partition, PlacedRows], int]:
     """The rows of the wanted offsets by partition, and how many rows have no place.
 
-    `kinds` gathers the sets of columns by which digests were made, of raw records only one.
+    `kinds` gathers the sets of columns by which digests were made; without it they are those of raw records.
     """
     by_place = {(each.topic_id, each.number): each for each in wanted}
-    everywhere = Ranges(tuple(merged_ranges(bound for ranges in wanted.values() for bound in ranges.bounds)))
+    everywhere = tuple(merged_ranges(each for ranges in wanted.values() for each in ranges))
     found: dict[Partition, PlacedRows] = {}
     unplaced = 0
-    for file in side.files:
-        names = RAW_NAMES if raw else columns_of(file)
-        if names not in kinds:
+    for file in files:
+        names = RAW_NAMES if kinds is None else columns_of(file)
+        if kinds is not None and names not in kinds:
             kinds.append(names)
-        for batch in read_values(file, side.origin, everywhere):
+        for batch in read_values(file, origin, everywhere):
             digests = batch.digests(names)
             unplaced += 0 if batch.places is None else len(batch.places)
             for values, rows, offsets in batch.groups():
                 told = values.get("topic_id") or file.file.topic_id
-                owner = side.owners.owner(file.file.path, values.get("topic"), told)
+                owner = sources.subject.incarnations.owner(file.file.path, values.get("topic"), told)
                 unplaced -= len(rows) if owner is not None else 0
                 partition = by_place.get((owner or "", values["partition"]))
-                if partition is None or values.get("job") not in (None, side.owners.job):
+                if partition is None or values.get("job") not in (None, sources.job):
                     continue
-                inside = wanted[partition].holds(offsets)
+                inside = held_by(wanted[partition], offsets)
                 mine = found.setdefault(partition, PlacedRows())
-                mine.add(offsets[inside], digests[rows][inside], kinds.index(names))
+                mine.add(offsets[inside], digests[rows][inside], kinds.index(names) if kinds else 0)
     return found, unplaced
 
 
-def compare_raw(ranges: Ranges, bad: PlacedRows, raw: RawRecords, exact: bool) -> Offsets:
-    """The offsets of quarantined records in the ranges that are not as they are in the log."""
-    seen = dict(zip(joined(raw.offsets).tolist(), joined_digests(raw.digests).tolist(), strict=True))
-    offsets, digests = joined(bad.offsets), joined_digests(bad.digests)
-    inside = ranges.holds(offsets)
-    pairs = zip(offsets[inside].tolist(), digests[inside].tolist(), strict=True)
-    wrong = [offset for offset, digest in pairs if (seen[offset] != digest if offset in seen else exact)]
-    return np.array(wrong, dtype=np.int64)
+def compare_places(sources: ValueSources, origin: OriginColumns, wanted: Wanted, so_far: Compared) -> None:
+    """Compare the wanted offsets, each row with the record that it came from; memory holds their digests alone."""
+    kinds: list[tuple[str, ...]] = []
+    table, unplaced = _collect_rows(sources, sources.rows.files, origin, wanted, kinds)
+    # Each pass sees rows without a place again.
+    so_far.unplaced = max(so_far.unplaced, unplaced)
+    quarantine = quarantined_rows(sources, wanted)
+    for partition, ranges in sorted(wanted.items()):
+        written = Rewritten(sources.log, sources.rows.rewriter, partition, quarantine.get(partition, PlacedRows()))
+        offsets: list[Offsets] = []
+        digests: list[list[Digests]] = [[] for _ in kinds]
+        try:
+            for batch in written.batches(ranges, origin):
+                for _, rows, found in batch.groups():
+                    offsets.append(found)
+                    for parts, names in zip(digests, kinds, strict=True):
+                        there = [name for name in names if name in batch.columns]
+                        parts.append(batch.digests(there)[rows])
+        except SliceShrankError:
+            so_far.gone.add(partition)
+            continue
+        so_far.records += written.records
+        mine = table.get(partition, PlacedRows())
+        _compare_rows(sources, partition, mine, joined(offsets), [joined_digests(each) for each in digests], so_far)
+        so_far.note(partition, written.altered(ranges, sources.exact[partition.topic]), ViolationKind.ALTERED)
+        so_far.rows += len(joined(written.raw.offsets))
+
+
+def _compare_rows(
+    sources: ValueSources,
+    partition: Partition,
+    table: PlacedRows,
+    offsets: Offsets,
+    digests: Sequence[Digests],
+    so_far: Compared,
+) -> None:
+    """Compare the rows of one partition with those that the log gives."""
+    order = np.argsort(offsets, kind="stable")
+    offsets, digests = offsets[order], [each[order] for each in digests]
+    rows, have, kinds = joined(table.offsets), joined_digests(table.digests), joined(table.kinds)
+    at = np.minimum(np.searchsorted(offsets, rows), max(0, len(offsets) - 1))
+    known = offsets[at] == rows if len(offsets) else np.zeros(len(rows), dtype=bool)
+    should = np.zeros(len(rows), dtype=np.uint64)
+    for kind, each in enumerate(digests):
+        mine = known & (kinds == kind)
+        should[mine] = each[at[mine]]
+    wrong = (known & (should != have)) | (~known & sources.exact[partition.topic])
+    so_far.note(partition, rows[wrong], ViolationKind.ALTERED)
+    so_far.rows += int(np.count_nonzero(known))
+    if sources.rows.strict and not so_far.unplaced:
+        so_far.note(partition, offsets[~np.isin(offsets, rows)], ViolationKind.MISSING)

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from penstock.flow.write.names import parse_staged_name
-from penstock.logs.log import Log, Partition, SliceShrankError
+from penstock.logs.log import Partition, SliceShrankError
 from penstock.proof.findings import ViolationKind, violation_at
 from penstock.proof.invariants import Span
 from penstock.proof.values.digests import Digests
-from penstock.proof.values.files import Ranges, Rewriter, ValueFile, columns_of, read_values
-from penstock.proof.values.rows import Compared, PlacedRows, RawRecords, Rewritten, compare_raw, joined
+from penstock.proof.values.files import ValueFile, columns_of, read_values
+from penstock.proof.values.rows import Compared, PlacedRows, Rewritten, ValueSources
 
 SUMS = 2**64
 
@@ -78,43 +78,35 @@ def cut_by_slice(
     return Cut(tuple(slices), rest, mixed)
 
 
-@dataclass(frozen=True, slots=True)
-class SummedValues:
-    """Compares the rows of units with their records."""
-
-    log: Log
-    rewriter: Rewriter
-    quarantined: Mapping[Partition, PlacedRows]
-    exact: Mapping[str, bool]
-
-    def compare(self, unit: Unit, so_far: Compared) -> None:
-        names = _common([columns_of(each) for each in unit.files])
-        rows, total = 0, 0
-        for file in unit.files:
-            for batch in read_values(file, None):
-                digests = batch.digests(names)
-                rows, total = rows + len(digests), (total + _sum(digests)) % SUMS
-        wanted_rows, wanted = 0, 0
-        for partition, lo, hi in unit.places:
-            bad, ranges = self.quarantined.get(partition, PlacedRows()), Ranges(((lo, hi),))
-            raw = RawRecords(joined(bad.offsets))
-            written = Rewritten(self.log, self.rewriter, partition, raw)
-            try:
-                for batch in written.batches(ranges, None):
-                    digests = batch.digests(names or tuple(batch.columns))
-                    wanted_rows, wanted = wanted_rows + len(digests), (wanted + _sum(digests)) % SUMS
-            except SliceShrankError:
-                so_far.gone.add(partition)
-                return
-            so_far.records += written.records
-            exact = self.exact.get(partition.topic, False)
-            so_far.note(partition, compare_raw(ranges, bad, raw, exact), ViolationKind.ALTERED)
-        so_far.rows += rows
-        if (rows, total) != (wanted_rows, wanted):
-            so_far.altered += 1
-            so_far.violations += [
-                violation_at(partition, lo, ViolationKind.ALTERED, hi) for partition, lo, hi in unit.places if hi > lo
-            ][:1]
+def compare_unit(
+    sources: ValueSources, unit: Unit, quarantined: Mapping[Partition, PlacedRows], so_far: Compared
+) -> None:
+    """Compare the rows of a unit with its records."""
+    names = _common([columns_of(each) for each in unit.files])
+    rows, total = 0, 0
+    for file in unit.files:
+        for batch in read_values(file, None):
+            digests = batch.digests(names)
+            rows, total = rows + len(digests), (total + _sum(digests)) % SUMS
+    wanted_rows, wanted = 0, 0
+    for partition, lo, hi in unit.places:
+        ranges = ((lo, hi),)
+        written = Rewritten(sources.log, sources.rows.rewriter, partition, quarantined.get(partition, PlacedRows()))
+        try:
+            for batch in written.batches(ranges, None):
+                digests = batch.digests(names or tuple(batch.columns))
+                wanted_rows, wanted = wanted_rows + len(digests), (wanted + _sum(digests)) % SUMS
+        except SliceShrankError:
+            so_far.gone.add(partition)
+            return
+        so_far.records += written.records
+        so_far.note(partition, written.altered(ranges, sources.exact[partition.topic]), ViolationKind.ALTERED)
+    so_far.rows += rows
+    if (rows, total) != (wanted_rows, wanted):
+        so_far.altered += 1
+        so_far.violations += [
+            violation_at(partition, lo, ViolationKind.ALTERED, hi) for partition, lo, hi in unit.places if hi > lo
+        ][:1]
 
 
 def _sum(digests: Digests) -> int:

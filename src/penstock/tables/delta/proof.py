@@ -19,8 +19,7 @@ from penstock.lake.delta.table import Table
 from penstock.lake.storage import open_storage
 from penstock.logs.log import Batch, Slice
 from penstock.logs.registry import OpenLog
-from penstock.proof import unproven
-from penstock.proof.findings import NO_TABLE, Check, Proof, Unproven
+from penstock.proof.findings import NO_TABLE, VALUES_OF_SQL, Check, Proof, Unproven
 from penstock.proof.footers import Examined, QuarantineFiles, examine, named_now
 from penstock.proof.frame import Provable, prove
 from penstock.proof.invariants import RowCounts, Slices, check_rows, check_slices, check_totals, spans
@@ -28,8 +27,8 @@ from penstock.proof.offsets.owners import kept_columns
 from penstock.proof.offsets.table import DataFile, data_files
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject, TypeFiles
-from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
+from penstock.proof.values.rows import RowValues
 from penstock.tables.quarantine.life import life_of
 from penstock.tables.single.facts import TableFacts, read_table
 
@@ -53,7 +52,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
         sources=Sources(storage, [TypeFiles(data.files)], quarantine.storage, quarantine.files, columns),
         own_checks=lambda _: (
             check_totals(facts.states),
-            check_slices(facts.states, facts.committed.slices),
+            check_slices(facts.states, facts.slices),
             _check_rows(facts, data, quarantine),
         ),
         values=lambda: row_values(job, facts.table, data.files),
@@ -62,7 +61,7 @@ def _provable(job: JobSpec, facts: TableFacts) -> Provable:
 
 def _subject(facts: TableFacts) -> Subject:
     return Subject(
-        spans={each: spans(each, state, facts.committed.slices.get(each, ())) for each, state in facts.states.items()},
+        spans={each: spans(each, state, facts.slices.get(each, ())) for each, state in facts.states.items()},
         incarnations=facts.incarnations,
         leaves=dict.fromkeys(facts.states, Leave(in_both=facts.replay_unfinished)),
         replayed=frozenset(each for each, state in facts.states.items() if state.totals.replayed),
@@ -78,7 +77,7 @@ def _check_rows(facts: TableFacts, data: Examined, quarantine: QuarantineFiles) 
         pending=quarantine.pending.rows,
         replay_unfinished=facts.replay_unfinished,
     )
-    of_slices = _slice_faults(data.files, facts.committed.slices)
+    of_slices = _slice_faults(data.files, facts.slices)
     return check_rows(counts, (*data.faults, *quarantine.faults, *of_slices))
 
 
@@ -132,7 +131,7 @@ class TableRewriter:
 def row_values(job: JobSpec, table: Table, files: Sequence[DataFile]) -> RowValues | Unproven:
     """The rows of these files of the table, to be compared with the log."""
     if job.sql is not None:
-        return unproven.values_of_sql()
+        return VALUES_OF_SQL
     schema, partition_by, storage = table.schema, table.spec.partition_by, table.storage()
     body = _body_schema(schema, partition_by)
     return RowValues(

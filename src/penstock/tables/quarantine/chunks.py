@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.lake.delta.table import Table
+from penstock.lake.maintenance.compaction import Limit, gather
 from penstock.logs.log import Partition, Slice
-from penstock.tables.quarantine.rows import own_files, own_rows, partitions_of, where
+from penstock.tables.quarantine.rows import own_files, own_rows, where
 
 _KAFKA_COLUMNS = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
@@ -47,60 +48,53 @@ Choice = Callable[[pa.Table], pa.Table]
 
 def chunks_of(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[Chunk]:
     """The quarantine of one version, oldest files first; a file that a removal replaces is read to its end."""
-    gathering = _Gathering(options)
+    rows: Limit[pa.Table] = Limit(lambda piece: piece.num_rows, options.run_rows_max, firm=True)
+    size: Limit[pa.Table] = Limit(lambda piece: piece.nbytes, options.run_bytes_max)
+    for pieces in gather(_pieces(quarantine, choose, options), rows, size):
+        yield from map(_chunk, _lives_apart(pieces))
+
+
+def _pieces(quarantine: Table, choose: Choice, options: ReplayOptions) -> Iterator[pa.Table]:
+    """Rows cut so that a piece fits into a run and is of one life of one topic."""
     for file in own_files(quarantine):
         for rows in own_rows(quarantine, file):
             if options.error_contains:
                 rows = rows.filter(pc.match_substring(rows.column("error"), options.error_contains))
-            for piece, lives in _pieces(choose(rows), options.run_rows_max):
-                if not gathering.takes(piece, lives):
-                    yield gathering.chunk()
-                    gathering = _Gathering(options)
-                gathering.add(piece, lives)
-    if gathering.pieces:
-        yield gathering.chunk()
+            chosen = choose(rows)
+            for life in chosen.select(["topic", "topic_id"]).group_by(["topic", "topic_id"]).aggregate([]).to_pylist():
+                mine = chosen.filter(where(chosen, **life))
+                for start in range(0, mine.num_rows, options.run_rows_max):
+                    yield mine.slice(start, options.run_rows_max)
 
 
-@dataclass(slots=True)
-class _Gathering:
-    """Pieces of the quarantine on their way into a chunk."""
+def _lives_apart(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    """The pieces, apart where a topic was recreated between them."""
+    met: dict[str, list[str]] = {}
+    apart: dict[int, list[pa.Table]] = {}
+    for piece in pieces:
+        topic, topic_id = piece["topic"][0].as_py(), piece["topic_id"][0].as_py()
+        lives = met.setdefault(topic, [])
+        if topic_id not in lives:
+            lives.append(topic_id)
+        apart.setdefault(lives.index(topic_id), []).append(piece)
+    yield from apart.values()
 
-    options: ReplayOptions
-    pieces: list[pa.Table] = field(default_factory=list)
-    lives: dict[str, str] = field(default_factory=dict)
 
-    def takes(self, piece: pa.Table, lives: dict[str, str]) -> bool:
-        rows = piece.num_rows + sum(each.num_rows for each in self.pieces)
-        size_bytes = sum(each.nbytes for each in self.pieces)
-        one_life = all(self.lives.get(topic, topic_id) == topic_id for topic, topic_id in lives.items())
-        return not self.pieces or (
-            rows <= self.options.run_rows_max and size_bytes < self.options.run_bytes_max and one_life
+def _chunk(pieces: Sequence[pa.Table]) -> Chunk:
+    rows = pa.concat_tables(pieces)
+    # As a log would give them.
+    ordered = rows.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
+    ends = rows.group_by(["topic", "topic_id", "partition"]).aggregate([("offset", "min"), ("offset", "max")])
+    slices = [
+        Slice(
+            Partition(each["topic"], each["topic_id"], each["partition"]),
+            each["offset_min"],
+            each["offset_max"] + 1,
+            each["offset_min"],
         )
-
-    def add(self, piece: pa.Table, lives: dict[str, str]) -> None:
-        self.pieces.append(piece)
-        self.lives |= lives
-
-    def chunk(self) -> Chunk:
-        rows = pa.concat_tables(self.pieces)
-        # As a log would give them.
-        ordered = rows.sort_by([("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")])
-        return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(_span(rows, each) for each in partitions_of(rows)))
-
-
-def _pieces(rows: pa.Table, rows_max: int) -> Iterator[tuple[pa.Table, dict[str, str]]]:
-    """Rows cut so that a piece fits into a run and has one life per topic."""
-    lives = rows.select(["topic", "topic_id"]).group_by(["topic", "topic_id"]).aggregate([]).to_pylist()
-    for life in lives:
-        mine = rows if len(lives) == 1 else rows.filter(where(rows, **life))
-        for start in range(0, mine.num_rows, rows_max):
-            yield mine.slice(start, rows_max), {life["topic"]: life["topic_id"]}
-
-
-def _span(rows: pa.Table, partition: Partition) -> Slice:
-    mine = where(rows, topic=partition.topic, partition=partition.number)
-    ends = pc.min_max(rows.filter(mine).column("offset")).as_py()
-    return Slice(partition, ends["min"], ends["max"] + 1, ends["min"])
+        for each in ends.to_pylist()
+    ]
+    return Chunk(ordered.select(_KAFKA_COLUMNS), tuple(sorted(slices, key=lambda each: each.partition)))
 
 
 def _inside(rows: pa.Table, piece: Slice) -> pa.ChunkedArray:

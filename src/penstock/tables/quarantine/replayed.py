@@ -27,7 +27,7 @@ from penstock.lake.delta.provenance import Provenance, ReplayedOffsets, commits_
 from penstock.lake.delta.table import Change, Table
 from penstock.lake.staged import check_staged
 from penstock.logs.log import Partition
-from penstock.tables.quarantine.rows import may_hold, own_files, read_file, where
+from penstock.tables.quarantine.rows import at_places, may_hold, own_files, read_file
 
 _KIND = "replay"
 _KEYS = ("job", "topic_id", "partition", "offset")
@@ -171,15 +171,19 @@ def _may_touch(file: ActiveFile, run: ReplayRun) -> bool:
 
 
 def _rewrite(table: Table, file: ActiveFile, run: ReplayRun) -> _Rewrite:
-    gone = {partition: pa.array(offsets_of(ranges), pa.int64()) for partition, ranges in run.offsets.items()}
-    removed = sum(pc.sum(_hits(rows, table.job, gone)).as_py() or 0 for rows in read_file(table, file, _KEYS))
-    if not removed:
-        return _Rewrite(0)
+    gone = {
+        (partition.topic_id, partition.number): pa.array(offsets_of(ranges), pa.int64())
+        for partition, ranges in run.offsets.items()
+    }
+
+    def hits(rows: pa.Table) -> pa.ChunkedArray:
+        return pc.fill_null(pc.and_(at_places(rows, gone), pc.equal(rows.column("job"), table.job)), False)
 
     def name() -> str:
         return replayed_name(str(run.number), uuid.uuid4().hex, owner_tag(table.job))
 
-    return _Rewrite(removed, rewritten(table, file, name, lambda rows: pc.invert(_hits(rows, table.job, gone))))
+    removed = sum(pc.sum(hits(rows)).as_py() or 0 for rows in read_file(table, file, _KEYS))
+    return _Rewrite(removed, rewritten(table, file, name, lambda rows: pc.invert(hits(rows))) if removed else ())
 
 
 def rewritten(
@@ -200,14 +204,4 @@ def rewritten(
 
 def replacement(table: Table, file: ActiveFile, files: Iterable[StagedFile]) -> list[AddAction | RemoveAction]:
     """The actions that put other files in the place of one."""
-    removal = RemoveAction(file.path, True, int(table.environment.now() * 1000), file.size_bytes, {})
-    return [removal, *(table.add_action(each) for each in files)]
-
-
-def _hits(rows: pa.Table, job: str, gone: Mapping[Partition, pa.Array]) -> pa.ChunkedArray:
-    """Which rows a run of the job wrote. A topic id alone names a life of a topic, whatever the topic is called."""
-    hits = pa.chunked_array([pa.repeat(False, rows.num_rows)])
-    for partition, offsets in gone.items():
-        same = where(rows, topic_id=partition.topic_id, partition=partition.number)
-        hits = pc.or_(hits, pc.and_(same, pc.is_in(rows.column("offset"), value_set=offsets)))
-    return pc.fill_null(pc.and_(hits, pc.equal(rows.column("job"), job)), False)
+    return [table.remove_action(file), *(table.add_action(each) for each in files)]

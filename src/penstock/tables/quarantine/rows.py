@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.flow.columns.fitting import fit_columns
 from penstock.flow.write.quarantine import error_kinds
 from penstock.lake.delta.active_files import ActiveFile, active_files
 from penstock.lake.delta.library import library_errors
 from penstock.lake.delta.table import Table
-from penstock.logs.log import Partition
 
 KINDS_MAX = 1000
 OTHER_KINDS = "other errors"
@@ -70,16 +70,11 @@ def read_file(table: Table, file: ActiveFile, columns: Sequence[str] | None = No
     """The rows of a file, one row group at a time, in the table's types; a column that the file lacks is null."""
     wanted = table.schema if columns is None else pa.schema([table.schema.field(name) for name in columns])
     with table.storage().open_reader(file.path) as source, pq.ParquetFile(source, pre_buffer=False) as parquet:
-        there = set(parquet.schema_arrow.names)
-        names = [name for name in wanted.names if name in there]
+        names = [name for name in parquet.schema_arrow.names if name in wanted.names]
         for group in range(parquet.num_row_groups):
             # No threads of Arrow, here and for reading ahead: one that still winds down aborts a short command at exit.
             rows = parquet.read_row_group(group, columns=names, use_threads=False)
-            arrays = [
-                rows.column(each.name).cast(each.type) if each.name in there else pa.nulls(rows.num_rows, each.type)
-                for each in wanted
-            ]
-            yield pa.Table.from_arrays(arrays, schema=wanted)
+            yield pa.Table.from_batches([fit_columns(batch, wanted) for batch in rows.to_batches()], wanted)
 
 
 def own_rows(table: Table, file: ActiveFile, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -133,23 +128,22 @@ def repeated_rows(table: Table) -> Places:
     if not found:
         return {}
     counted = pa.concat_tables(found).group_by(keys).aggregate([([], "count_all")])
-    repeated: dict[tuple[str, int], list[int]] = {}
-    for each in counted.filter(pc.greater(counted.column("count_all"), 1)).to_pylist():
-        repeated.setdefault((each["topic_id"], each["partition"]), []).append(each["offset"])
-    return {place: pa.array(offsets, pa.int64()) for place, offsets in repeated.items()}
+    several = counted.filter(pc.greater(counted.column("count_all"), 1))
+    by_place = several.group_by(["topic_id", "partition"]).aggregate([("offset", "list")]).to_pylist()
+    return {(each["topic_id"], each["partition"]): pa.array(each["offset_list"], pa.int64()) for each in by_place}
+
+
+def at_places(rows: pa.Table, places: Places) -> pa.ChunkedArray:
+    """Which rows are at these places. A topic id alone names a life of a topic, whatever the topic is called."""
+    found = pa.chunked_array([pa.repeat(False, rows.num_rows)])
+    for (topic_id, partition), offsets in places.items():
+        here = where(rows, topic_id=topic_id, partition=partition)
+        found = pc.or_(found, pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets)))
+    return found
 
 
 def without_places(rows: pa.Table, places: Places) -> pa.Table:
-    for (topic_id, partition), offsets in places.items():
-        here = where(rows, topic_id=topic_id, partition=partition)
-        rows = rows.filter(pc.invert(pc.and_(here, pc.is_in(rows.column("offset"), value_set=offsets))))
-    return rows
-
-
-def partitions_of(rows: pa.Table) -> list[Partition]:
-    """The partitions, with their topic's life, that rows came from."""
-    places = rows.select(["topic", "topic_id", "partition"]).group_by(["topic", "topic_id", "partition"]).aggregate([])
-    return sorted(Partition(each["topic"], each["topic_id"], each["partition"]) for each in places.to_pylist())
+    return rows.filter(pc.invert(at_places(rows, places)))
 
 
 def where(rows: pa.Table, **values: object) -> pa.ChunkedArray:

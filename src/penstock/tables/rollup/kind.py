@@ -29,7 +29,7 @@ from penstock.tables.rollup.status.metrics import METRICS, meter
 from penstock.tables.rollup.status.status import rollup_status
 from penstock.tables.rollup.vacuum import vacuum
 from penstock.tables.rollup.writer import RollupWriter
-from penstock.tables.single.table import SingleKind, table_listings
+from penstock.tables.single.table import SingleKind
 
 STEPS = (
     "close_begun",
@@ -86,4 +86,4 @@ class RollupKind(SingleKind):
         return closed_windows(spark, job)
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        return table_listings(partials_job(job_of(job, RollupSpec)), environment)
+        return super().listings(partials_job(job_of(job, RollupSpec)), environment)

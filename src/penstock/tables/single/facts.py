@@ -15,10 +15,10 @@ from penstock.lake.delta.table import Table, find_table
 from penstock.lake.state import DeltaPartition
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.proof.offsets.incarnations import Committed, TopicIncarnations, find_incarnations, read_history
+from penstock.proof.invariants import Slices
+from penstock.proof.offsets.owners import TopicIncarnations, find_incarnations, read_history
 from penstock.proof.offsets.table import DataFile
-from penstock.status.frame import TableView, job_status
-from penstock.status.log_lag import read_log_view
+from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import COMMITS_SHOWN, CommitStatus, JobStatus, RecordedGap, shown_path
 from penstock.tables.quarantine.life import appended_up_to, life_of
 from penstock.tables.quarantine.table import open_quarantine
@@ -32,7 +32,7 @@ class TableFacts:
     quarantine: Table | None
     incarnations: TopicIncarnations
     states: Mapping[Partition, DeltaPartition]
-    committed: Committed
+    slices: Slices
     history: tuple[Mapping[str, Any], ...]
     """Commit metadata, newest first."""
     pending: tuple[DataFile, ...]
@@ -51,8 +51,8 @@ def read_table(job: JobSpec) -> TableFacts | None:
         return None
     with library_errors(job.table.path):
         history = tuple(each for each in table.handle.history() if int(each["version"]) <= table.version)
-        committed = read_history(history, job.name)
-        incarnations = find_incarnations(table.transactions(), job.name, committed.partitions)
+        slices = read_history(history, job.name)
+        incarnations = find_incarnations(table.transactions(), job.name, slices)
         known = incarnations.partitions
         states = state_of(table.version, table.transaction, job.name, known, table.spec.numbers).partitions
     key = replay_key(job.name)
@@ -62,7 +62,7 @@ def read_table(job: JobSpec) -> TableFacts | None:
         quarantine=quarantine,
         incarnations=incarnations,
         states=states,
-        committed=committed,
+        slices=slices,
         history=history,
         pending=_pending(history, quarantine, table),
         replay_unfinished=(table.transaction(key) or 0) > replayed,
@@ -96,7 +96,7 @@ def facts_status(job: JobSpec, facts: TableFacts, open_log: OpenLog, now: Callab
         gaps=tuple(recorded_gaps(facts.history, job.name)),
         given_up=tuple(recorded_gaps(facts.history, job.name, "given_up")),
     )
-    return job_status(job, table, read_log_view(job, open_log, table.incarnations, table.positions, now))
+    return job_status(job, table, read_log_view(job, open_log, table, now))
 
 
 def recorded_gaps(history: Iterable[Mapping[str, Any]], job: str, count: str = "gap") -> Iterator[RecordedGap]:

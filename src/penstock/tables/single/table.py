@@ -124,7 +124,13 @@ class SingleKind:
         raise UserError(f"the job {job.name} has no ledger", hint="--rebuild is for tables with a ledger")
 
     def listings(self, job: JobSpec, environment: Environment) -> Listings:
-        return table_listings(job, environment)
+        """What commits of the job's table list for its quarantine."""
+        data = find_table(job.table, job.name, environment)
+        if data is None:
+            return Listings()
+        marks = listed_marks(data.transactions())
+        ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}
+        return Listings(life_of(data), ours, run_number(data))
 
 
 def existing_table(job: JobSpec, environment: Environment) -> Table:
@@ -133,13 +139,3 @@ def existing_table(job: JobSpec, environment: Environment) -> Table:
         return open_table(job.table, job.name, environment)
     except MissingTableError as error:
         raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
-
-
-def table_listings(job: JobSpec, environment: Environment) -> Listings:
-    """What commits of the job's table list for its quarantine."""
-    data = find_table(job.table, job.name, environment)
-    if data is None:
-        return Listings()
-    marks = listed_marks(data.transactions())
-    ours = {key: end for key, end in marks.items() if is_position_of(job.name, key)}
-    return Listings(life_of(data), ours, run_number(data))

@@ -21,13 +21,12 @@ def vacuum(
     quarantine: Table | None = None,
     *,
     dry_run: bool = False,
-    retention_seconds: float | None = None,
     beside: Sequence[Beside] = (),
 ) -> VacuumReport:
-    """Delete dead files; `retention_seconds` takes the place of what the tables themselves say."""
-    data = ListedTable.of(table, retention_seconds)
-    others = [(ListedTable.of(other, retention_seconds), rules) for other, rules in beside]
-    bad = None if quarantine is None else ListedTable.of(quarantine, retention_seconds)
+    """Delete dead files."""
+    data = ListedTable.of(table)
+    others = [(ListedTable.of(other), rules) for other, rules in beside]
+    bad = None if quarantine is None else ListedTable.of(quarantine)
     table.environment.reach("vacuum_listed")
     found = [data.classify(data_rules)]
     if bad is not None:

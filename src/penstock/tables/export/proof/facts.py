@@ -26,7 +26,7 @@ from penstock.lake.storage import Storage
 from penstock.logs.log import Partition
 from penstock.proof.findings import Check
 from penstock.proof.footers import QuarantineFiles
-from penstock.proof.offsets.incarnations import TopicIncarnations
+from penstock.proof.offsets.owners import TopicIncarnations
 from penstock.proof.offsets.table import DataFile
 from penstock.tables.export.delta_types import open_export
 from penstock.tables.export.ledger.entry import Entry, EntryKind

@@ -14,8 +14,7 @@ from penstock.lake.delta.keys import state_of
 from penstock.lake.delta.table import Table, find_table
 from penstock.lake.storage import Storage
 from penstock.proof.footers import NAMES_SHOWN_MAX, examine, named_now, told
-from penstock.proof.offsets.incarnations import find_incarnations
-from penstock.proof.offsets.owners import OriginColumns
+from penstock.proof.offsets.owners import OriginColumns, find_incarnations
 from penstock.proof.offsets.table import DataFile, GoneError, data_files
 from penstock.proof.sources import TypeFiles
 from penstock.tables.export.delta_types import type_place

@@ -30,8 +30,8 @@ from penstock.proof.offsets.reconcile import Reconciliation
 from penstock.proof.offsets.table import DataFile
 from penstock.proof.offsets.verdicts import Leave
 from penstock.proof.sources import Depth, Sources, Subject
-from penstock.proof.values.compare import RowValues
 from penstock.proof.values.files import BATCH_ID, ValueFile, data_file
+from penstock.proof.values.rows import RowValues
 from penstock.tables.export.ledger.names import type_and_day
 from penstock.tables.export.ledger.state import LedgerState, RoutedPartition
 from penstock.tables.export.proof.facts import LedgerFacts, encode_proved, incarnations_of, read_ledger

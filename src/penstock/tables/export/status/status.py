@@ -15,8 +15,7 @@ from penstock.errors import PenstockError
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Partition
 from penstock.logs.registry import OpenLog
-from penstock.status.frame import TableView, job_status
-from penstock.status.log_lag import read_log_view
+from penstock.status.frame import TableView, job_status, read_log_view
 from penstock.status.model import (
     COMMITS_SHOWN,
     UNKNOWN,
@@ -65,7 +64,7 @@ def export_status(job: JobSpec[ExportSpec], open_log: OpenLog, now: Callable[[],
         commits=tuple(_commit(each) for each in entries[:COMMITS_SHOWN]),
         gaps=tuple(gap for entry in entries for gap in _gaps(entry)),
     )
-    view = read_log_view(job, open_log, told.incarnations, told.positions, now)
+    view = read_log_view(job, open_log, told, now)
     common = job_status(job, told, view, lambda each: _with_types(each, state))
     ends = {each.partition: each.end for each in common.partitions if each.end is not None}
     found = alerts.measure(state, told.incarnations.current, ends, _expiring(job, open_log, state, view, now()))

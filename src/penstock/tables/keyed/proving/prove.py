@@ -42,7 +42,7 @@ def _checks(
     job: JobSpec[KeyedSpec], facts: TableFacts, quarantine: QuarantineFiles, log: Log, said: LogFacts, depth: Depth
 ) -> Iterator[Check]:
     yield check_totals(facts.states)
-    yield check_slices(facts.states, facts.committed.slices)
+    yield check_slices(facts.states, facts.slices)
     yield _check_rows(job, facts, quarantine)
     yield check_log(facts.states, facts.incarnations.fingerprints, said)
     if depth.deep:

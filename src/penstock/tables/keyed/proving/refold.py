@@ -21,8 +21,7 @@ from penstock.flow.write.manifest import PartitionKey, StagedFile
 from penstock.flow.write.report import decode_report
 from penstock.job.spec import JobSpec
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.proof import unproven
-from penstock.proof.findings import Check, Unproven, Violation, ViolationKind, conclude, violation_at
+from penstock.proof.findings import VALUES_OF_SQL, Check, Unproven, Violation, ViolationKind, conclude, violation_at
 from penstock.proof.footers import QuarantineFiles
 from penstock.proof.invariants import LogFacts
 from penstock.proof.offsets.owners import QUARANTINE_COLUMNS
@@ -92,7 +91,7 @@ def check_records(
     held = _retained(facts, log, said)
     given_up = sum(each.totals.given_up for each in facts.states.values())
     if job.sql is not None:
-        return conclude("records", "not compared", False, unproven=[unproven.values_of_sql()], partitions=said.bounds)
+        return conclude("records", "not compared", False, unproven=[VALUES_OF_SQL], partitions=said.bounds)
     if facts.table.transaction(overwritten_key(job.name)):
         what = "which rows the log gives: a load has replaced rows of this table, whatever their records"
         open_question = Unproven(what, "compare the table with the files that were loaded")

@@ -61,7 +61,7 @@ def prove_rollup(job: JobSpec[RollupSpec], depth: Depth, open_log: OpenLog) -> P
         log_facts = with_epochs(read_log(log, facts.incarnations), facts.states, log)
         checks = [
             check_totals(facts.states),
-            check_slices(facts.states, facts.committed.slices),
+            check_slices(facts.states, facts.slices),
             _check_quarantine(of_partials, facts),
             *_check_points(job, tables),
             check_log(facts.states, facts.incarnations.fingerprints, log_facts),
