@@ -119,7 +119,7 @@ def lookups(
     """Rows by their keys out of a table that has keys: files read and time, against the same table without its keys."""
     result = bench_lookups(rows, _say)
     if json:
-        print(json_text.dumps(result.as_json()))
+        print(json_text.dumps({"bench": "lookups", **asdict(result)}))
         return
     print(f"lookups: {result.rows:,} rows in {result.files} files")
     for each in result.answers:

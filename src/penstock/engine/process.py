@@ -11,7 +11,7 @@ from types import FrameType
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
-from penstock.engine.loop import Loop, Retries, Stop, Turns
+from penstock.engine.loop import Loop, Retries, Turns
 from penstock.engine.pulse import Pulse, SparkProgress
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
@@ -50,7 +50,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     light = all(job.sql is None for job in jobs)
     name = "penstock " + " ".join(job.name for job in jobs)
     spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
-    stop = Stop()
+    stop = threading.Event()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
     shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
     gone: int | None = None
@@ -61,7 +61,7 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
                     each.thread.join(_JOIN_SECONDS)
                 gone = jvm_exit_code()
                 if gone is not None:
-                    stop.request()
+                    stop.set()
     finally:
         spark.stop()
     if gone is not None:
@@ -71,15 +71,15 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
             raise each.error[0]
 
 
-def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
+def _start(
+    job: JobSpec, spark: SharedSession, listener: Listener, stop: threading.Event, options: RunOptions
+) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else noop
     progress = SparkProgress(job.name)
     claims = StaticClaims() if job.claims is None else open_group(kafka_of(job), job.claims, listener.event)
 
     def rounds() -> Turns:
-        environment = Environment(
-            reach=reach, listener=listener, failpoint=options.failpoint, stopping=lambda: bool(stop)
-        )
+        environment = Environment(reach=reach, listener=listener, failpoint=options.failpoint, stopping=stop.is_set)
         return open_rounds(job, progress.follow(spark.current()), environment, claims)
 
     def turning() -> None:
@@ -115,7 +115,7 @@ def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, o
 class _Shutdown:
     """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it."""
 
-    def __init__(self, stop: Stop, spark: SharedSession, seconds_max: float) -> None:
+    def __init__(self, stop: threading.Event, spark: SharedSession, seconds_max: float) -> None:
         self._stop = stop
         self._spark = spark
         self._timer = threading.Timer(seconds_max, self._abandon)
@@ -132,10 +132,10 @@ class _Shutdown:
         self._timer.cancel()
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:
+        if self._stop.is_set():
             self._abandon()
             return
-        self._stop.request()
+        self._stop.set()
         self._timer.start()
 
     def _abandon(self) -> None:

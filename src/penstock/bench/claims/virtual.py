@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.bench.claims.members import client_id, fair
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
 from penstock.claims.protocol.codec import decode, encode
@@ -50,7 +51,7 @@ class _Hall:
     def step(self) -> None:
         self.now += STEP_SECONDS
         for number in self._coming[:JOINED_PER_STEP]:
-            options = MemberOptions(_GROUP, f"member-{number:03}", HEARTBEAT_SECONDS)
+            options = MemberOptions(_GROUP, client_id(number), HEARTBEAT_SECONDS)
             participant = Participant(options, "nonce", GroupView(_GROUP, HEARTBEAT_SECONDS))
             participant.want(self._partitions, {})
             self._members.append((participant, 0))
@@ -69,8 +70,7 @@ class _Hall:
 
     @property
     def fair(self) -> bool:
-        held = [] if self._coming else self.held()
-        return sum(held) == len(self._partitions) and max(held) - min(held) <= 1
+        return not self._coming and fair(self.held(), len(self._partitions))
 
 
 def virtual_cost(members: int, partitions: int) -> VirtualCost:
