@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
-from penstock.embedded.layout import Broker, Layout, Security, is_free, new_brokers
+from penstock.embedded.layout import HOST, Broker, Layout, Security, is_free, new_brokers
 from penstock.embedded.state import ProcessId, State, read_state, write_state
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
@@ -85,7 +85,7 @@ class Cluster:
             layout = _layout(known, brokers, sasl=bool(sasl_users), folder=folder)
             kafka.prepare(layout, folder, Security(sasl_users, authorize), settings)
             cluster = cls(folder, layout)
-            write_state(folder, State(layout, {}))
+            write_state(folder, layout, {})
             try:
                 for broker in layout.brokers:
                     cluster._spawn(broker)
@@ -108,8 +108,8 @@ class Cluster:
 
     @property
     def sasl_bootstrap(self) -> str:
-        """The listeners that ask for a user and a password."""
-        return self.layout.sasl_bootstrap
+        """The listeners that ask for a user and a password; it has to be started with `sasl_users`."""
+        return ",".join(f"{HOST}:{broker.sasl_port}" for broker in self.layout.brokers)
 
     def status(self) -> tuple[BrokerStatus, ...]:
         """Every broker, and which of them run."""
@@ -180,11 +180,11 @@ class Cluster:
 
     def _spawn(self, broker: Broker) -> None:
         started = process.spawn(kafka.server_command(broker, self.folder), kafka.output_file(broker, self.folder))
-        write_state(self.folder, State(self.layout, {**self._processes(), broker.number: started}))
+        write_state(self.folder, self.layout, {**self._processes(), broker.number: started})
 
     def _stop_all(self) -> None:
         process.stop(list(self._processes().values()), grace_seconds=STOP_SECONDS_MAX)
-        write_state(self.folder, State(self.layout, {}))
+        write_state(self.folder, self.layout, {})
 
     def _processes(self) -> Mapping[int, ProcessId]:
         state = read_state(self.folder)

@@ -64,14 +64,6 @@ class Layout:
         return ",".join(broker.address for broker in self.brokers)
 
     @property
-    def sasl_bootstrap(self) -> str:
-        """The listeners that ask for a user and a password."""
-        ports = [broker.sasl_port for broker in self.brokers if broker.sasl_port is not None]
-        if not ports:
-            raise UserError("the cluster has no SASL listener", hint="start it with sasl_users")
-        return ",".join(f"{HOST}:{port}" for port in ports)
-
-    @property
     def ports(self) -> tuple[int, ...]:
         return tuple(port for broker in self.brokers for port in broker.ports)
 

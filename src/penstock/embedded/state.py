@@ -24,15 +24,9 @@ class ProcessId:
     started_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(msgspec.Struct, frozen=True):
     """What the state file says; a process that it names may have ended since."""
 
-    layout: Layout
-    processes: Mapping[int, ProcessId]
-
-
-class _File(msgspec.Struct):
     version: Literal[1]
     cluster_id: str
     bootstrap: str
@@ -40,11 +34,14 @@ class _File(msgspec.Struct):
     brokers: tuple[Broker, ...]
     processes: Mapping[int, ProcessId]
 
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.cluster_id, self.brokers)
 
-def write_state(folder: Path, state: State) -> None:
+
+def write_state(folder: Path, layout: Layout, processes: Mapping[int, ProcessId]) -> None:
     """Replaces the state file in one act."""
-    layout = state.layout
-    content = _File(1, layout.cluster_id, layout.bootstrap, layout.brokers, state.processes)
+    content = State(1, layout.cluster_id, layout.bootstrap, layout.brokers, processes)
     aside = folder / f"{STATE_NAME}.{os.getpid()}"
     aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
     aside.replace(folder / STATE_NAME)
@@ -54,8 +51,7 @@ def read_state(folder: Path) -> State | None:
     """The state of the folder, or None if no cluster was ever started in it."""
     path = folder / STATE_NAME
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File)
-        return State(Layout(found.cluster_id, found.brokers), found.processes)
+        return msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:

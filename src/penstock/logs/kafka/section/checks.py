@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, key_text, nearest
 from penstock.logs.kafka.section.models import KafkaSection, SecuritySection
+from penstock.logs.kafka.security import OWNED_SETTINGS, SECURITY_PREFIXES
 
 AT: KeyPath = ("log", "kafka")
 
@@ -30,21 +31,10 @@ CLIENT_WORDS: dict[str, tuple[str, ...]] = {
 }
 """Settings with words; an empty tuple allows any text."""
 
-_FORBIDDEN_CLIENT = {
-    "group.id": "the consumer group is log.kafka.group",
-    "bootstrap.servers": "the brokers are log.kafka.bootstrap",
-    "enable.auto.commit": "positions live in the table and are mirrored after each commit",
-    "enable.auto.offset.store": "positions live in the table and are mirrored after each commit",
-    "auto.offset.reset": "where to begin is log.kafka.start; a lost offset follows on.gap",
-    "isolation.level": "Penstock always reads committed records only",
-    "key.deserializer": "records are read as bytes, see decode",
-    "value.deserializer": "records are read as bytes, see decode",
-}
-
 
 def kafka_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding]:
     yield from bootstrap_findings(kafka.bootstrap, AT)
-    yield from client_findings(kafka.client, AT, CLIENT_NUMBERS, CLIENT_WORDS, _FORBIDDEN_CLIENT)
+    yield from client_findings(kafka.client, AT, CLIENT_NUMBERS, CLIENT_WORDS, OWNED_SETTINGS)
     if kafka.security is not None:
         yield from security_findings(kafka.security, document, (*AT, "security"))
 
@@ -76,7 +66,7 @@ def client_findings(
                 yield Finding(at, f"expected one of {', '.join(words[name])}")
         elif name in forbidden:
             yield Finding(at, f"cannot be set here: {forbidden[name]}", on_key=True)
-        elif name.startswith(("ssl.", "sasl.", "security.")):
+        elif name.startswith(("ssl.", *SECURITY_PREFIXES)):
             own = key_text((*section, "security"))
             yield Finding(at, f"cannot be set here: security has its own section, {own}", on_key=True)
         else:
