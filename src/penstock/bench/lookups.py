@@ -59,23 +59,16 @@ class Answer:
     plain_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lookups:
-    rows: int
-    files: int
-    answers: tuple[Answer, ...]
-
-
-def bench_lookups(rows: int, say: Say) -> Lookups:
-    """Load a table, and ask it."""
+def bench_lookups(rows: int, say: Say) -> tuple[int, list[Answer]]:
+    """Load a table, and ask it; how many files it has, and the answers."""
     spark = open_delta_spark("bench lookups")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         say(f"loading {rows:,} rows in {COMMITS} commits")
         path = _loaded(spark, Path(folder), rows)
         files = len(spark.read.format("delta").load(path).inputFiles())
-        answers = tuple(_answer(spark, path, each, say) for each in _cases(rows // DEVICES))
+        answers = [_answer(spark, path, each, say) for each in _cases(rows // DEVICES)]
     spark.stop()
-    return Lookups(rows, files, answers)
+    return files, answers
 
 
 def _cases(times: int) -> list[Case]:

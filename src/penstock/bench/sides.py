@@ -50,7 +50,7 @@ Way = Callable[[SparkSession, str, Path], None]
 Look = Callable[[SparkSession, str, Path], Mapping[str, Any]]
 """What a side, by its name, has left in its folder; ends the process unless that is everything, once.
 
-An `outcome` must be the same of all runs; of `further` numbers the medians count.
+An `outcome` must be the same of all runs; of `further` numbers of ours the medians count.
 """
 
 
@@ -93,25 +93,22 @@ def filled_topic(fill: Fill, partitions: int = PARTITIONS) -> Iterator[tuple[str
 
 def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: object) -> BenchResult:
     """Fill a topic once, then let both sides read it `rounds` times, in turn."""
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
     outcomes: list[dict[str, Any]] = []
-    spent: dict[str, list[Spent]] = {side: [] for side in SIDES}
-    memory = dict.fromkeys(SIDES, 0)
-    further: dict[str, list[float]] = {}
     with filled_topic(fill) as (bootstrap, folder):
         for number in range(1, rounds + 1):
             for side in SIDES:
                 measured = run_apart(measure_side, of, side, bootstrap, folder / f"{side}-{number}")
-                spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
-                memory[side] = max(memory[side], round(measured["memory_bytes"] / MIB))
+                runs[side].append(measured)
                 outcomes.append(measured.get("outcome", {}))
-                for name, content in measured.get("further", {}).items():
-                    further.setdefault(name, []).append(content)
                 say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
                 check_same(side, outcomes)
-    medians_further = {name: round(statistics.median(found), 3) for name, found in further.items()}
-    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians_further, **extra}
-    medians = (median(spent["penstock"]), of.baseline_name, median(spent["baseline"]))
-    return BenchResult(of.bench, of.records, *medians, shown)
+    ours, theirs = (median([Spent(each["wall_s"], each["cpu_s"]) for each in found]) for found in runs.values())
+    memory = {side: max(round(each["memory_bytes"] / MIB) for each in found) for side, found in runs.items()}
+    further = [each.get("further", {}) for each in runs["penstock"]]
+    medians = {name: round(statistics.median(each[name] for each in further), 3) for name in further[0]}
+    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians, **extra}
+    return BenchResult(of.bench, of.records, ours, of.baseline_name, theirs, shown)
 
 
 def check_same(side: str, outcomes: Sequence[Mapping[str, Any]]) -> None:

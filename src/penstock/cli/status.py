@@ -27,13 +27,11 @@ WIDTH_IN_FILES = 200
 
 
 def status(
-    jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
+    jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
     json: Annotated[bool, typer.Option("--json", help="Print a list of jobs.")] = False,
     day: Annotated[
         datetime | None,
-        typer.Option(
-            "--day", formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only show whether this UTC day is complete."
-        ),
+        typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only show whether this UTC day is complete."),
     ] = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="With --day: only this type; may be repeated.")

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
-from penstock.embedded.layout import HOST, Broker, Layout, Security, is_free, new_brokers
+from penstock.embedded.layout import Broker, Layout, is_free, new_brokers
 from penstock.embedded.state import ProcessId, State, read_state, write_state
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
@@ -58,19 +58,10 @@ class Cluster:
     layout: Layout
 
     @classmethod
-    def start(
-        cls,
-        folder: Path,
-        brokers: int = 1,
-        settings: Mapping[str, str] = _NOTHING,
-        *,
-        sasl_users: Mapping[str, str] = _NOTHING,
-        authorize: bool = False,
-    ) -> Cluster:
+    def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] = _NOTHING) -> Cluster:
         """Starts a cluster, or starts it again with the data of the folder; returns once it answers.
 
-        `settings` are Kafka's own and win over ours. `sasl_users` (name to password) add a SASL_PLAINTEXT listener;
-        with `authorize` its users may do only what an ACL grants, while the plain listener may do everything.
+        `settings` are Kafka's own and win over ours.
         """
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,8 +73,8 @@ class Cluster:
                     detail=f"{folder}, bootstrap {known.layout.bootstrap}",
                     hint="stop it first (`penstock broker stop`) or choose another folder",
                 )
-            layout = _layout(known, brokers, sasl=bool(sasl_users), folder=folder)
-            kafka.prepare(layout, folder, Security(sasl_users, authorize), settings)
+            layout = _layout(known, brokers, folder)
+            kafka.prepare(layout, folder, settings)
             cluster = cls(folder, layout)
             write_state(folder, layout, {})
             try:
@@ -106,11 +97,6 @@ class Cluster:
         """The plain listeners, for `bootstrap.servers`."""
         return self.layout.bootstrap
 
-    @property
-    def sasl_bootstrap(self) -> str:
-        """The listeners that ask for a user and a password; it has to be started with `sasl_users`."""
-        return ",".join(f"{HOST}:{broker.sasl_port}" for broker in self.layout.brokers)
-
     def status(self) -> tuple[BrokerStatus, ...]:
         """Every broker, and which of them run."""
         running = {number: one.pid for number, one in self._processes().items() if process.is_running(one)}
@@ -123,18 +109,17 @@ class Cluster:
 
     def kill(self, number: int = 1) -> None:
         """Ends one broker at once, without a word to the others."""
-        known = self._processes().get(self.layout.broker(number).number)
+        known = self._processes().get(number)
         if known is not None:
             process.kill(known)
 
     def restart(self, number: int = 1) -> None:
         """Starts one broker again on its ports and data, after a clean stop if it still runs."""
-        broker = self.layout.broker(number)
         with _locked(self.folder):
             known = self._processes().get(number)
             if known is not None:
                 process.stop([known], grace_seconds=STOP_SECONDS_MAX)
-            self._spawn(broker)
+            self._spawn(self.layout.broker(number))
             self.wait_ready()
 
     def wait_ready(self) -> None:
@@ -142,11 +127,12 @@ class Cluster:
         deadline = time.monotonic() + READY_SECONDS_MAX
         expected = {one.number for one in self.status() if one.running}
         while not self._answers(expected):
-            self._check_alive(expected)
-            if time.monotonic() >= deadline:
+            ended = [one.number for one in self.status() if one.number in expected and not one.running]
+            if ended or time.monotonic() >= deadline:
+                silent = f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s"
                 raise TransientError(
-                    f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s",
-                    detail=kafka.last_lines(self.layout.brokers[0], self.folder),
+                    f"embedded broker {ended[0]} ended while it started" if ended else silent,
+                    detail=kafka.last_lines(self.layout.broker(ended[0] if ended else 1), self.folder),
                     hint=f"its logs are below {self.folder}",
                 )
             time.sleep(_POLL_SECONDS)
@@ -169,15 +155,6 @@ class Cluster:
                 return False
         return True
 
-    def _check_alive(self, expected: set[int]) -> None:
-        for one in self.status():
-            if one.number in expected and not one.running:
-                raise TransientError(
-                    f"embedded broker {one.number} ended while it started",
-                    detail=kafka.last_lines(self.layout.broker(one.number), self.folder),
-                    hint=f"its logs are below {self.folder}",
-                )
-
     def _spawn(self, broker: Broker) -> None:
         started = process.spawn(kafka.server_command(broker, self.folder), kafka.output_file(broker, self.folder))
         write_state(self.folder, self.layout, {**self._processes(), broker.number: started})
@@ -195,17 +172,16 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
     return exclusive(folder / ".lock", wait_seconds_max=LOCK_SECONDS_MAX)
 
 
-def _layout(known: State | None, brokers: int, *, sasl: bool, folder: Path) -> Layout:
+def _layout(known: State | None, brokers: int, folder: Path) -> Layout:
     """The layout of the folder, on other ports if its own are taken, or a new one."""
     if known is None:
-        return Layout(kafka.new_cluster_id(), new_brokers(brokers, sasl=sasl))
-    had_sasl = known.layout.brokers[0].sasl_port is not None
+        return Layout(kafka.new_cluster_id(), new_brokers(brokers))
     if len(known.layout.brokers) != brokers:
         raise UserError(
             f"the folder holds a cluster of {len(known.layout.brokers)}, not of {brokers}",
             detail=str(folder),
             hint="choose another folder, or delete this one with its data",
         )
-    if had_sasl == sasl and all(map(is_free, known.layout.ports)):
+    if all(map(is_free, known.layout.ports)):
         return known.layout
-    return Layout(known.layout.cluster_id, new_brokers(brokers, sasl=sasl))
+    return Layout(known.layout.cluster_id, new_brokers(brokers))

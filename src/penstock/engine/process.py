@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -52,10 +52,9 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
     stop = threading.Event()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
-    shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
     gone: int | None = None
     try:
-        with shutdown:
+        with _stopping(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs)):
             while any(each.thread.is_alive() for each in threads):
                 for each in threads:
                     each.thread.join(_JOIN_SECONDS)
@@ -112,32 +111,26 @@ def _start(
     return started
 
 
-class _Shutdown:
-    """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it."""
+@contextmanager
+def _stopping(stop: threading.Event, spark: SharedSession, seconds_max: float) -> Iterator[None]:
+    """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it.
 
-    def __init__(self, stop: threading.Event, spark: SharedSession, seconds_max: float) -> None:
-        self._stop = stop
-        self._spark = spark
-        self._timer = threading.Timer(seconds_max, self._abandon)
-        self._timer.daemon = True
-        self._previous: dict[signal.Signals, object] = {}
+    Nothing of an abandoned batch is committed or only all of it: staged files wait for vacuum.
+    """
+    timer = threading.Timer(seconds_max, spark.cancel_jobs)
+    timer.daemon = True
 
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._signalled)
+    def signalled(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            spark.cancel_jobs()
+        else:
+            stop.set()
+            timer.start()
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._timer.cancel()
-
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._stop.is_set():
-            self._abandon()
-            return
-        self._stop.set()
-        self._timer.start()
-
-    def _abandon(self) -> None:
-        """Nothing of the batch is committed or only all of it: staged files wait for vacuum."""
-        self._spark.cancel_jobs()
+    previous = {number: signal.signal(number, signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        timer.cancel()

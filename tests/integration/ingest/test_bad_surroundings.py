@@ -44,7 +44,7 @@ OBEYING_MODES = (sys.executable, "-c", _OBEYING_MODES)
 @pytest.fixture
 def nobody_listens() -> str:
     """An address at which nothing answers."""
-    (broker,) = new_brokers(1, sasl=False)
+    (broker,) = new_brokers(1)
     return broker.address
 
 
