@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from penstock.bench import sides
 from penstock.bench.meters import BenchResult, Say
-from penstock.embedded.sample_events import EventSample, events, export_job, type_names, type_schema
+from penstock.embedded.sample_events import events, export_job, type_names, type_schema
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 
@@ -27,7 +27,7 @@ def bench_fanout(records: int, types: int, rounds: int, say: Say) -> BenchResult
     ours, theirs, look = partial(penstock, types), partial(baseline, types), partial(_look, records, types)
     spark = SparkSpec(conf=DELTA_SETTINGS)
     compared = sides.Comparison("fanout", records, ours, theirs, BASELINE_NAME, spark, look)
-    return sides.compare_sides(compared, sides.in_turn(events(EventSample(records, types))), rounds, say, types=types)
+    return sides.compare_sides(compared, sides.in_turn(events(records, types)), rounds, say, types=types)
 
 
 def penstock(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:

@@ -15,7 +15,8 @@ from penstock.bench.claims.compare import ClaimsBench, bench_claims
 from penstock.bench.claims.virtual import virtual_cost
 from penstock.bench.fanout import bench_fanout
 from penstock.bench.ingest import bench_ingest
-from penstock.bench.keyed import bench_growth, bench_keyed
+from penstock.bench.keyed.compare import bench_keyed
+from penstock.bench.keyed.growth import bench_growth
 from penstock.bench.lookups import bench_lookups
 from penstock.bench.meters import BenchResult
 from penstock.bench.ranges import bench_ranges

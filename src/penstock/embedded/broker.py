@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Self
 
 from confluent_kafka import KafkaException
@@ -29,7 +28,6 @@ STOP_SECONDS_MAX = 15.0
 LOCK_SECONDS_MAX = 300.0
 _POLL_SECONDS = 0.1
 _METADATA_SECONDS_MAX = 5.0
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def default_folder() -> Path:
@@ -58,7 +56,7 @@ class Cluster:
     layout: Layout
 
     @classmethod
-    def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] = _NOTHING) -> Cluster:
+    def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
         """Starts a cluster, or starts it again with the data of the folder; returns once it answers.
 
         `settings` are Kafka's own and win over ours.
@@ -74,7 +72,7 @@ class Cluster:
                     hint="stop it first (`penstock broker stop`) or choose another folder",
                 )
             layout = _layout(known, brokers, folder)
-            kafka.prepare(layout, folder, settings)
+            kafka.prepare(layout, folder, settings or {})
             cluster = cls(folder, layout)
             write_state(folder, layout, {})
             try:

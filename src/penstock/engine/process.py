@@ -6,7 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 
 from penstock.claims import StaticClaims
@@ -27,12 +27,8 @@ from penstock.spark.session import SharedSession, open_spark
 _JOIN_SECONDS = 0.2
 
 
-@dataclass(slots=True)
-class JobThread:
-    """The loop of one job in its own thread, and what it ended with."""
-
-    thread: threading.Thread = field(init=False)
-    error: list[BaseException] = field(default_factory=list)
+JobThread = tuple[threading.Thread, list[BaseException]]
+"""The loop of one job in its own thread, and what it failed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +51,9 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     gone: int | None = None
     try:
         with _stopping(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs)):
-            while any(each.thread.is_alive() for each in threads):
-                for each in threads:
-                    each.thread.join(_JOIN_SECONDS)
+            while any(thread.is_alive() for thread, _ in threads):
+                for thread, _ in threads:
+                    thread.join(_JOIN_SECONDS)
                 gone = jvm_exit_code()
                 if gone is not None:
                     stop.set()
@@ -65,9 +61,9 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
         spark.stop()
     if gone is not None:
         raise SparkGoneError(f"its exit code is {gone}")
-    for each in threads:
-        if each.error:
-            raise each.error[0]
+    for _, errors in threads:
+        if errors:
+            raise errors[0]
 
 
 def _start(
@@ -88,7 +84,7 @@ def _start(
 
     retries = Retries(job.limits.transient_retries_max)
     loop = Loop(rounds, options.once, stop, retries, listener, turning)
-    started = JobThread()
+    errors: list[BaseException] = []
 
     def body() -> None:
         listener.event(JobStarted(once=options.once))
@@ -101,14 +97,14 @@ def _start(
             listener.event(JobStopped())
         except PenstockError as error:
             listener.event(JobFailed(error=type(error).__name__, reason=error.primary, detail=error.detail))
-            started.error.append(error)
+            errors.append(error)
         except BaseException as error:  # noqa: BLE001, the top of a thread: a bug must reach the process's exit code
             listener.event(JobCrashed(error=type(error).__name__, reason=str(error)))
-            started.error.append(error)
+            errors.append(error)
 
-    started.thread = threading.Thread(name=f"job {job.name}", target=body, daemon=True)
-    started.thread.start()
-    return started
+    thread = threading.Thread(name=f"job {job.name}", target=body, daemon=True)
+    thread.start()
+    return thread, errors
 
 
 @contextmanager

@@ -205,8 +205,7 @@ def _say(text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetches the named sets; the exit code follows the error's branch."""
-    prog = "python -m penstock.spark.jars"
-    parser = argparse.ArgumentParser(prog=prog, description="Fetch the Java libraries.")
+    parser = argparse.ArgumentParser("python -m penstock.spark.jars", description="Fetch the Java libraries.")
     parser.add_argument("sets", nargs="*", type=JarSet, metavar="SET", help=", ".join(JarSet))
     chosen = parser.parse_args(arguments).sets or SETS_FOR_EVERYONE
     try:

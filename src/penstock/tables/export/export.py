@@ -8,7 +8,7 @@ from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts
 from penstock.lake.proposal import Outcome, Proposal
 from penstock.logs.log import Batch, Bounds, Log, Partition, Slice
-from penstock.staging.read_checks import ReadChecks
+from penstock.staging.batch_job import ReadChecks
 from penstock.tables.export.catching_up.catch_up import check_residue
 from penstock.tables.export.catching_up.waiting import FailingTypes, WaitingRecords
 from penstock.tables.export.chores import CatchUp, CatchUpBatch, IdleMarks, IdlePartitions, next_catch_up
