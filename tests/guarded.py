@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.embedded.broker import Cluster
+from penstock.embedded.broker import Cluster, write_state
 from penstock.embedded.kafka import new_cluster_id
 from penstock.embedded.layout import HOST, Layout, new_brokers
-from penstock.embedded.state import write_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,26 @@ the folder can look at it, stop it and start it again with its data.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
+import msgspec
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
 from penstock.embedded.layout import Broker, Layout, is_free, new_brokers
-from penstock.embedded.state import ProcessId, State, read_state, write_state
+from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
 from penstock.spark.jars import home
 
+STATE_NAME = "cluster.json"
 READY_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 15.0
 LOCK_SECONDS_MAX = 300.0
@@ -164,6 +167,44 @@ class Cluster:
     def _processes(self) -> Mapping[int, ProcessId]:
         state = read_state(self.folder)
         return {} if state is None or state.layout != self.layout else state.processes
+
+
+class State(msgspec.Struct, frozen=True):
+    """What the state file says; a process that it names may have ended since."""
+
+    version: Literal[1]
+    cluster_id: str
+    bootstrap: str
+    """For people who look into the file."""
+    brokers: tuple[Broker, ...]
+    processes: Mapping[int, ProcessId]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.cluster_id, self.brokers)
+
+
+def write_state(folder: Path, layout: Layout, processes: Mapping[int, ProcessId]) -> None:
+    """Replaces the state file in one act."""
+    content = State(1, layout.cluster_id, layout.bootstrap, layout.brokers, processes)
+    aside = folder / f"{STATE_NAME}.{os.getpid()}"
+    aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+    aside.replace(folder / STATE_NAME)
+
+
+def read_state(folder: Path) -> State | None:
+    """The state of the folder, or None if no cluster was ever started in it."""
+    path = folder / STATE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise UserError(
+            "the state file of the embedded broker cannot be read",
+            detail=f"{path}: {error}",
+            hint=f"stop the broker by hand if it still runs, then delete {folder}",
+        ) from error
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:

@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from penstock.errors import TransientError, UserError
@@ -141,21 +142,17 @@ def _properties(entries: Mapping[str, str]) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    free: list[int] = []
-    for port in random.sample(PORTS, PORT_ATTEMPTS_MAX):
-        if is_free(port):
-            free.append(port)
-        if len(free) == count:
-            return free
-    raise TransientError("no free port was found", detail=f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}")
+    free = list(islice(filter(is_free, random.sample(PORTS, PORT_ATTEMPTS_MAX)), count))
+    if len(free) < count:
+        tried = f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}"
+        raise TransientError("no free port was found", detail=tried)
+    return free
 
 
 def is_free(port: int) -> bool:
     """Whether a process could listen on this loopback port now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
     return True

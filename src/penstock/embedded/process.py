@@ -6,15 +6,22 @@ import os
 import signal
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from penstock.embedded.state import ProcessId
-
 # Boot time, from which the time of start is worked out, moves when the clock is set.
 _STARTED_TOLERANCE_SECONDS = 5.0
 _KILL_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process for good: numbers are used again, a number with its time of start is not."""
+
+    pid: int
+    started_at: float
 
 
 def spawn(command: Sequence[str], output: Path) -> ProcessId:

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.embedded.broker import Cluster
+from penstock.embedded.broker import Cluster, write_state
 from penstock.embedded.layout import Layout, new_brokers
-from penstock.embedded.state import ProcessId, write_state
+from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.native.consumer import RawConsumer
 from penstock.logs.kafka.topics import url_safe

@@ -51,12 +51,10 @@ class _Hall:
             said += [encode(each, _GROUP, 8) for each in participant.decide(self.now)]
         self.log += said
 
-    def held(self) -> list[int]:
-        return [len(participant.held(self.now)) for participant, _ in self._members]
-
     @property
     def fair(self) -> bool:
-        return not self._coming and fair(self.held(), len(self._partitions))
+        held = [len(participant.held(self.now)) for participant, _ in self._members]
+        return not self._coming and fair(held, len(self._partitions))
 
 
 def virtual_cost(members: int, partitions: int) -> dict[str, float]:
