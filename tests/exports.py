@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 import polars as pl
 from pyspark.sql import SparkSession
 
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach
@@ -167,7 +168,7 @@ class ExportPipe:
             return opened[-1]
 
         try:
-            Loop(open_pipeline, True, Stop(), Retries(retries, random.Random(7)), heard).run()
+            Loop(open_pipeline, True, threading.Event(), Retries(retries, random.Random(7)), heard).run()
         finally:
             for pipeline in opened:
                 pipeline.close()

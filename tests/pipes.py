@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.events import Event
@@ -148,7 +149,7 @@ class Pipe:
             return opened[-1]
 
         try:
-            Loop(open_pipeline, True, Stop(), Retries(retries, random.Random(7)), heard).run()
+            Loop(open_pipeline, True, threading.Event(), Retries(retries, random.Random(7)), heard).run()
         finally:
             for pipeline in opened:
                 pipeline.close()
@@ -192,7 +193,7 @@ def run_here(job: Path, spark: SparkSession, reach: Reach | None = None) -> Reco
     retries = Retries(spec.limits.transient_retries_max, random.Random(7))
     try:
         environment = _environment(reach, None, heard)
-        Loop(lambda: open_rounds(spec, spark, environment, claims), True, Stop(), retries, heard).run()
+        Loop(lambda: open_rounds(spec, spark, environment, claims), True, threading.Event(), retries, heard).run()
     finally:
         claims.close()
     return heard

@@ -78,6 +78,10 @@ class Lane:
     waiting_since: float | None
 
     @property
+    def read_from(self) -> int:
+        return max(self.position, self.bounds.first)
+
+    @property
     def unread(self) -> int:
         return self.bounds.end - self.position
 
@@ -155,15 +159,10 @@ def _slices(ready: tuple[Lane, ...], records_max: int) -> tuple[Slice, ...]:
     """Share the batch's records among the lanes: the small ones whole, the large ones evenly."""
     slices = []
     left = records_max
-    by_size = sorted(ready, key=lambda lane: (_readable(lane), lane.partition))
+    by_size = sorted(ready, key=lambda lane: (lane.bounds.end - lane.read_from, lane.partition))
     for index, lane in enumerate(by_size):
         share = max(1, left // (len(by_size) - index))
-        read_from = max(lane.position, lane.bounds.first)
-        end = min(lane.bounds.end, read_from + share)
-        left = max(0, left - (end - read_from))
-        slices.append(Slice(lane.partition, lane.position, end, read_from))
+        end = min(lane.bounds.end, lane.read_from + share)
+        left = max(0, left - (end - lane.read_from))
+        slices.append(Slice(lane.partition, lane.position, end, lane.read_from))
     return tuple(sorted(slices, key=lambda each: each.partition))
-
-
-def _readable(lane: Lane) -> int:
-    return lane.bounds.end - max(lane.position, lane.bounds.first)

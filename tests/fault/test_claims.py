@@ -10,7 +10,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from penstock.claims.group import open_group
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.pulse import Pulse, SparkProgress
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
@@ -83,7 +83,7 @@ def test_hole_12_a_loop_that_hangs_before_its_commit_loses_its_partitions_and_is
 
     progress = SparkProgress(spec.name)
     rounds = lambda: open_rounds(spec, progress.follow(spark), Environment(reach=reach, listener=heard), claims)  # noqa: E731
-    loop = Loop(rounds, True, Stop(), Retries(10), heard, claims.working)
+    loop = Loop(rounds, True, threading.Event(), Retries(10), heard, claims.working)
     places = produce(name, numbered(range(300)))
     thread = threading.Thread(target=loop.run, daemon=True)
     with Pulse(progress, claims.working, look_seconds=0.5):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import polars as pl
 
-from penstock.embedded.sample_events import EventSample, events, export_job, type_names
+from penstock.embedded.sample_events import events, export_job, type_names
 from tests.exports import data_files, places_in
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
@@ -45,7 +45,7 @@ def test_three_exporters_share_twelve_partitions_and_one_dies_and_one_sleeps(
     """18 types over 3 days, 2 million events; `PENSTOCK_SOAK_EVENTS=40000` is a quick look."""
     name = topic(partitions=PARTITIONS, config={"retention.ms": "-1"})
     root = tmp_path / "root"
-    values = list(events(EventSample(RECORDS, TYPES)))
+    values = list(events(RECORDS, TYPES))
     places = list(produce(name, values[: RECORDS // 2]))
     jobs = [job_of(tmp_path, bootstrap, name, client) for client in ("one", "two", "three")]
     with (

@@ -1,19 +1,17 @@
-"""`bench fanout`: one topic of many types into Parquet by type and day, us against foreachBatch, in turn, medians.
-
-python -m penstock.bench.fanout SIDE BOOTSTRAP TOPIC RECORDS TYPES FOLDER: one side, measured after a warm-up.
-"""
+"""`bench fanout`: one topic of many types into Parquet by type and day, us against foreachBatch, in turn, medians."""
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.bench import sides
-from penstock.bench.meters import BenchResult, PeakMemory, Say
-from penstock.embedded.sample_events import EventSample, events, export_job, type_names, type_schema
+from penstock.bench.meters import BenchResult, Say
+from penstock.embedded.sample_events import events, export_job, type_names, type_schema
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 
@@ -26,17 +24,19 @@ _SPARK_TYPES = {"string": "STRING", "int": "INT", "long": "BIGINT", "double": "D
 def bench_fanout(records: int, types: int, rounds: int, say: Say) -> BenchResult:
     """Both sides export the same events."""
     say(f"producing {records:,} events of {types} types")
-    compared = sides.Comparison("fanout", "penstock.bench.fanout", BASELINE_NAME, records, (records, types))
-    return sides.compare_sides(compared, sides.in_turn(events(EventSample(records, types))), rounds, say, types=types)
+    ours, theirs, look = partial(penstock, types), partial(baseline, types), partial(_look, records, types)
+    spark = SparkSpec(conf=DELTA_SETTINGS)
+    compared = sides.Comparison("fanout", records, ours, theirs, BASELINE_NAME, spark, look)
+    return sides.compare_sides(compared, sides.in_turn(events(records, types)), rounds, say, types=types)
 
 
-def penstock(spark: SparkSession, bootstrap: str, topic: str, types: int, folder: Path) -> None:
-    sides.run_job(spark, folder, export_job(bootstrap, topic, str(folder / "root"), types, more=_FLUSH))
+def penstock(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:
+    sides.run_job(spark, folder, export_job(bootstrap, sides.TOPIC, str(folder / "root"), types, more=_FLUSH))
 
 
-def baseline(spark: SparkSession, bootstrap: str, topic: str, types: int, folder: Path) -> None:
+def baseline(types: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:
     """The way of a good Spark engineer: the type is looked up once, the batch is cached, each type filters it."""
-    records = sides.kafka_source(spark, bootstrap, topic).option("maxOffsetsPerTrigger", RECORDS_PER_BATCH).load()
+    records = sides.kafka_source(spark, bootstrap).option("maxOffsetsPerTrigger", RECORDS_PER_BATCH).load()
     text = F.col("value").cast("string")
     typed = records.select(F.get_json_object(text, "$.type").alias("route"), text.alias("text"), "partition", "offset")
 
@@ -56,18 +56,7 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, types: int, folder
     sides.run_to_end(typed.writeStream.foreachBatch(write_types), folder)
 
 
-def main(arguments: list[str]) -> None:
-    side, bootstrap, topic, records, types, folder = arguments
-    spark = sides.open_side_spark(side, SparkSpec(conf=DELTA_SETTINGS))
-    run = penstock if side == "penstock" else baseline
-    memory = PeakMemory()
-    spent = sides.measure(lambda place: run(spark, bootstrap, topic, int(types), place), Path(folder), memory)
-    root = Path(folder) / "measured" / "root"
-    rows = sum(spark.read.parquet(str(root / name)).count() for name in type_names(int(types)))
-    sides.check_rows(side, rows, int(records))
-    sides.tell(spent, memory.peak_bytes)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _look(records: int, types: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+    rows = sum(spark.read.parquet(str(folder / "root" / name)).count() for name in type_names(types))
+    sides.check_rows(side, rows, records)
+    return {}

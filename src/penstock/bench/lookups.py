@@ -10,20 +10,18 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import polars as pl
 from pyspark.sql import DataFrame, SparkSession
 
 import penstock
+from penstock.bench.keyed.measurements import DEVICES, rows_of
 from penstock.bench.meters import Say
 from penstock.bench.sides import loader, written_job
 from penstock.spark.delta_spark import open_delta_spark
 
-DEVICES = 1_000
 COMMITS = 20
 TRIES = 5
 _JOB = """\
@@ -34,16 +32,19 @@ schema: {{device: string, at: long, temperature: double, humidity: double}}
 table:
   keyed: {{path: {table}, partition_keys: [device], row_keys: [at]}}
 """
-Read = Callable[[SparkSession, str], DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One question, asked with keys, and with a condition on the plain table."""
+    """One question: keys and a condition, which are one condition on the plain table."""
 
     name: str
-    by_keys: Read
-    condition: str
+    keys: dict[str, str | int]
+    where: str = "true"
+
+    @property
+    def condition(self) -> str:
+        return " and ".join([*(f"{name} = {value!r}" for name, value in self.keys.items()), self.where])
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,58 +59,33 @@ class Answer:
     plain_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Lookups:
-    rows: int
-    files: int
-    answers: tuple[Answer, ...]
-
-    def as_json(self) -> dict[str, Any]:
-        return {"bench": "lookups", **asdict(self)}
-
-
-def bench_lookups(rows: int, say: Say) -> Lookups:
-    """Load a table, and ask it."""
+def bench_lookups(rows: int, say: Say) -> tuple[int, list[Answer]]:
+    """Load a table, and ask it; how many files it has, and the answers."""
     spark = open_delta_spark("bench lookups")
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         say(f"loading {rows:,} rows in {COMMITS} commits")
         path = _loaded(spark, Path(folder), rows)
         files = len(spark.read.format("delta").load(path).inputFiles())
-        answers = tuple(_answer(spark, path, each, say) for each in _cases(rows // DEVICES))
+        answers = [_answer(spark, path, each, say) for each in _cases(rows // DEVICES)]
     spark.stop()
-    return Lookups(rows, files, answers)
+    return files, answers
 
 
 def _cases(times: int) -> list[Case]:
     device, at = "device-0123", times // 2
-    some = f"at >= {at} and at < {at + times // 20}"
     return [
-        Case(
-            "a row",
-            lambda spark, path: penstock.read(spark, path, keys={"device": device, "at": at}),
-            f"device = '{device}' and at = {at}",
-        ),
-        Case(
-            "a twentieth of the time of a device",
-            lambda spark, path: penstock.read(spark, path, keys={"device": device}).where(some),
-            f"device = '{device}' and {some}",
-        ),
-        Case(
-            "a device",
-            lambda spark, path: penstock.read(spark, path, keys={"device": device}),
-            f"device = '{device}'",
-        ),
-        Case(
-            "a moment of all devices", lambda spark, path: penstock.read(spark, path).where(f"at = {at}"), f"at = {at}"
-        ),
+        Case("a row", {"device": device, "at": at}),
+        Case("a twentieth of the time of a device", {"device": device}, f"at >= {at} and at < {at + times // 20}"),
+        Case("a device", {"device": device}),
+        Case("a moment of all devices", {}, f"at = {at}"),
     ]
 
 
 def _answer(spark: SparkSession, path: str, case: Case, say: Say) -> Answer:
     say(f"asking for {case.name}")
-    plain = lambda: spark.read.format("delta").load(path).where(case.condition)  # noqa: E731
-    rows, files, seconds = _measured(lambda: case.by_keys(spark, path))
-    same, plain_files, plain_seconds = _measured(plain)
+    rows, files, seconds = _measured(lambda: penstock.read(spark, path, keys=case.keys).where(case.where))
+    plain = spark.read.format("delta")
+    same, plain_files, plain_seconds = _measured(lambda: plain.load(path).where(case.condition))
     if rows != same:
         raise SystemExit(f"{case.name}: {rows} rows by keys, {same} without them")
     return Answer(case.name, rows, files, seconds, plain_files, plain_seconds)
@@ -128,19 +104,10 @@ def _measured(ask: Callable[[], DataFrame]) -> tuple[int, int, float]:
 
 def _loaded(spark: SparkSession, folder: Path, rows: int) -> str:
     load = loader(spark, written_job(folder, _JOB.format(table=json.dumps(str(folder / "table")))))
-    rng = np.random.default_rng(20260301)
     share = rows // COMMITS
-    for commit in range(COMMITS):
-        numbers = np.arange(commit * share, (commit + 1) * share)
-        file = folder / f"{commit}.parquet"
-        pl.DataFrame(
-            {
-                "device": [f"device-{number:04}" for number in numbers % DEVICES],
-                "at": numbers // DEVICES,
-                "temperature": rng.uniform(-20, 40, share).round(3),
-                "humidity": rng.random(share).round(4),
-            }
-        ).write_parquet(file)
+    for first in range(0, COMMITS * share, share):
+        file = folder / f"{first}.parquet"
+        rows_of(np.arange(first, first + share)).drop("status", "seq").write_parquet(file)
         load(file)
         file.unlink()
     return str(folder / "table")

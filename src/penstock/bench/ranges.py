@@ -6,7 +6,6 @@ Spark; the machine has to have as many.
 
 from __future__ import annotations
 
-import tempfile
 import time
 import uuid
 from contextlib import ExitStack, closing
@@ -15,37 +14,33 @@ from pathlib import Path
 import polars as pl
 
 from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
+from penstock.bench.sides import TOPIC, filled_topic, in_turn
 from penstock.claims.admin.commands import pause, resume
 from penstock.claims.admin.log_reader import CoordinatedGroup
 from penstock.claims.member.agent import Agent, CoordinationOptions
 from penstock.claims.member.membership import MemberOptions
-from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
-from penstock.embedded.sample import Sample, create_topic, produce_values, web_requests
+from penstock.embedded.sample import Sample, web_requests
 from penstock.errors import TransientError
 from penstock.job.spec import KafkaLogSpec
 
 HEARTBEAT_SECONDS = 2.0
-TOPIC = "hot"
 RUN_SECONDS_MAX = 900
 JOIN_SECONDS_MAX = 60.0
-HASHED_REPEATS = 4_000
-"""How often a text is repeated before it is hashed: a core, not the broker, is what a process waits for."""
 RANGES = 15
 _POLL_SECONDS = 0.25
-
-
+# Texts are repeated before they are hashed: a core, not the broker, is what a process waits for.
 _JOB = """\
 job: hot
 log:
-  kafka: {{bootstrap: "{bootstrap}", topics: [{topic}], group: {group}}}
+  kafka: {{bootstrap: "{bootstrap}", topics: [bench], group: {group}}}
 decode: json
 schema: {{session_id: string, url: string, uuid: string}}
 columns: {{partition: kafka.partition, offset: kafka.offset}}
-sql: {{select: [partition, offset, uuid, "{hashed} as digest"]}}
+sql: {{select: [partition, offset, uuid, "sha2(repeat(uuid, 4000), 512) as digest"]}}
 table:
   delta: {{path: "{table}"}}
-claims: {{heartbeat: 2s, topic: {group}_claims, client_id: "{client_id}"}}
+claims: {{heartbeat: 2s, topic: {group}_claims, client_id: process-{number}}}
 flush: {{allowed_latency: 100ms, min_bytes_per_file: 1, max_messages_per_batch: {size}, max_bytes_per_batch: 1}}
 spark: {{master: "local[1,4]"}}
 """
@@ -54,15 +49,10 @@ spark: {{master: "local[1,4]"}}
 def bench_ranges(records: int, processes: int, rounds: int, say: Say) -> BenchResult:
     """Compare `processes` on one partition with one; a ratio of 2 means twice the throughput."""
     sides: dict[int, list[Spent]] = {processes: [], 1: []}
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
-        Cluster.start(Path(folder) / "kafka") as cluster,
-    ):
-        create_topic(cluster.bootstrap, TOPIC, 1)
-        produce_values(cluster.bootstrap, TOPIC, web_requests(Sample(records)), 1)
+    with filled_topic(in_turn(web_requests(Sample(records)), 1), 1) as (bootstrap, folder):
         for number in range(1, rounds + 1):
             for count, spent in sides.items():
-                spent.append(_run(Path(folder), cluster.bootstrap, records, count))
+                spent.append(_run(folder, bootstrap, records, count))
                 say(f"round {number} with {count}: {spent[-1].wall_s} s")
     return BenchResult("ranges", records, median(sides[processes]), "one process", median(sides[1]))
 
@@ -70,6 +60,7 @@ def bench_ranges(records: int, processes: int, rounds: int, say: Say) -> BenchRe
 def _run(folder: Path, bootstrap: str, records: int, count: int) -> Spent:
     group = f"hot-{uuid.uuid4().hex[:8]}"
     table = folder / group
+    size = max(1_000, records // RANGES)
     of = CoordinatedGroup(KafkaLogSpec(bootstrap, (TOPIC,), group=group), group, f"{group}_claims")
     _found(of)
     pause(of, reason="until all have joined", wait_seconds=0.0)
@@ -77,7 +68,7 @@ def _run(folder: Path, bootstrap: str, records: int, count: int) -> Spent:
         runs = []
         for number in range(count):
             path = folder / f"{group}-{number}.yaml"
-            path.write_text(_job(bootstrap, group, str(table), f"process-{number}", records))
+            path.write_text(_JOB.format(bootstrap=bootstrap, group=group, table=table, number=number, size=size))
             runs.append(running.enter_context(penstock_run(path, "--once")))
         for run in runs:
             wait_for_event(run, "group joined")
@@ -109,11 +100,3 @@ def _found(of: CoordinatedGroup) -> None:
     with closing(agent):
         if not agent.wait(agent.working, JOIN_SECONDS_MAX):
             raise TransientError(f"nobody could join {of.group} in time")
-
-
-def _job(bootstrap: str, group: str, table: str, client_id: str, records: int) -> str:
-    hashed = f"sha2(repeat(uuid, {HASHED_REPEATS}), 512)"
-    size = max(1_000, records // RANGES)
-    return _JOB.format(
-        bootstrap=bootstrap, topic=TOPIC, group=group, table=table, client_id=client_id, hashed=hashed, size=size
-    )

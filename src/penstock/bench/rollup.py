@@ -2,14 +2,12 @@
 
 Both sides read the same topic with the same lateness, and emit every window once, when it is closed. The last record of
 each partition is days ahead: it closes all windows before it on both sides, and its own stay open on both.
-
-python -m penstock.bench.rollup SIDE BOOTSTRAP TOPIC POINTS FOLDER: one side, measured after a warm-up.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock.bench import sides
-from penstock.bench.meters import BenchResult, PeakMemory, Say
+from penstock.bench.meters import BenchResult, Say
 from penstock.embedded.sample import produce_keyed, produce_values
 from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
 from penstock.job.spec import SparkSpec
@@ -42,12 +40,13 @@ def bench_rollup(records: int, series: int, rounds: int, say: Say) -> BenchResul
     """Both sides roll up the same points, and their windows are equal in every value, or there is no result."""
     sample = MetricSample(records, series)
 
-    def fill(bootstrap: str, topic: str) -> None:
-        produce_keyed(bootstrap, topic, metric_records(sample))
-        produce_values(bootstrap, topic, end_markers(sample, sides.PARTITIONS), sides.PARTITIONS)
+    def fill(bootstrap: str) -> None:
+        produce_keyed(bootstrap, sides.TOPIC, metric_records(sample))
+        produce_values(bootstrap, sides.TOPIC, end_markers(sample, sides.PARTITIONS), sides.PARTITIONS)
 
     say(f"producing {records:,} records of {series:,} series")
-    compared = sides.Comparison("rollup", "penstock.bench.rollup", BASELINE_NAME, records, (sample.points,))
+    look = partial(_look, sample.points)
+    compared = sides.Comparison("rollup", records, penstock, baseline, BASELINE_NAME, BASELINE_SPARK, look)
     result = sides.compare_sides(compared, fill, rounds, say, series=series)
     speeds = {
         "records_per_s": round(records / result.penstock.wall_s),
@@ -56,8 +55,8 @@ def bench_rollup(records: int, series: int, rounds: int, say: Say) -> BenchResul
     return replace(result, extra={**result.extra, **speeds})
 
 
-def penstock(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
-    sides.run_job(spark, folder, our_job(bootstrap, topic, str(folder / _TABLE)))
+def penstock(spark: SparkSession, bootstrap: str, folder: Path) -> None:
+    sides.run_job(spark, folder, our_job(bootstrap, sides.TOPIC, str(folder / _TABLE)))
 
 
 def our_job(bootstrap: str, topic: str, table: str) -> str:
@@ -83,21 +82,15 @@ def outcome(table: Path) -> dict[str, Any]:
     return {"windows": windows, "window_points": points, "digest": digest.hexdigest()}
 
 
-def main(arguments: list[str]) -> None:
-    side, bootstrap, topic, points, folder = arguments
-    spark = sides.open_side_spark(side, BASELINE_SPARK)
-    run = penstock if side == "penstock" else baseline
-    memory = PeakMemory()
-    spent = sides.measure(lambda place: run(spark, bootstrap, topic, place), Path(folder), memory)
-    found = outcome(Path(folder) / "measured" / _TABLE)
+def _look(points: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+    found = outcome(folder / _TABLE)
     # Every point is in one window of each length.
-    if found["window_points"] != int(points) * len(WINDOWS):
+    if found["window_points"] != points * len(WINDOWS):
         raise SystemExit(f"{side}: {found['window_points']} points in windows of {len(WINDOWS)} lengths, read {points}")
-    sides.tell(spent, memory.peak_bytes, outcome=found)
-    spark.stop()
+    return {"outcome": found}
 
 
-def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
+def baseline(spark: SparkSession, bootstrap: str, folder: Path) -> None:
     """One query: windows of a minute first, and from those, once closed, the windows of every length.
 
     The second aggregation sees a row for each series and minute instead of every point four times. In append mode each
@@ -107,7 +100,7 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> N
     Measured with 2,000,000 records of 16,000 series, once each on a busy machine: 67 s and 47 s of CPU time. All points
     four times over into one aggregation took 92 s and 50 s. Other batch sizes and RocksDB have not been compared yet.
     """
-    points = _points(sides.kafka_source(spark, bootstrap, topic).load())
+    points = _points(sides.kafka_source(spark, bootstrap).load())
     value = F.col("value")
     finest = points.groupBy("metric", "tags", F.window("at", "1 minute")).agg(
         F.count(value).alias("count"), F.sum(value).alias("sum"), F.min(value).alias("min"), F.max(value).alias("max")
@@ -160,7 +153,3 @@ def _in_all_windows(rows: DataFrame) -> DataFrame:
         end.alias("window_end", metadata={"spark.watermarkDelayMs": _LATENESS_SECONDS * 1000}),
         *_MERGED_BY,
     )
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

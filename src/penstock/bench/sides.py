@@ -1,14 +1,12 @@
-"""Two ways through the same topic, ours and the baseline's: each run is a process that prints what it measured last."""
+"""Two ways through the same topic, ours and the baseline's: each run is a process that measures itself."""
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +14,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader, DataStreamWriter
 
-from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
+from penstock.bench.apart import run_apart
+from penstock.bench.meters import BenchResult, Meter, PeakMemory, Say, Spent, median
 from penstock.embedded.broker import Cluster
 from penstock.embedded.sample import create_topic, produce_values
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.errors import TransientError
@@ -30,8 +29,8 @@ from penstock.spark.session import open_spark
 from penstock.tables.kind import Loading, LoadWish, SaveMode
 from penstock.tables.registry import kind_of, load_job
 
+TOPIC = "bench"
 PARTITIONS = 4
-SIDE_SECONDS_MAX = 1800
 MIB = 1024 * 1024
 SOURCE_TUNING = {
     "kafka.max.poll.records": "20000",
@@ -43,59 +42,73 @@ SOURCE_TUNING = {
 }
 """Fetch settings of Spark's Kafka source, so that the baseline is not slowed by Kafka's defaults."""
 SIDES = ("penstock", "baseline")
-_TOPIC = "bench"
+
+Fill = Callable[[str], None]
+"""Sends all records to `TOPIC`, at a bootstrap."""
+Way = Callable[[SparkSession, str, Path], None]
+"""Carries all records of `TOPIC`, at a bootstrap, into an empty folder."""
+Look = Callable[[SparkSession, str, Path], Mapping[str, Any]]
+"""What a side, by its name, has left in its folder; ends the process unless that is everything, once.
+
+An `outcome` must be the same of all runs; of `further` numbers of ours the medians count.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is compared: a side is run as `python -m MODULE SIDE BOOTSTRAP TOPIC ARGUMENTS... FOLDER`."""
+    """What is compared, sent to the processes of the sides."""
 
     bench: str
-    module: str
-    baseline_name: str
     records: int
-    arguments: Sequence[object]
+    penstock: Way
+    baseline: Way
+    baseline_name: str
+    baseline_spark: SparkSpec
+    look: Look
+    same_spark: bool = False
+    """Ours has the session of the baseline too, instead of one as `penstock run` has it for a job without `sql:`."""
+
+    def open_spark(self, side: str) -> SparkSession:
+        if side == "penstock" and not self.same_spark:
+            return open_spark(SparkSpec(), "bench penstock", light=True)
+        return open_spark(self.baseline_spark, f"bench {side}", (JarSet.DELTA, JarSet.KAFKA_SOURCE))
 
 
-Fill = Callable[[str, str], None]
-"""Sends all records to a bootstrap and a topic, which has `PARTITIONS` partitions."""
-
-
-def in_turn(values: Iterable[bytes]) -> Fill:
+def in_turn(values: Iterable[bytes], partitions: int = PARTITIONS) -> Fill:
     """Values without keys, spread over the partitions."""
-    return lambda bootstrap, topic: produce_values(bootstrap, topic, values, PARTITIONS)
+    return lambda bootstrap: produce_values(bootstrap, TOPIC, values, partitions)
 
 
-def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: object) -> BenchResult:
-    """Fill a topic once, then let both sides read it `rounds` times, in turn.
-
-    Sides that print an `outcome` must all print the same one; it is part of the result.
-    """
-    outcomes: list[dict[str, Any]] = []
-    spent: dict[str, list[Spent]] = {side: [] for side in SIDES}
-    memory = dict.fromkeys(SIDES, 0)
-    further: dict[str, list[float]] = {}
+@contextmanager
+def filled_topic(fill: Fill, partitions: int = PARTITIONS) -> Iterator[tuple[str, Path]]:
+    """The bootstrap of a broker whose topic has all records, and a folder for what is made of them."""
     with (
         tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
         Cluster.start(Path(folder) / "kafka") as cluster,
     ):
-        create_topic(cluster.bootstrap, _TOPIC, PARTITIONS)
-        fill(cluster.bootstrap, _TOPIC)
+        create_topic(cluster.bootstrap, TOPIC, partitions)
+        fill(cluster.bootstrap)
+        yield cluster.bootstrap, Path(folder)
+
+
+def compare_sides(of: Comparison, fill: Fill, rounds: int, say: Say, **extra: object) -> BenchResult:
+    """Fill a topic once, then let both sides read it `rounds` times, in turn."""
+    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
+    outcomes: list[dict[str, Any]] = []
+    with filled_topic(fill) as (bootstrap, folder):
         for number in range(1, rounds + 1):
             for side in SIDES:
-                told = [cluster.bootstrap, _TOPIC, *map(str, of.arguments), f"{folder}/{side}-{number}"]
-                measured = run_side(of.module, side, *told)
-                spent[side].append(Spent(measured["wall_s"], measured["cpu_s"]))
-                memory[side] = max(memory[side], round(measured["memory_bytes"] / MIB))
+                measured = run_apart(measure_side, of, side, bootstrap, folder / f"{side}-{number}")
+                runs[side].append(measured)
                 outcomes.append(measured.get("outcome", {}))
-                for name, content in measured.get("further", {}).items():
-                    further.setdefault(name, []).append(content)
                 say(f"round {number} {side}: {measured['wall_s']} s wall, {measured['cpu_s']} s CPU")
                 check_same(side, outcomes)
-    medians_further = {name: round(statistics.median(found), 3) for name, found in further.items()}
-    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians_further, **extra}
-    medians = (median(spent["penstock"]), of.baseline_name, median(spent["baseline"]))
-    return BenchResult(of.bench, of.records, *medians, shown)
+    ours, theirs = (median([Spent(each["wall_s"], each["cpu_s"]) for each in found]) for found in runs.values())
+    memory = {side: max(round(each["memory_bytes"] / MIB) for each in found) for side, found in runs.items()}
+    further = [each.get("further", {}) for each in runs["penstock"]]
+    medians = {name: round(statistics.median(each[name] for each in further), 3) for name in further[0]}
+    shown = {"memory_mib": memory, "rounds": rounds, **outcomes[0], **medians, **extra}
+    return BenchResult(of.bench, of.records, ours, of.baseline_name, theirs, shown)
 
 
 def check_same(side: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
@@ -107,45 +120,30 @@ def check_same(side: str, outcomes: Sequence[Mapping[str, Any]]) -> None:
         )
 
 
-def run_side(module: str, *arguments: str) -> dict[str, Any]:
-    """What `python -m MODULE ARGUMENTS...` printed last."""
-    command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SIDE_SECONDS_MAX, check=False)
-    if done.returncode:
-        raise TransientError(f"{module} {arguments[0]} failed", detail=done.stderr[-1500:])
-    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
-
-
 # inside the process of a side
 
 
-def measure(side: Callable[[Path], None], folder: Path, memory: AbstractContextManager[object] | None = None) -> Spent:
+def measure_side(of: Comparison, side: str, bootstrap: str, folder: Path) -> dict[str, Any]:
     """Run the side twice, each time in an empty folder, and measure the second: a running job, not the JVM's start."""
-    for part in ("warm-up", "measured"):
-        (folder / part).mkdir(parents=True)
-    side(folder / "warm-up")
-    with memory or nullcontext():
+    spark = of.open_spark(side)
+    run = of.penstock if side == "penstock" else of.baseline
+    warm_up, measured = folder / "warm-up", folder / "measured"
+    for part in (warm_up, measured):
+        part.mkdir(parents=True)
+    run(spark, bootstrap, warm_up)
+    with PeakMemory() as memory:
         meter = Meter()
-        side(folder / "measured")
-        return meter.spent()
-
-
-def open_side_spark(side: str, baseline: SparkSpec) -> SparkSession:
-    """Each side as its user would have it: `penstock run` starts Spark so for a job without `sql:`."""
-    if side == "penstock":
-        return open_spark(SparkSpec(), "bench penstock", light=True)
-    return open_spark(baseline, "bench", (JarSet.DELTA, JarSet.KAFKA_SOURCE))
+        run(spark, bootstrap, measured)
+        spent = meter.spent()
+    found = of.look(spark, side, measured)
+    spark.stop()
+    return {**asdict(spent), "memory_bytes": memory.peak_bytes, **found}
 
 
 def check_rows(side: str, found: int, expected: int) -> None:
     """End the process of a side that has not written everything once."""
     if found != expected:
         raise SystemExit(f"{side} wrote {found} rows of {expected}")
-
-
-def tell(spent: Spent, memory_bytes: int, **more: object) -> None:
-    """Print what `compare_sides` reads."""
-    print(json.dumps({**asdict(spent), "memory_bytes": memory_bytes, **more}))
 
 
 def written_job(folder: Path, text: str) -> JobSpec:
@@ -166,7 +164,7 @@ def run_job(spark: SparkSession, folder: Path, text: str, listener: Listener | N
     job = written_job(folder, text)
     told = listener or NullListener()
     environment = Environment(listener=told)
-    Loop(lambda: open_rounds(job, spark, environment), once=True, stop=Stop(), retries=Retries(0), listener=told).run()
+    Loop(lambda: open_rounds(job, spark, environment), True, threading.Event(), Retries(0), told).run()
 
 
 def run_to_end(writer: DataStreamWriter, folder: Path, table: Path | None = None) -> None:
@@ -175,7 +173,7 @@ def run_to_end(writer: DataStreamWriter, folder: Path, table: Path | None = None
     writer.start(None if table is None else str(table)).awaitTermination()
 
 
-def kafka_source(spark: SparkSession, bootstrap: str, topic: str) -> DataStreamReader:
+def kafka_source(spark: SparkSession, bootstrap: str) -> DataStreamReader:
     """Spark's own way to read the topic from its beginning."""
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**SOURCE_TUNING, **options)

@@ -6,16 +6,14 @@ partitions and planning the next batch, measured as a whole process from its sta
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.bench.apart import run_apart
 from penstock.bench.meters import BenchResult, Meter, Say, Spent, median
 from penstock.environment import new_batch_id
-from penstock.errors import TransientError
 from penstock.flow.write.files import StagedWriter, WriteOptions
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.names import staged_name
@@ -33,7 +31,6 @@ COMPACT_EVERY = 200
 BASELINE_NAME = f"the same with {COMMITS_FEW} commits of history"
 _JOB = "bench-startup"
 _SCHEMA = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
-_PROCESS_SECONDS_MAX = 120
 _TARGET_BYTES = 128 * 1024 * 1024
 
 
@@ -47,7 +44,9 @@ def bench_startup(commits: int, rounds: int, say: Say) -> BenchResult:
             make_history(path, count)
         for number in range(1, rounds + 1):
             for name, (path, _) in tables.items():
-                spent[name].append(_start_in_process(path))
+                meter = Meter()
+                run_apart(start_up, path)
+                spent[name].append(meter.spent())
                 say(f"round {number} {name}: {spent[name][-1].wall_s} s")
     return BenchResult("startup", commits, median(spent["many"]), BASELINE_NAME, median(spent["few"]))
 
@@ -85,16 +84,3 @@ def start_up(path: Path) -> None:
     positions = {each: state.of(each).position or 0 for each in PARTITIONS}
     lanes = tuple(Lane(each, position, Bounds(0, position + 1), None) for each, position in positions.items())
     plan(lanes, Terms(FlushPolicy(), GapPolicy.FAIL, 100.0, 0.0), new_batch_id())
-
-
-def _start_in_process(path: Path) -> Spent:
-    command = [sys.executable, "-m", "penstock.bench.startup", str(path)]
-    meter = Meter()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_PROCESS_SECONDS_MAX, check=False)
-    if done.returncode:
-        raise TransientError("a start-up of the benchmark failed", detail=done.stderr[-1500:])
-    return meter.spent()
-
-
-if __name__ == "__main__":
-    start_up(Path(sys.argv[1]))

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,18 +64,22 @@ def _served(folder: Path) -> Iterator[str]:
 
 def _fsync_rate(path: Path, size: int, seconds: float) -> float:
     """How often a second one thread can append and fsync."""
-    content = bytes(size)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    try:
-        started, count = time.perf_counter(), 0
-        while time.perf_counter() - started < seconds:
-            os.write(descriptor, content)
-            os.fsync(descriptor)
-            count += 1
-        return count / (time.perf_counter() - started)
-    finally:
-        os.close(descriptor)
-        path.unlink()
+    with path.open("wb", buffering=0) as file:
+
+        def append() -> None:
+            file.write(bytes(size))
+            os.fsync(file)
+
+        return _rate(append, seconds)
+
+
+def _rate(act: Callable[[], object], seconds: float) -> float:
+    """How often a second something can be done."""
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        act()
+        count += 1
+    return count / max(1e-9, time.perf_counter() - started)
 
 
 def _append_rate(url: str, clients: int, batch: int, seconds: float) -> float:
@@ -88,8 +92,4 @@ def _append_rate(url: str, clients: int, batch: int, seconds: float) -> float:
 def _appends(url: str, batch: int, seconds: float) -> float:
     with WalClient(url) as client:
         client.append(TOPIC, [RECORD])
-        started, count = time.perf_counter(), 0
-        while time.perf_counter() - started < seconds:
-            client.append(TOPIC, [RECORD] * batch)
-            count += 1
-        return count / max(1e-9, time.perf_counter() - started)
+        return _rate(lambda: client.append(TOPIC, [RECORD] * batch), seconds)

@@ -6,21 +6,24 @@ import json as json_text
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 from penstock.bench.claims.compare import ClaimsBench, bench_claims
 from penstock.bench.claims.virtual import virtual_cost
 from penstock.bench.fanout import bench_fanout
 from penstock.bench.ingest import bench_ingest
-from penstock.bench.keyed import bench_growth, bench_keyed
+from penstock.bench.keyed.compare import bench_keyed
+from penstock.bench.keyed.growth import bench_growth
 from penstock.bench.lookups import bench_lookups
 from penstock.bench.meters import BenchResult
 from penstock.bench.ranges import bench_ranges
 from penstock.bench.rollup import bench_rollup
 from penstock.bench.startup import bench_startup
 from penstock.bench.wal import bench_wal
+from penstock.cli.tables import table
 
 app = typer.Typer(help="Benchmarks: Penstock and its alternative, in one run.", no_args_is_help=True)
 
@@ -60,13 +63,9 @@ def claims(
 ) -> None:
     """Time to fair shares, coordination traffic and start-up of many members, against a Kafka consumer group."""
     if virtual:
-        print(json_text.dumps({"bench": "claims", **asdict(virtual_cost(members, partitions))}))
+        print(json_text.dumps({"bench": "claims", **virtual_cost(members, partitions)}))
         return
-    result = bench_claims(ClaimsBench(members, partitions, heartbeat_seconds, processes), _say)
-    _print(result, json)
-    if not json:
-        for name, content in result.extra.items():
-            print(f"  {content:>12}  {name}")
+    _print(bench_claims(ClaimsBench(members, partitions, heartbeat_seconds, processes), _say), json)
 
 
 @app.command()
@@ -105,10 +104,6 @@ def keyed(
     if growth:
         result = replace(result, extra={**result.extra, "growth": bench_growth(update_share, batch, _say)})
     _print(result, json)
-    if not json:
-        print(f"  loading the same files again: {result.extra['reload']['ratio_wall']} times as fast")
-        for each in result.extra.get("growth", ()):
-            print(f"  {each['batch_s']:8.2f} s for a batch, with {each['rows']:,} rows in the table before")
 
 
 @app.command()
@@ -117,37 +112,22 @@ def lookups(
     json: Json = False,
 ) -> None:
     """Rows by their keys out of a table that has keys: files read and time, against the same table without its keys."""
-    result = bench_lookups(rows, _say)
-    if json:
-        print(json_text.dumps(result.as_json()))
-        return
-    print(f"lookups: {result.rows:,} rows in {result.files} files")
-    for each in result.answers:
-        by_keys, plain = (
-            f"{each.files:>4} files {each.seconds:7.3f} s",
-            f"{each.plain_files:>4} {each.plain_seconds:7.3f} s",
-        )
-        print(f"  {by_keys}, without keys {plain}: {each.case}, {each.rows:,} rows")
+    files, answers = bench_lookups(rows, _say)
+    if not json:
+        print(f"lookups: {rows:,} rows in {files} files")
+    shown = [asdict(each) for each in answers]
+    _print_rows({"bench": "lookups", "rows": rows, "files": files, "answers": shown}, "answers", json)
 
 
 @app.command()
 def wal(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long each case runs.")] = 3.0,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", help="On which disk (default: temporary files).", show_default=False)
-    ] = None,
+    folder: Annotated[Path | None, typer.Option(help="On which disk (default: temporary files).")] = None,
     json: Json = False,
 ) -> None:
     """Acknowledged appends of a WAL, beside the disk's own rate of fsyncs."""
-    rates = bench_wal(seconds, _say, folder)
-    if json:
-        print(json_text.dumps({"bench": "wal", "rates": [asdict(each) for each in rates]}))
-        return
-    for each in rates:
-        print(
-            f"{each.clients} clients, {each.batch:>5} records: {each.appends_per_second:>8,} appends/s,"
-            f" {each.records_per_second:>10,} records/s; the disk: {each.disk_fsyncs_per_second:,} fsyncs/s"
-        )
+    rates = [asdict(each) for each in bench_wal(seconds, _say, folder)]
+    _print_rows({"bench": "wal", "rates": rates}, "rates", json)
 
 
 @app.command()
@@ -158,10 +138,7 @@ def rollup(
     json: Json = False,
 ) -> None:
     """Telegraf metrics into windows of 1m, 10m, 1h and 24h, against Spark Structured Streaming."""
-    result = bench_rollup(records, series, rounds, _say)
-    _print(result, json)
-    if not json:
-        print(f"  {result.extra['records_per_s']:,} records/s, {result.extra['records_per_cpu_s']:,} per CPU second")
+    _print(bench_rollup(records, series, rounds, _say), json)
 
 
 def _say(text: str) -> None:
@@ -177,3 +154,13 @@ def _print(result: BenchResult, json: bool) -> None:
         print(f"  {spent.wall_s:8.2f} s wall {spent.cpu_s:8.2f} s CPU  {name}")
     shown = result.as_json()
     print(f"  ratio {shown['ratio_wall']} wall, {shown['ratio_cpu']} CPU")
+    for name, content in result.extra.items():
+        print(f"  {name}: {content}")
+
+
+def _print_rows(result: dict[str, Any], rows: str, json: bool) -> None:
+    if json:
+        print(json_text.dumps(result))
+    else:
+        shown = [[str(content) for content in row.values()] for row in result[rows]]
+        Console(highlight=False).print(table(list(result[rows][0]), shown))

@@ -15,19 +15,14 @@ from penstock.errors import UserError
 
 app = typer.Typer(help="A real Kafka on this machine, for development.", no_args_is_help=True)
 
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--folder", help="Where its data is kept (default: a folder in the user's cache).", show_default=False
-    ),
-]
+Folder = Annotated[Path | None, typer.Option(help="Where its data is kept (default: a folder in the user's cache).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def start(
     folder: Folder = None,
-    brokers: Annotated[int, typer.Option("--brokers", help="1, or 3 to form a cluster.")] = 1,
+    brokers: Annotated[int, typer.Option(help="1, or 3 to form a cluster.")] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the bootstrap address.")] = False,
     json: Json = False,
 ) -> None:
@@ -42,11 +37,9 @@ def start(
 
 @app.command()
 def send(
-    topic: Annotated[str, typer.Argument(help="The topic; created if it does not exist.", show_default=False)],
+    topic: Annotated[str, typer.Argument(help="The topic; created if it does not exist.")],
     folder: Folder = None,
-    partitions: Annotated[
-        int, typer.Option("--partitions", min=1, help="Number of partitions if the topic is created.")
-    ] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions if the topic is created.")] = 1,
     json: Json = False,
 ) -> None:
     """Send each line of standard input as a record."""

@@ -16,7 +16,7 @@ from penstock.tables.registry import check_jobs, kind_of
 
 
 def check(
-    jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
+    jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
     json: Annotated[bool, typer.Option("--json", help="Print a list of files with their faults.")] = False,
 ) -> None:
     """Report all faults of job files; starts nothing and opens no connection."""

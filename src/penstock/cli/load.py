@@ -16,9 +16,7 @@ from penstock.tables.registry import kind_of, load_job
 
 def load(
     job: Job,
-    paths: Annotated[
-        list[str] | None, typer.Argument(help="Files, folders or Delta tables.", show_default=False)
-    ] = None,
+    paths: Annotated[list[str] | None, typer.Argument(help="Files, folders or Delta tables.")] = None,
     mode: Annotated[
         SaveMode,
         typer.Option(help="What to do with a table that has rows: stop, replace by key, replace all, or do nothing."),
@@ -26,15 +24,11 @@ def load(
     format: Annotated[
         str | None,
         typer.Option(
-            help="parquet, csv, json, delta, or what Spark reads: orc, avro, jdbc, ...; default: by the names.",
-            show_default=False,
+            help="parquet, csv, json, delta, or what Spark reads: orc, avro, jdbc, ...; default: by the names."
         ),
     ] = None,
     option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", help="NAME=VALUE for Spark's reader; NAME=@FILE takes it from a file.", show_default=False
-        ),
+        list[str] | None, typer.Option(help="NAME=VALUE for Spark's reader; NAME=@FILE takes it from a file.")
     ] = None,
     by_partition: Annotated[
         bool, typer.Option("--by-partition", help="With overwrite: only rows of partition keys that are loaded.")

@@ -16,7 +16,7 @@ from penstock.lake.maintenance.reports import Report
 from penstock.tables.kind import CompactWish, VacuumWish
 from penstock.tables.registry import failpoint, kind_of, load_job
 
-Job = Annotated[Path, typer.Argument(help="Job file.", show_default=False)]
+Job = Annotated[Path, typer.Argument(help="Job file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -25,10 +25,8 @@ def compact(
     target_size: Annotated[
         str | None,
         typer.Option(
-            "--target-size",
             help="Merge files below this size, such as 128MiB; default: the job's min_bytes_per_file or, of an export, "
             "its compact_size.",
-            show_default=False,
         ),
     ] = None,
     all_days: Annotated[

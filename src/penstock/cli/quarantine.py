@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,7 @@ from penstock.watch.listeners import JsonLines
 
 app = typer.Typer(help="Records that could not be written: list, show, replay or discard them.", no_args_is_help=True)
 
-Job = Annotated[Path, typer.Argument(help="The job file.", show_default=False)]
+Job = Annotated[Path, typer.Argument(help="The job file.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 LIMIT = 20
@@ -39,7 +39,7 @@ _ERROR_CHARACTERS_MAX = 100
 @app.command("list")
 def list_(
     job: Job,
-    limit: Annotated[int, typer.Option("--limit", min=0, help="How many records, newest first.")] = LIMIT,
+    limit: Annotated[int, typer.Option(min=0, help="How many records, newest first.")] = LIMIT,
     json: Json = False,
 ) -> None:
     """List the newest quarantined records, and how many there are of each kind of error."""
@@ -47,7 +47,7 @@ def list_(
     table = open_quarantine(spec)
     listing = Listing() if table is None else list_rows(table, limit)
     if json:
-        typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=_text_of))
+        typer.echo(json_text.dumps({"job": spec.name, **asdict(listing)}, default=_json_value))
     elif not listing.rows:
         typer.echo(_nothing(spec))
     else:
@@ -57,7 +57,7 @@ def list_(
 @app.command()
 def show(
     job: Job,
-    place: Annotated[str, typer.Argument(help="TOPIC/PARTITION/OFFSET, as `list` shows it.", show_default=False)],
+    place: Annotated[str, typer.Argument(help="TOPIC/PARTITION/OFFSET, as `list` shows it.")],
     raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the value.")] = False,
     json: Json = False,
 ) -> None:
@@ -78,7 +78,7 @@ def show(
         sys.stdout.buffer.write(rows[0]["value"] or b"")
         sys.stdout.buffer.flush()
     elif json:
-        typer.echo(json_text.dumps(_json_value(rows)))
+        typer.echo(json_text.dumps(rows, default=_json_value))
     else:
         typer.echo("\n\n".join("\n".join(f"{name}: {_shown(row[name])}" for name in row) for row in rows))
 
@@ -86,9 +86,7 @@ def show(
 @app.command("replay")
 def replay_(
     job: Job,
-    where_error: Annotated[
-        str, typer.Option("--where-error", help="Only records whose error contains this text.")
-    ] = "",
+    where_error: Annotated[str, typer.Option(help="Only records whose error contains this text.")] = "",
     json: Json = False,
 ) -> None:
     """Decode quarantined records with the current job file: those that fit are written once, the others stay."""
@@ -182,20 +180,12 @@ def _shown(content: object) -> str:
             return str(content)
 
 
-def _json_value(content: Any) -> Any:
+def _json_value(content: bytes | datetime) -> object:
     """Bytes as `{"text": ...}`, or as `{"base64": ...}` where they are not UTF-8."""
-    match content:
-        case bytes():
-            text = utf8(content)
-            return {"text": text} if text is not None else {"base64": base64.b64encode(content).decode()}
-        case datetime():
-            return _text_of(content)
-        case list():
-            return [_json_value(each) for each in content]
-        case dict():
-            return {name: _json_value(each) for name, each in content.items()}
-        case _:
-            return content
+    if isinstance(content, datetime):
+        return _text_of(content)
+    text = utf8(content)
+    return {"text": text} if text is not None else {"base64": base64.b64encode(content).decode()}
 
 
 def _text_of(instant: datetime) -> str:

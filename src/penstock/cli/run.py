@@ -22,21 +22,21 @@ PORT_MAX = 65_535
 
 
 def run(
-    jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
+    jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
     once: Annotated[bool, typer.Option("--once", help="Read up to the current end of the log, then exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of live progress.")] = False,
     metrics: Annotated[
         int,
-        typer.Option(
-            "--metrics", metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."
-        ),
+        typer.Option(metavar="PORT", min=0, max=PORT_MAX, help="Serve Prometheus metrics on 127.0.0.1:PORT; 0: off."),
     ] = 0,
 ) -> None:
     """Run jobs: write every record of their topics to their tables once."""
     specs = load_jobs(jobs)
     options = RunOptions(once=once, failpoint=failpoint())
     with ExitStack() as stack:
-        gauges = _metrics(metrics, stack)
+        gauges = Metrics() if metrics else None
+        if gauges is not None:
+            stack.enter_context(gauges.served(metrics))
         voice = _voices(json or not sys.stdout.isatty(), stack)
 
         def listener_for(job: JobSpec) -> Listener:
@@ -47,14 +47,6 @@ def run(
             return Listeners(gauges.listener(job.name, kind_of(job)), spoken)
 
         run_jobs(specs, listener_for, options)
-
-
-def _metrics(port: int, stack: ExitStack) -> Metrics | None:
-    if not port:
-        return None
-    found = Metrics()
-    stack.enter_context(found.served(port))
-    return found
 
 
 def _voices(lines: bool, stack: ExitStack) -> Callable[[JobSpec], Listener]:

@@ -27,13 +27,11 @@ WIDTH_IN_FILES = 200
 
 
 def status(
-    jobs: Annotated[list[Path], typer.Argument(help="Job files.", show_default=False)],
+    jobs: Annotated[list[Path], typer.Argument(help="Job files.")],
     json: Annotated[bool, typer.Option("--json", help="Print a list of jobs.")] = False,
     day: Annotated[
         datetime | None,
-        typer.Option(
-            "--day", formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only show whether this UTC day is complete."
-        ),
+        typer.Option(formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only show whether this UTC day is complete."),
     ] = None,
     types: Annotated[
         list[str] | None, typer.Option("--type", metavar="TYPE", help="With --day: only this type; may be repeated.")
@@ -102,10 +100,9 @@ def print_status(job: JobStatus, console: Console) -> None:
         for line in section.lines:
             console.print(Text(line), soft_wrap=True)
     console.print(_commits(job))
-    for gap in job.gaps[:GAPS_SHOWN]:
-        console.print(Text(f"recorded gap: {gap.partition} [{gap.start}, {gap.end}) in version {gap.version}"))
-    for loss in job.given_up[:GAPS_SHOWN]:
-        console.print(Text(f"given up: {loss.partition} [{loss.start}, {loss.end}) in version {loss.version}"))
+    for what, losses in (("recorded gap", job.gaps), ("given up", job.given_up)):
+        for each in losses[:GAPS_SHOWN]:
+            console.print(Text(f"{what}: {each.partition} [{each.start}, {each.end}) in version {each.version}"))
     for alert in job.alerts:
         console.print(Text(f"! {alert.text}", style="yellow"), soft_wrap=True)
 

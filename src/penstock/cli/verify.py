@@ -47,7 +47,7 @@ def verify(
             "With --values: compare every record that the log still has.",
         ),
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="With --values: the seed of the sample.")] = 0,
+    seed: Annotated[int, typer.Option(help="With --values: the seed of the sample.")] = 0,
 ) -> None:
     """Reconcile log and table: contiguous, unique, conserved.
 

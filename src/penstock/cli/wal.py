@@ -9,6 +9,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, BinaryIO, TypeVar
@@ -22,7 +23,7 @@ from penstock.logs.wal.client import WalClient
 from penstock.logs.wal.limits import WalLimits
 from penstock.logs.wal.server.http import STEP, WalServer
 from penstock.logs.wal.spec import is_token
-from penstock.logs.wal.store.partition import STEPS, Appended
+from penstock.logs.wal.store.partition import STEPS
 from penstock.logs.wal.store.store import opened
 
 T = TypeVar("T")
@@ -40,33 +41,26 @@ BYTES_PER_APPEND = 4 * 1024 * 1024
 
 app = typer.Typer(help="A log of our own, for sources that cannot send again (docs/wal.md).", no_args_is_help=True)
 
-Url = Annotated[str, typer.Argument(help="The server, http://HOST:PORT.", show_default=False)]
+Url = Annotated[str, typer.Argument(help="The server, http://HOST:PORT.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-TokenFile = Annotated[
-    Path | None, typer.Option("--token-file", help="A file with the token that the server wants.", show_default=False)
-]
+TokenFile = Annotated[Path | None, typer.Option(help="A file with the token that the server wants.")]
 
 
 @app.command()
 def serve(
-    folder: Annotated[Path, typer.Option("--folder", help="Where the log is kept.", show_default=False)],
-    listen: Annotated[str, typer.Option("--listen", help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
-    segment_size: Annotated[str, typer.Option("--segment-size", help="Of a file.")] = "64MiB",
-    partition_size: Annotated[
-        str, typer.Option("--partition-size", help="Unread records of a partition fill at most so much.")
-    ] = "4GiB",
-    retention: Annotated[str, typer.Option("--retention", help="How long committed records stay.")] = "1d",
-    dedup_window: Annotated[str, typer.Option("--dedup-window", help="How long client keys are known.")] = "1h",
-    dedup_keys: Annotated[int, typer.Option("--dedup-keys", min=1, help="Client keys known per partition.")] = 100_000,
-    record_size: Annotated[str, typer.Option("--record-size", help="Of one record, at most.")] = "1MiB",
-    body_size: Annotated[str, typer.Option("--body-size", help="Of one append, at most.")] = "16MiB",
-    connections: Annotated[int, typer.Option("--connections", min=1, help="At once, at most.")] = 256,
-    request_time: Annotated[str, typer.Option("--request-time", help="Of a request, at most.")] = "60s",
+    folder: Annotated[Path, typer.Option(help="Where the log is kept.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT; port 0 takes a free one.")] = DEFAULT_LISTEN,
+    segment_size: Annotated[str, typer.Option(help="Of a file.")] = "64MiB",
+    partition_size: Annotated[str, typer.Option(help="Unread records of a partition fill at most so much.")] = "4GiB",
+    retention: Annotated[str, typer.Option(help="How long committed records stay.")] = "1d",
+    dedup_window: Annotated[str, typer.Option(help="How long client keys are known.")] = "1h",
+    dedup_keys: Annotated[int, typer.Option(min=1, help="Client keys known per partition.")] = 100_000,
+    record_size: Annotated[str, typer.Option(help="Of one record, at most.")] = "1MiB",
+    body_size: Annotated[str, typer.Option(help="Of one append, at most.")] = "16MiB",
+    connections: Annotated[int, typer.Option(min=1, help="At once, at most.")] = 256,
+    request_time: Annotated[str, typer.Option(help="Of a request, at most.")] = "60s",
     token_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--token-file", help="Answer only requests with a token of this file, one per line.", show_default=False
-        ),
+        Path | None, typer.Option(help="Answer only requests with a token of this file, one per line.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -100,16 +94,16 @@ def serve(
 @app.command()
 def append(
     url: Url,
-    topic: Annotated[str, typer.Argument(help="The topic; it must exist.", show_default=False)],
+    topic: Annotated[str, typer.Argument(help="The topic; it must exist.")],
     file: Annotated[str, typer.Argument(help="The file, or - for standard input.")] = "-",
-    format: Annotated[str, typer.Option("--format", help=f"{', '.join(FORMATS)}.")] = "json",
-    partition: Annotated[int | None, typer.Option("--partition", min=0, help="All records into this one.")] = None,
-    key_field: Annotated[str, typer.Option("--key-field", help="The field of a record that is its key.")] = "",
+    format: Annotated[str, typer.Option(help=f"{', '.join(FORMATS)}.")] = "json",
+    partition: Annotated[int | None, typer.Option(min=0, help="All records into this one.")] = None,
+    key_field: Annotated[str, typer.Option(help="The field of a record that is its key.")] = "",
     json_fields: Annotated[
-        str, typer.Option("--json-fields", help="Columns of csv that are numbers or booleans, separated by commas.")
+        str, typer.Option(help="Columns of csv that are numbers or booleans, separated by commas.")
     ] = "",
     key: Annotated[
-        str, typer.Option("--key", help="Names this run: repeated with the same file, nothing is appended twice.")
+        str, typer.Option(help="Names this run: repeated with the same file, nothing is appended twice.")
     ] = "",
     token_file: TokenFile = None,
     json: Json = False,
@@ -133,7 +127,7 @@ def append(
             records += sum(each.end - each.start for each in answers)
             known += sum(each.end - each.start for each in answers if each.repeated)
             if json:
-                typer.echo(json_text.dumps([_as_json(each) for each in answers]))
+                typer.echo(json_text.dumps([asdict(each) for each in answers]))
     if not json:
         again = f", {known} of them by an earlier run" if known else ""
         typer.echo(f"{records} records appended to {topic}{again}")
@@ -142,8 +136,8 @@ def append(
 @app.command()
 def create(
     url: Url,
-    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
-    partitions: Annotated[int, typer.Option("--partitions", min=1, help="Their number cannot be changed.")] = 1,
+    topic: Annotated[str, typer.Argument(help="The topic.")],
+    partitions: Annotated[int, typer.Option(min=1, help="Their number cannot be changed.")] = 1,
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
@@ -173,7 +167,7 @@ def status(url: Url, token_file: TokenFile = None, json: Json = False) -> None:
 @app.command()
 def forget(
     url: Url,
-    job: Annotated[str, typer.Argument(help="The job, by its name or group.", show_default=False)],
+    job: Annotated[str, typer.Argument(help="The job, by its name or group.")],
     token_file: TokenFile = None,
     json: Json = False,
 ) -> None:
@@ -255,7 +249,3 @@ def _body_lines(lines: Iterator[bytes], quoted: bool) -> Iterator[bytes]:
         open_quote ^= quoted and line.count(b'"') % 2 == 1
         if not open_quote and (number + 1 >= LINES_PER_APPEND or size >= BYTES_PER_APPEND):
             return
-
-
-def _as_json(answer: Appended) -> dict[str, object]:
-    return {"partition": answer.partition, "start": answer.start, "end": answer.end, "repeated": answer.repeated}

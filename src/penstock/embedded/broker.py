@@ -6,30 +6,31 @@ the folder can look at it, stop it and start it again with its data.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Self
+from typing import Literal, Self
 
+import msgspec
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.embedded import kafka, process
-from penstock.embedded.layout import Broker, Layout, Security, is_free, new_brokers
-from penstock.embedded.state import ProcessId, State, read_state, write_state
+from penstock.embedded.layout import Broker, Layout, is_free, new_brokers
+from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.spark.file_lock import exclusive
 from penstock.spark.jars import home
 
+STATE_NAME = "cluster.json"
 READY_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 15.0
 LOCK_SECONDS_MAX = 300.0
 _POLL_SECONDS = 0.1
 _METADATA_SECONDS_MAX = 5.0
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def default_folder() -> Path:
@@ -58,19 +59,10 @@ class Cluster:
     layout: Layout
 
     @classmethod
-    def start(
-        cls,
-        folder: Path,
-        brokers: int = 1,
-        settings: Mapping[str, str] = _NOTHING,
-        *,
-        sasl_users: Mapping[str, str] = _NOTHING,
-        authorize: bool = False,
-    ) -> Cluster:
+    def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
         """Starts a cluster, or starts it again with the data of the folder; returns once it answers.
 
-        `settings` are Kafka's own and win over ours. `sasl_users` (name to password) add a SASL_PLAINTEXT listener;
-        with `authorize` its users may do only what an ACL grants, while the plain listener may do everything.
+        `settings` are Kafka's own and win over ours.
         """
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,10 +74,10 @@ class Cluster:
                     detail=f"{folder}, bootstrap {known.layout.bootstrap}",
                     hint="stop it first (`penstock broker stop`) or choose another folder",
                 )
-            layout = _layout(known, brokers, sasl=bool(sasl_users), folder=folder)
-            kafka.prepare(layout, folder, Security(sasl_users, authorize), settings)
+            layout = _layout(known, brokers, folder)
+            kafka.prepare(layout, folder, settings or {})
             cluster = cls(folder, layout)
-            write_state(folder, State(layout, {}))
+            write_state(folder, layout, {})
             try:
                 for broker in layout.brokers:
                     cluster._spawn(broker)
@@ -106,11 +98,6 @@ class Cluster:
         """The plain listeners, for `bootstrap.servers`."""
         return self.layout.bootstrap
 
-    @property
-    def sasl_bootstrap(self) -> str:
-        """The listeners that ask for a user and a password."""
-        return self.layout.sasl_bootstrap
-
     def status(self) -> tuple[BrokerStatus, ...]:
         """Every broker, and which of them run."""
         running = {number: one.pid for number, one in self._processes().items() if process.is_running(one)}
@@ -123,18 +110,17 @@ class Cluster:
 
     def kill(self, number: int = 1) -> None:
         """Ends one broker at once, without a word to the others."""
-        known = self._processes().get(self.layout.broker(number).number)
+        known = self._processes().get(number)
         if known is not None:
             process.kill(known)
 
     def restart(self, number: int = 1) -> None:
         """Starts one broker again on its ports and data, after a clean stop if it still runs."""
-        broker = self.layout.broker(number)
         with _locked(self.folder):
             known = self._processes().get(number)
             if known is not None:
                 process.stop([known], grace_seconds=STOP_SECONDS_MAX)
-            self._spawn(broker)
+            self._spawn(self.layout.broker(number))
             self.wait_ready()
 
     def wait_ready(self) -> None:
@@ -142,11 +128,12 @@ class Cluster:
         deadline = time.monotonic() + READY_SECONDS_MAX
         expected = {one.number for one in self.status() if one.running}
         while not self._answers(expected):
-            self._check_alive(expected)
-            if time.monotonic() >= deadline:
+            ended = [one.number for one in self.status() if one.number in expected and not one.running]
+            if ended or time.monotonic() >= deadline:
+                silent = f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s"
                 raise TransientError(
-                    f"the embedded broker did not answer within {READY_SECONDS_MAX:g} s",
-                    detail=kafka.last_lines(self.layout.brokers[0], self.folder),
+                    f"embedded broker {ended[0]} ended while it started" if ended else silent,
+                    detail=kafka.last_lines(self.layout.broker(ended[0] if ended else 1), self.folder),
                     hint=f"its logs are below {self.folder}",
                 )
             time.sleep(_POLL_SECONDS)
@@ -169,43 +156,71 @@ class Cluster:
                 return False
         return True
 
-    def _check_alive(self, expected: set[int]) -> None:
-        for one in self.status():
-            if one.number in expected and not one.running:
-                raise TransientError(
-                    f"embedded broker {one.number} ended while it started",
-                    detail=kafka.last_lines(self.layout.broker(one.number), self.folder),
-                    hint=f"its logs are below {self.folder}",
-                )
-
     def _spawn(self, broker: Broker) -> None:
         started = process.spawn(kafka.server_command(broker, self.folder), kafka.output_file(broker, self.folder))
-        write_state(self.folder, State(self.layout, {**self._processes(), broker.number: started}))
+        write_state(self.folder, self.layout, {**self._processes(), broker.number: started})
 
     def _stop_all(self) -> None:
         process.stop(list(self._processes().values()), grace_seconds=STOP_SECONDS_MAX)
-        write_state(self.folder, State(self.layout, {}))
+        write_state(self.folder, self.layout, {})
 
     def _processes(self) -> Mapping[int, ProcessId]:
         state = read_state(self.folder)
         return {} if state is None or state.layout != self.layout else state.processes
 
 
+class State(msgspec.Struct, frozen=True):
+    """What the state file says; a process that it names may have ended since."""
+
+    version: Literal[1]
+    cluster_id: str
+    bootstrap: str
+    """For people who look into the file."""
+    brokers: tuple[Broker, ...]
+    processes: Mapping[int, ProcessId]
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.cluster_id, self.brokers)
+
+
+def write_state(folder: Path, layout: Layout, processes: Mapping[int, ProcessId]) -> None:
+    """Replaces the state file in one act."""
+    content = State(1, layout.cluster_id, layout.bootstrap, layout.brokers, processes)
+    aside = folder / f"{STATE_NAME}.{os.getpid()}"
+    aside.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=1))
+    aside.replace(folder / STATE_NAME)
+
+
+def read_state(folder: Path) -> State | None:
+    """The state of the folder, or None if no cluster was ever started in it."""
+    path = folder / STATE_NAME
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=State)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise UserError(
+            "the state file of the embedded broker cannot be read",
+            detail=f"{path}: {error}",
+            hint=f"stop the broker by hand if it still runs, then delete {folder}",
+        ) from error
+
+
 def _locked(folder: Path) -> AbstractContextManager[None]:
     return exclusive(folder / ".lock", wait_seconds_max=LOCK_SECONDS_MAX)
 
 
-def _layout(known: State | None, brokers: int, *, sasl: bool, folder: Path) -> Layout:
+def _layout(known: State | None, brokers: int, folder: Path) -> Layout:
     """The layout of the folder, on other ports if its own are taken, or a new one."""
     if known is None:
-        return Layout(kafka.new_cluster_id(), new_brokers(brokers, sasl=sasl))
-    had_sasl = known.layout.brokers[0].sasl_port is not None
+        return Layout(kafka.new_cluster_id(), new_brokers(brokers))
     if len(known.layout.brokers) != brokers:
         raise UserError(
             f"the folder holds a cluster of {len(known.layout.brokers)}, not of {brokers}",
             detail=str(folder),
             hint="choose another folder, or delete this one with its data",
         )
-    if had_sasl == sasl and all(map(is_free, known.layout.ports)):
+    if all(map(is_free, known.layout.ports)):
         return known.layout
-    return Layout(known.layout.cluster_id, new_brokers(brokers, sasl=sasl))
+    return Layout(known.layout.cluster_id, new_brokers(brokers))

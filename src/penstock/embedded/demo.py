@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from penstock.embedded.broker import Cluster
 from penstock.embedded.runs import penstock_run, wait_for_event
 from penstock.embedded.sample import Sample, create_topic, job_file, produce_keyed, produce_values, web_requests
-from penstock.embedded.sample_metrics import LATENESS, WINDOWS, MetricSample, end_markers, metric_records, rollup_job
+from penstock.embedded.sample_metrics import WINDOWS, MetricSample, end_markers, metric_records, rollup_job
 from penstock.errors import TransientError
 from penstock.spark.delta_spark import open_delta_spark
 from penstock.tables.registry import load_job
@@ -27,6 +27,8 @@ from penstock.verify import VerifyReport, verify
 TOPIC = "web_requests"
 PARTITIONS = 4
 SAMPLE = Sample(records=200_000, days=3, bad_every=1000)
+SMALL_BATCHES = "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB"
+"""Several batches out of a small topic, so that there is a middle to be killed in."""
 METRICS_TOPIC = "telegraf"
 METRICS_PARTITIONS = 2
 METRICS = MetricSample(records=20_000, series=300)
@@ -66,13 +68,9 @@ def produce_metrics(bootstrap: str, folder: Path) -> Path:
     produce_keyed(bootstrap, METRICS_TOPIC, metric_records(METRICS))
     produce_values(bootstrap, METRICS_TOPIC, end_markers(METRICS, METRICS_PARTITIONS), METRICS_PARTITIONS)
     job_path = folder / METRICS_JOB
-    job_path.write_text(_keeping_partials(rollup_job(bootstrap, METRICS_TOPIC, str(_windows_table(folder)))))
+    # Longer than event time moves on, so that every closed window can be computed again.
+    job_path.write_text(rollup_job(bootstrap, METRICS_TOPIC, str(_windows_table(folder)), update_grace="30d"))
     return job_path
-
-
-def _keeping_partials(text: str) -> str:
-    """Longer than event time moves on, so that every closed window can be computed again."""
-    return text.replace(f"lateness: {LATENESS}", f"lateness: {LATENESS}, update_grace: 30d")
 
 
 def look_at_windows(folder: Path) -> RollupReport:
@@ -134,7 +132,7 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         create_topic(cluster.bootstrap, TOPIC, PARTITIONS)
         say(f"producing {SAMPLE.records:,} web requests over {SAMPLE.days} days, {SAMPLE.bad_records} of them bad")
         produce_values(cluster.bootstrap, TOPIC, web_requests(SAMPLE), PARTITIONS)
-        job_path.write_text(_small_batches(job_file(cluster.bootstrap, TOPIC, str(table))))
+        job_path.write_text(job_file(cluster.bootstrap, TOPIC, str(table), SMALL_BATCHES))
         say(f"penstock run {job_path.name}, and kill -9 in the middle of its second batch")
         staged = _run_and_kill(job_path, table)
         before = _rows(table)
@@ -160,11 +158,6 @@ def run_demo(folder: Path, say: Say) -> DemoReport:
         metrics=metrics,
         seconds=round(time.monotonic() - began, 1),
     )
-
-
-def _small_batches(text: str) -> str:
-    """Several batches out of a small topic, so that there is a middle to be killed in."""
-    return text.replace("min_bytes_per_file: 128MiB", "min_bytes_per_file: 2MiB, max_bytes_per_batch: 5MiB")
 
 
 def _run_and_kill(job_path: Path, table: Path) -> int:

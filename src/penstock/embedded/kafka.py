@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from penstock.embedded.layout import Broker, Layout, Security, log4j_properties, server_properties
+from penstock.embedded.layout import Broker, Layout, log4j_properties, server_properties
 from penstock.errors import TransientError
 from penstock.spark.jars import JarSet, resolve
 from penstock.spark.java import java_command
@@ -27,13 +27,13 @@ def new_cluster_id() -> str:
     return text
 
 
-def prepare(layout: Layout, root: Path, security: Security, settings: Mapping[str, str]) -> None:
+def prepare(layout: Layout, root: Path, settings: Mapping[str, str]) -> None:
     """Writes the settings of every broker, and formats the storage of those that have none."""
     for broker in layout.brokers:
         broker.folder(root).mkdir(parents=True, exist_ok=True)
         properties = broker.settings_file(root)
         properties.touch(mode=0o600)
-        properties.write_text(server_properties(layout, broker, root, security, settings), encoding="utf-8")
+        properties.write_text(server_properties(layout, broker, root, settings), encoding="utf-8")
         _log4j_file(broker, root).write_text(log4j_properties(broker, root), encoding="utf-8")
     unformatted = [one for one in layout.brokers if not (one.data_folder(root) / _META).exists()]
     with ThreadPoolExecutor(max_workers=len(layout.brokers)) as pool:

@@ -6,6 +6,7 @@ import random
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from penstock.errors import TransientError, UserError
@@ -25,16 +26,10 @@ class Broker:
     number: int
     port: int
     controller_port: int
-    sasl_port: int | None
 
     @property
     def address(self) -> str:
         return f"{HOST}:{self.port}"
-
-    @property
-    def ports(self) -> tuple[int, ...]:
-        plain = (self.port, self.controller_port)
-        return plain if self.sasl_port is None else (*plain, self.sasl_port)
 
     def folder(self, root: Path) -> Path:
         """Where its data, its settings and its logs are."""
@@ -64,56 +59,59 @@ class Layout:
         return ",".join(broker.address for broker in self.brokers)
 
     @property
-    def sasl_bootstrap(self) -> str:
-        """The listeners that ask for a user and a password."""
-        ports = [broker.sasl_port for broker in self.brokers if broker.sasl_port is not None]
-        if not ports:
-            raise UserError("the cluster has no SASL listener", hint="start it with sasl_users")
-        return ",".join(f"{HOST}:{port}" for port in ports)
-
-    @property
     def ports(self) -> tuple[int, ...]:
-        return tuple(port for broker in self.brokers for port in broker.ports)
+        return tuple(port for broker in self.brokers for port in (broker.port, broker.controller_port))
 
     def broker(self, number: int) -> Broker:
         """The broker with this number, counted from 1."""
-        for broker in self.brokers:
-            if broker.number == number:
-                return broker
-        raise UserError(f"there is no broker {number}", detail=f"the cluster has brokers 1 to {len(self.brokers)}")
+        return self.brokers[number - 1]
 
 
-@dataclass(frozen=True, slots=True)
-class Security:
-    """The users of the SASL listener, and whether they may do only what an ACL grants."""
-
-    sasl_users: Mapping[str, str]
-    authorize: bool
-
-
-def new_brokers(count: int, *, sasl: bool) -> tuple[Broker, ...]:
+def new_brokers(count: int) -> tuple[Broker, ...]:
     """Brokers on ports that are free now."""
     if count not in BROKER_COUNTS:
         hint = "1 broker, or 3 for a cluster that survives the loss of one"
         raise UserError(f"{count} brokers are not offered", hint=hint)
-    ports = iter(_free_ports(count * (3 if sasl else 2)))
-    return tuple(
-        Broker(number, next(ports), next(ports), next(ports) if sasl else None) for number in range(1, count + 1)
-    )
+    ports = iter(_free_ports(count * 2))
+    return tuple(Broker(number, next(ports), next(ports)) for number in range(1, count + 1))
 
 
-def server_properties(
-    layout: Layout, broker: Broker, root: Path, security: Security, settings: Mapping[str, str]
-) -> str:
+def server_properties(layout: Layout, broker: Broker, root: Path, settings: Mapping[str, str]) -> str:
     """The text of Kafka's settings file; `settings` come last and win."""
+    plain = f"PLAIN://{broker.address}"
+    copies, in_sync = str(len(layout.brokers)), str(2 if len(layout.brokers) > 1 else 1)
     entries = {
-        **_roles(layout, broker, root),
-        **_listeners(broker),
-        **_small_cluster(len(layout.brokers)),
-        **_security(broker, security),
+        "process.roles": "broker,controller",
+        "node.id": str(broker.number),
+        "controller.quorum.voters": ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in layout.brokers),
+        "log.dirs": str(broker.data_folder(root)),
+        "listeners": f"{plain},CONTROLLER://{HOST}:{broker.controller_port}",
+        "advertised.listeners": plain,
+        "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAIN",
+        "controller.listener.names": "CONTROLLER",
+        "auto.create.topics.enable": "false",
+        "default.replication.factor": copies,
+        "min.insync.replicas": in_sync,
+        "offsets.topic.replication.factor": copies,
+        "offsets.topic.num.partitions": "4",
+        "transaction.state.log.replication.factor": copies,
+        "transaction.state.log.min.isr": in_sync,
+        "transaction.state.log.num.partitions": "4",
+        "share.coordinator.state.topic.replication.factor": copies,
+        "share.coordinator.state.topic.min.isr": in_sync,
+        "share.coordinator.state.topic.num.partitions": "4",
+        "group.initial.rebalance.delay.ms": "0",
+        # A killed broker may register again only after its session: shorter than Kafka's 9 s, long for a busy machine.
+        "broker.session.timeout.ms": "6000",
+        "broker.heartbeat.interval.ms": "1000",
+        "log.retention.check.interval.ms": "5000",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "log.cleaner.dedupe.buffer.size": "33554432",
         **settings,
     }
-    return "".join(f"{key}={_escape(value)}\n" for key, value in entries.items())
+    return _properties(entries)
 
 
 def log4j_properties(broker: Broker, root: Path) -> str:
@@ -135,97 +133,26 @@ def log4j_properties(broker: Broker, root: Path) -> str:
         "rootLogger.level": "info",
         "rootLogger.appenderRef.file.ref": "file",
     }
-    return "".join(f"{key}={_escape(value)}\n" for key, value in entries.items())
+    return _properties(entries)
 
 
-def _roles(layout: Layout, broker: Broker, root: Path) -> dict[str, str]:
-    voters = ",".join(f"{one.number}@{HOST}:{one.controller_port}" for one in layout.brokers)
-    return {
-        "process.roles": "broker,controller",
-        "node.id": str(broker.number),
-        "controller.quorum.voters": voters,
-        "log.dirs": str(broker.data_folder(root)),
-    }
-
-
-def _listeners(broker: Broker) -> dict[str, str]:
-    plain = f"PLAIN://{HOST}:{broker.port}"
-    sasl = "" if broker.sasl_port is None else f",SASL://{HOST}:{broker.sasl_port}"
-    return {
-        "listeners": f"{plain},CONTROLLER://{HOST}:{broker.controller_port}{sasl}",
-        "advertised.listeners": f"{plain}{sasl}",
-        "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
-        "inter.broker.listener.name": "PLAIN",
-        "controller.listener.names": "CONTROLLER",
-    }
-
-
-def _small_cluster(brokers: int) -> dict[str, str]:
-    copies, in_sync = str(brokers), str(2 if brokers > 1 else 1)
-    return {
-        "auto.create.topics.enable": "false",
-        "default.replication.factor": copies,
-        "min.insync.replicas": in_sync,
-        "offsets.topic.replication.factor": copies,
-        "offsets.topic.num.partitions": "4",
-        "transaction.state.log.replication.factor": copies,
-        "transaction.state.log.min.isr": in_sync,
-        "transaction.state.log.num.partitions": "4",
-        "share.coordinator.state.topic.replication.factor": copies,
-        "share.coordinator.state.topic.min.isr": in_sync,
-        "share.coordinator.state.topic.num.partitions": "4",
-        "group.initial.rebalance.delay.ms": "0",
-        # A killed broker may register again only after its session: shorter than Kafka's 9 s, long for a busy machine.
-        "broker.session.timeout.ms": "6000",
-        "broker.heartbeat.interval.ms": "1000",
-        "log.retention.check.interval.ms": "5000",
-        "num.network.threads": "2",
-        "num.io.threads": "4",
-        "log.cleaner.dedupe.buffer.size": "33554432",
-        "socket.request.max.bytes": "104857600",
-    }
-
-
-def _security(broker: Broker, security: Security) -> dict[str, str]:
-    entries: dict[str, str] = {}
-    if broker.sasl_port is not None:
-        users = " ".join(f"user_{name}={_quote(password)}" for name, password in security.sasl_users.items())
-        entries["sasl.enabled.mechanisms"] = "PLAIN"
-        entries["listener.name.sasl.plain.sasl.jaas.config"] = (
-            f"org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
-        )
-    if security.authorize:
-        entries["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-        # The plain listener is the administrator's: only users of the SASL listener need an ACL.
-        entries["super.users"] = "User:ANONYMOUS"
-    return entries
-
-
-def _quote(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", "\\\\").replace("\n", "\\n")
+def _properties(entries: Mapping[str, str]) -> str:
+    escaped = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in entries.items()}
+    return "".join(f"{key}={value}\n" for key, value in escaped.items())
 
 
 def _free_ports(count: int) -> list[int]:
-    free: list[int] = []
-    for port in random.sample(PORTS, PORT_ATTEMPTS_MAX):
-        if is_free(port):
-            free.append(port)
-        if len(free) == count:
-            return free
-    raise TransientError("no free port was found", detail=f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}")
+    free = list(islice(filter(is_free, random.sample(PORTS, PORT_ATTEMPTS_MAX)), count))
+    if len(free) < count:
+        tried = f"tried {PORT_ATTEMPTS_MAX} of {PORTS.start} to {PORTS.stop}"
+        raise TransientError("no free port was found", detail=tried)
+    return free
 
 
 def is_free(port: int) -> bool:
     """Whether a process could listen on this loopback port now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
+    try:
+        socket.create_server((HOST, port)).close()
+    except OSError:
+        return False
     return True

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from penstock.embedded.state import ProcessId
-
 # Boot time, from which the time of start is worked out, moves when the clock is set.
 _STARTED_TOLERANCE_SECONDS = 5.0
 _KILL_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process for good: numbers are used again, a number with its time of start is not."""
+
+    pid: int
+    started_at: float
 
 
 def spawn(command: Sequence[str], output: Path) -> ProcessId:
@@ -41,21 +48,13 @@ def is_running(process: ProcessId) -> bool:
 
 def stop(processes: Sequence[ProcessId], *, grace_seconds: float) -> None:
     """Asks the processes to end, and ends those that have not within the grace."""
-    found = [one for one in map(_find, processes) if one is not None]
-    for one in found:
-        _send(one, signal.SIGTERM)
-    _, left = psutil.wait_procs(found, timeout=grace_seconds)
-    for one in left:
-        _send(one, signal.SIGKILL)
-    psutil.wait_procs(left, timeout=_KILL_SECONDS_MAX)
+    left = _end(filter(None, map(_find, processes)), signal.SIGTERM, grace_seconds)
+    _end(left, signal.SIGKILL, _KILL_SECONDS_MAX)
 
 
 def kill(process: ProcessId) -> None:
     """Ends the process at once, as a power cut would."""
-    found = _find(process)
-    if found is not None:
-        _send(found, signal.SIGKILL)
-        psutil.wait_procs([found], timeout=_KILL_SECONDS_MAX)
+    _end(filter(None, [_find(process)]), signal.SIGKILL, _KILL_SECONDS_MAX)
 
 
 def _find(process: ProcessId) -> psutil.Process | None:
@@ -67,6 +66,10 @@ def _find(process: ProcessId) -> psutil.Process | None:
         return None
 
 
-def _send(process: psutil.Process, number: signal.Signals) -> None:
-    with suppress(psutil.NoSuchProcess):
-        process.send_signal(number)
+def _end(processes: Iterable[psutil.Process], number: signal.Signals, seconds_max: float) -> list[psutil.Process]:
+    """Sends a signal; those that have not ended in time."""
+    told = list(processes)
+    for one in told:
+        with suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+    return list(psutil.wait_procs(told, timeout=seconds_max)[1])

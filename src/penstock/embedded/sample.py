@@ -128,12 +128,14 @@ schema:
 columns: {{date: day(meta.producer.timestamp), partition: kafka.partition, offset: kafka.offset}}
 table:
   delta: {{path: {table}, partition_by: [date]}}
-flush: {{allowed_latency: {allowed_latency}, min_bytes_per_file: 128MiB, max_messages_per_batch: {max_messages}}}
-on: {{bad_record: quarantine, bad_share: {bad_share}, gap: fail, new_column: {new_column}}}
+flush: {{allowed_latency: 60s, {sizes}, max_messages_per_batch: 100000}}
+on: {{bad_record: quarantine, bad_share: {bad_share}, gap: fail, new_column: add}}
 """
 
 
-def job_file(bootstrap: str, topic: str, table: str, **changes: str) -> str:
+def job_file(
+    bootstrap: str, topic: str, table: str, sizes: str = "min_bytes_per_file: 128MiB", bad_share: str = "10%"
+) -> str:
     """The text of a job file for the sample topic."""
-    known = {"allowed_latency": "60s", "max_messages": "100000", "new_column": "add", "bad_share": "10%"} | changes
-    return JOB_FILE.format(bootstrap=bootstrap, topic=topic, table=json.dumps(table), **known)
+    path = json.dumps(table)
+    return JOB_FILE.format(bootstrap=bootstrap, topic=topic, table=path, sizes=sizes, bad_share=bad_share)

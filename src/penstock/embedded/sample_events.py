@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 _NAMES = (
@@ -14,16 +13,6 @@ _NAMES = (
 )
 _FIRST_DAY = datetime(2026, 3, 1, tzinfo=UTC)
 _USERS = ("ana", "bo", "chandra", "dmitri", "eve")
-
-
-@dataclass(frozen=True, slots=True)
-class EventSample:
-    """How much of what: events of `types` types over `days` days, a tenth of them out of order by hours."""
-
-    records: int
-    types: int = 18
-    days: int = 3
-    seed: int = 20260301
 
 
 def type_names(count: int) -> tuple[str, ...]:
@@ -38,12 +27,12 @@ def type_schema(name: str) -> dict[str, str]:
     return shared | own
 
 
-def events(sample: EventSample) -> Iterator[bytes]:
-    """The values, in order."""
-    rng = random.Random(sample.seed)
-    names = type_names(sample.types)
-    step = timedelta(days=sample.days) / max(sample.records, 1)
-    for number in range(sample.records):
+def events(records: int, types: int) -> Iterator[bytes]:
+    """The values, in order: events of so many types over three days, a tenth of them out of order by hours."""
+    rng = random.Random(20260301)
+    names = type_names(types)
+    step = timedelta(days=3) / max(records, 1)
+    for number in range(records):
         late = timedelta(hours=rng.randrange(6)) if rng.randrange(10) == 0 else timedelta()
         at = max(_FIRST_DAY, _FIRST_DAY + number * step - late)
         name = names[rng.randrange(len(names))]

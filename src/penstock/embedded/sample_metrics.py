@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from itertools import islice
 
 WINDOWS = ("1m", "10m", "1h", "24h")
-LATENESS = "2m"
 _FIELDS = ("usage_idle", "usage_system", "usage_user", "usage_iowait", "usage_irq", "usage_nice", "usage_softirq")
 _CENTRES = ("eu", "us", "ap")
 _TEXTS_MAX = 65_536
@@ -98,12 +97,13 @@ log:
   kafka: {{bootstrap: "{bootstrap}", topics: [{topic}]}}
 decode: telegraf
 table:
-  rollup: {{path: "{path}", windows: [{windows}], lateness: {lateness}}}
+  rollup: {{path: "{path}", windows: [{windows}], lateness: 2m, update_grace: {update_grace}}}
 {more}"""
 
 
-def rollup_job(bootstrap: str, topic: str, path: str, more: str = "") -> str:
+def rollup_job(bootstrap: str, topic: str, path: str, update_grace: str = "0s", more: str = "") -> str:
     """The text of a job file that rolls such a topic up; `more` are further sections."""
+    windows = ", ".join(WINDOWS)
     return ROLLUP_JOB.format(
-        bootstrap=bootstrap, topic=topic, path=path, windows=", ".join(WINDOWS), lateness=LATENESS, more=more
+        bootstrap=bootstrap, topic=topic, path=path, windows=windows, update_grace=update_grace, more=more
     )

@@ -33,22 +33,6 @@ class Turns(Protocol):
 
 
 @dataclass(slots=True)
-class Stop:
-    """A request to stop, made by a signal: the batch under way is finished, no other is begun."""
-
-    requested: threading.Event = field(default_factory=threading.Event)
-
-    def request(self) -> None:
-        self.requested.set()
-
-    def wait(self, seconds: float) -> bool:
-        return self.requested.wait(seconds)
-
-    def __bool__(self) -> bool:
-        return self.requested.is_set()
-
-
-@dataclass(slots=True)
 class Retries:
     """How many transient errors in a row a loop bears, with growing, randomly spread pauses."""
 
@@ -76,7 +60,8 @@ class Loop:
 
     open_rounds: Callable[[], Turns]
     once: bool
-    stop: Stop
+    stop: threading.Event
+    """Set by a signal: the batch under way is finished, no other is begun."""
     retries: Retries
     listener: Listener
     working: Callable[[], None] = lambda: None
@@ -96,7 +81,7 @@ class Loop:
             rounds.close()
 
     def _turn_until_stopped(self) -> None:
-        while not self.stop:
+        while not self.stop.is_set():
             self.working()
             try:
                 finished, pause = self._turn()
@@ -104,7 +89,7 @@ class Loop:
             except SparkGoneError:
                 raise
             except (TransientError, OutcomeUnknownError, LogCutError) as error:
-                if self.stop:
+                if self.stop.is_set():
                     return
                 if isinstance(error, SparkStoppedError):
                     # The next ones are opened on another session; nothing is kept between rounds but caches.

@@ -98,7 +98,8 @@ class Starter:
                 continue
             if token > here.token:
                 parts.append(FencePart(partition, token))
-            elif self.job.delivery is Delivery.AT_MOST_ONCE and self._is_new_owner(partition, token):
+            # What we announced ourselves and did not land, we write again.
+            elif self.job.delivery is Delivery.AT_MOST_ONCE and self._announced_under.get(partition) != token:
                 parts += self._given_up(partition, token, here.position)
         return parts
 
@@ -115,10 +116,6 @@ class Starter:
             if each.topic in topics and each not in tokens and state.of(each).position is None
         ]
         return ours + others
-
-    def _is_new_owner(self, partition: Partition, token: int) -> bool:
-        """Whether another process announced it: what we announced ourselves and did not land, we write again."""
-        return self._announced_under.get(partition) != token
 
     def _given_up(self, partition: Partition, token: int, position: int) -> list[Part]:
         announced = self.claims.announced(partition)

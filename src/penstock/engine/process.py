@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 
 from penstock.claims import StaticClaims
 from penstock.claims.group import open_group
-from penstock.engine.loop import Loop, Retries, Stop, Turns
+from penstock.engine.loop import Loop, Retries, Turns
 from penstock.engine.pulse import Pulse, SparkProgress
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
@@ -27,12 +27,8 @@ from penstock.spark.session import SharedSession, open_spark
 _JOIN_SECONDS = 0.2
 
 
-@dataclass(slots=True)
-class JobThread:
-    """The loop of one job in its own thread, and what it ended with."""
-
-    thread: threading.Thread = field(init=False)
-    error: list[BaseException] = field(default_factory=list)
+JobThread = tuple[threading.Thread, list[BaseException]]
+"""The loop of one job in its own thread, and what it failed with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +46,35 @@ def run_jobs(jobs: Sequence[JobSpec], listener_for: Callable[[JobSpec], Listener
     light = all(job.sql is None for job in jobs)
     name = "penstock " + " ".join(job.name for job in jobs)
     spark = SharedSession(lambda: open_spark(spec, name=name, light=light))
-    stop = Stop()
+    stop = threading.Event()
     threads = [_start(job, spark, listener_for(job), stop, options) for job in jobs]
-    shutdown = _Shutdown(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs))
     gone: int | None = None
     try:
-        with shutdown:
-            while any(each.thread.is_alive() for each in threads):
-                for each in threads:
-                    each.thread.join(_JOIN_SECONDS)
+        with _stopping(stop, spark, max(job.limits.shutdown_seconds_max for job in jobs)):
+            while any(thread.is_alive() for thread, _ in threads):
+                for thread, _ in threads:
+                    thread.join(_JOIN_SECONDS)
                 gone = jvm_exit_code()
                 if gone is not None:
-                    stop.request()
+                    stop.set()
     finally:
         spark.stop()
     if gone is not None:
         raise SparkGoneError(f"its exit code is {gone}")
-    for each in threads:
-        if each.error:
-            raise each.error[0]
+    for _, errors in threads:
+        if errors:
+            raise errors[0]
 
 
-def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, options: RunOptions) -> JobThread:
+def _start(
+    job: JobSpec, spark: SharedSession, listener: Listener, stop: threading.Event, options: RunOptions
+) -> JobThread:
     reach = options.failpoint.reach if options.failpoint else noop
     progress = SparkProgress(job.name)
     claims = StaticClaims() if job.claims is None else open_group(kafka_of(job), job.claims, listener.event)
 
     def rounds() -> Turns:
-        environment = Environment(
-            reach=reach, listener=listener, failpoint=options.failpoint, stopping=lambda: bool(stop)
-        )
+        environment = Environment(reach=reach, listener=listener, failpoint=options.failpoint, stopping=stop.is_set)
         return open_rounds(job, progress.follow(spark.current()), environment, claims)
 
     def turning() -> None:
@@ -89,7 +84,7 @@ def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, o
 
     retries = Retries(job.limits.transient_retries_max)
     loop = Loop(rounds, options.once, stop, retries, listener, turning)
-    started = JobThread()
+    errors: list[BaseException] = []
 
     def body() -> None:
         listener.event(JobStarted(once=options.once))
@@ -102,42 +97,36 @@ def _start(job: JobSpec, spark: SharedSession, listener: Listener, stop: Stop, o
             listener.event(JobStopped())
         except PenstockError as error:
             listener.event(JobFailed(error=type(error).__name__, reason=error.primary, detail=error.detail))
-            started.error.append(error)
+            errors.append(error)
         except BaseException as error:  # noqa: BLE001, the top of a thread: a bug must reach the process's exit code
             listener.event(JobCrashed(error=type(error).__name__, reason=str(error)))
-            started.error.append(error)
+            errors.append(error)
 
-    started.thread = threading.Thread(name=f"job {job.name}", target=body, daemon=True)
-    started.thread.start()
-    return started
+    thread = threading.Thread(name=f"job {job.name}", target=body, daemon=True)
+    thread.start()
+    return thread, errors
 
 
-class _Shutdown:
-    """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it."""
+@contextmanager
+def _stopping(stop: threading.Event, spark: SharedSession, seconds_max: float) -> Iterator[None]:
+    """First signal: finish the batch, within a bound. Bound passed, or second signal: abandon it.
 
-    def __init__(self, stop: Stop, spark: SharedSession, seconds_max: float) -> None:
-        self._stop = stop
-        self._spark = spark
-        self._timer = threading.Timer(seconds_max, self._abandon)
-        self._timer.daemon = True
-        self._previous: dict[signal.Signals, object] = {}
+    Nothing of an abandoned batch is committed or only all of it: staged files wait for vacuum.
+    """
+    timer = threading.Timer(seconds_max, spark.cancel_jobs)
+    timer.daemon = True
 
-    def __enter__(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._previous[number] = signal.signal(number, self._signalled)
+    def signalled(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            spark.cancel_jobs()
+        else:
+            stop.set()
+            timer.start()
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self._timer.cancel()
-
-    def _signalled(self, number: int, frame: FrameType | None) -> None:
-        if self._stop:
-            self._abandon()
-            return
-        self._stop.request()
-        self._timer.start()
-
-    def _abandon(self) -> None:
-        """Nothing of the batch is committed or only all of it: staged files wait for vacuum."""
-        self._spark.cancel_jobs()
+    previous = {number: signal.signal(number, signalled) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        timer.cancel()

@@ -8,36 +8,28 @@ is over once the table has it to its end, never before: the coordination log fol
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Generic
+from dataclasses import dataclass
+from typing import Generic, TypeAlias
 
 from penstock import events
 from penstock.claims.group import GroupClaims
 from penstock.claims.member.range_client import HeldRange, RangeClient
 from penstock.engine.ownership import LogBounds, Tokens
-from penstock.environment import new_batch_id
+from penstock.environment import Environment, new_batch_id
 from penstock.errors import OutcomeUnknownError, PenstockError, TransientError
-from penstock.failpoints import Reach
 from penstock.job.spec import JobSpec
-from penstock.lake.proposal import Outcome
 from penstock.lake.state import TableState
 from penstock.logs.log import Batch, Bounds, Log, Partition
 from penstock.plan import range_slice
-from penstock.tables.kind import S, SchemaChanged, Table
+from penstock.tables.kind import S, SchemaChanged, Writer
 
 HOT_RANGES = 3
 """A partition is shared once its lag fills so many ranges, and somebody is idle."""
 PARKED_MAX = 4
 """Written ranges that wait for the table; beyond that only those are taken that others wait for."""
 
-
-@dataclass(frozen=True, slots=True)
-class RangeCallbacks(Generic[S]):
-    """What the rounds of a job do for a range: write its batch, land it, name its steps."""
-
-    stage: Callable[[Batch], S | SchemaChanged]
-    land: Callable[[Batch, Tokens, S], object]
-    reach: Reach
+Land: TypeAlias = Callable[[Batch, Tokens, S], object]
+"""Brings a batch into the table, as the rounds of the job do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +44,23 @@ class _Parked(Generic[S]):
         return self.batch.slices[0].start
 
 
-@dataclass(slots=True)
 class RangeWork(Generic[S]):
     """The ranges of one process: those it shares as an owner, and those it works on."""
 
-    claims: GroupClaims
-    log: Log
-    table: Table[S]
-    job: JobSpec
-    callbacks: RangeCallbacks[S]
-    listener: events.Listener
-    _ranges: RangeClient = field(init=False)
-    _size: int = field(init=False)
-    _parked: list[_Parked[S]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._ranges = RangeClient(self.claims.agent, attempts_max=None)
-        self._size = self.job.flush.max_messages_per_batch
+    def __init__(
+        self, job: JobSpec, log: Log, claims: GroupClaims, writer: Writer[S], environment: Environment, land: Land[S]
+    ) -> None:
+        self.job = job
+        self.log = log
+        self.claims = claims
+        self.writer = writer
+        self.table = writer.table
+        self.listener = environment.listener
+        self.reach = environment.reach
+        self.land = land
+        self._ranges = RangeClient(claims.agent, attempts_max=None)
+        self._size = job.flush.max_messages_per_batch
+        self._parked: list[_Parked[S]] = []
 
     def share(self, tokens: Tokens, state: TableState, bounds: LogBounds) -> frozenset[Partition]:
         """Open what lags to idle processes, close what does not, and return our partitions that are shared now."""
@@ -117,14 +109,14 @@ class RangeWork(Generic[S]):
         self.listener.event(events.RangesClosed(partition=str(partition), position=position))
         return True
 
-    def work(self, idle: bool) -> Outcome | None:
-        """Commit what is parked and due; an idle process then takes one more range. None if there was nothing to do.
+    def work(self, idle: bool) -> bool:
+        """Commit what is parked and due; an idle process then takes one more range. Whether there was work to do.
 
         Asked every round: others wait for what is parked here, however busy this process is.
         """
         if not self.claims.agent.working():
             self.close()
-            return None
+            return False
         self._return_lost()
         landed = self._land_due()
         if not idle:
@@ -151,7 +143,7 @@ class RangeWork(Generic[S]):
         for held in lost:
             self._give_back(held)
 
-    def _take(self) -> Outcome | None:
+    def _take(self) -> bool:
         for partition, token in sorted(self._ranges.shared().items()):
             if self.table.state([partition]).of(partition).token != token:
                 # The owner has not fenced the table yet, or is no owner any more.
@@ -159,8 +151,8 @@ class RangeWork(Generic[S]):
             held = self._ranges.claim(partition, self._size, self._end_of_new(partition))
             if held is not None:
                 self._do(held)
-                return Outcome(None)
-        return None
+                return True
+        return False
 
     def _do(self, held: HeldRange) -> None:
         """Write what the table does not have of a range: the log need not have the rest any more."""
@@ -186,7 +178,7 @@ class RangeWork(Generic[S]):
             bounds = self.log.bounds([held.partition])[held.partition]
             piece = range_slice(held.partition, start, held.end, bounds, self.job.on.gap)
             batch = Batch(new_batch_id(), (piece,))
-            written = self.callbacks.stage(batch)
+            written = self.writer.stage(batch)
         except PenstockError:
             self._give_back(held)
             raise
@@ -194,11 +186,11 @@ class RangeWork(Generic[S]):
             self._give_back(held)
             return
         self._parked.append(_Parked(held, batch, written))
-        self.callbacks.reach("range_parked")
+        self.reach("range_parked")
 
-    def _land_due(self) -> Outcome | None:
+    def _land_due(self) -> bool:
         """Commit the parked ranges that the table has come to, in order; drop those that others have done."""
-        last: Outcome | None = None
+        landed = False
         for parked in sorted(self._parked, key=lambda each: (each.held.partition, each.start)):
             held = parked.held
             here = self.table.state([held.partition]).of(held.partition)
@@ -207,9 +199,9 @@ class RangeWork(Generic[S]):
             self._parked.remove(parked)
             if here.token == held.token and here.position == parked.start:
                 self._land(parked)
-                last = Outcome(None)
+                landed = True
             self._conclude(held)
-        return last
+        return landed
 
     def _conclude(self, held: HeldRange) -> None:
         """Report a range as done if the table has it to its end; else it is written again, from where the table is."""
@@ -223,11 +215,11 @@ class RangeWork(Generic[S]):
         held = parked.held
         try:
             self.table.settle([held.partition])
-            self.callbacks.land(parked.batch, {held.partition: held.token}, parked.written)
+            self.land(parked.batch, {held.partition: held.token}, parked.written)
         except PenstockError:
             self._give_back(held)
             raise
-        self.callbacks.reach("range_landed")
+        self.reach("range_landed")
 
     def _finish(self, held: HeldRange) -> None:
         try:

@@ -22,7 +22,6 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import TransientError
 from penstock.events import Listener, ReplayCommitted, ReplayFinished, ReplayRestarted
-from penstock.flow.write.manifest import Counts
 from penstock.job.spec import JobSpec
 from penstock.lake.delta.table import SchemaMovedError, Table
 from penstock.logs.registry import open_log
@@ -40,9 +39,9 @@ PASSES_MAX = 20
 _PAUSE_SECONDS_MAX = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReplayReport:
-    """What a replay did: rows finished for an earlier run, rows of its own, and what stays in quarantine."""
+    """What a replay has done: rows finished for an earlier run, rows of its own, and what stays in quarantine."""
 
     runs: int = 0
     finished: int = 0
@@ -88,20 +87,18 @@ class _Replay(Generic[F]):
 
     target: Target[F]
     options: ReplayOptions
-    runs: int = 0
-    finished: int = 0
-    replayed: int = 0
-    left: Counts = field(default_factory=Counts)
-    waiting: int = 0
+    report: ReplayReport = field(default_factory=ReplayReport)
 
     def run(self) -> ReplayReport:
         quarantine = self.target.quarantine()
         if quarantine is None:
-            return ReplayReport()
+            return self.report
         for _ in range(PASSES_MAX):
             try:
                 self._pass(quarantine)
-                return self._report(quarantine)
+                quarantine.refresh()
+                self.report.remaining = count_rows(quarantine)
+                return self.report
             except (OvertakenError, SchemaMovedError) as error:
                 self.target.listener.event(ReplayRestarted(reason=error.primary))
                 environment = self.target.environment
@@ -110,7 +107,8 @@ class _Replay(Generic[F]):
 
     def _pass(self, quarantine: Table) -> None:
         """Every chosen record once. The number is read before the quarantine: a rival that commits later refuses us."""
-        self.left, self.waiting = Counts(), 0
+        done = self.report
+        self.report = ReplayReport(done.runs, done.finished, done.replayed)
         self.target.refresh()
         number = self.target.runs.last()
         self._finish(quarantine)
@@ -122,7 +120,7 @@ class _Replay(Generic[F]):
         quarantine.refresh()
         removed = finish_replay(self.target.runs, quarantine)
         if removed:
-            self.finished += removed
+            self.report.finished += removed
             self.target.listener.event(ReplayFinished(run=self.target.runs.last(), rows=removed))
 
     def _carry(self, quarantine: Table, chunk: Chunk, number: int) -> bool:
@@ -135,22 +133,11 @@ class _Replay(Generic[F]):
             self.target.commit(staged)
             self.target.environment.reach("replay_committed")
             remove_run(quarantine, run)
-            self.runs += 1
-            self.replayed += run.rows
+            self.report.runs += 1
+            self.report.replayed += run.rows
             self.target.listener.event(ReplayCommitted(run=number, rows=run.rows, still_bad=still_bad))
-        self.left += Counts(quarantined=still_bad, filtered=total.filtered, skipped=total.skipped)
-        self.waiting += staged.waiting
+        self.report.still_bad += still_bad
+        self.report.filtered += total.filtered
+        self.report.left_to_log += total.skipped
+        self.report.waiting += staged.waiting
         return run.rows > 0
-
-    def _report(self, quarantine: Table) -> ReplayReport:
-        quarantine.refresh()
-        return ReplayReport(
-            runs=self.runs,
-            finished=self.finished,
-            replayed=self.replayed,
-            still_bad=self.left.quarantined,
-            filtered=self.left.filtered,
-            left_to_log=self.left.skipped,
-            waiting=self.waiting,
-            remaining=count_rows(quarantine),
-        )

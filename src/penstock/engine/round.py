@@ -6,8 +6,8 @@ the other for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias
 
@@ -18,7 +18,7 @@ from penstock.claims import Claims, StaticClaims
 from penstock.claims.group import GroupClaims
 from penstock.engine.ownership import LogBounds, Starter, Tokens
 from penstock.engine.pulse import with_signs
-from penstock.engine.ranges import RangeCallbacks, RangeWork
+from penstock.engine.ranges import RangeWork
 from penstock.environment import Environment, new_batch_id
 from penstock.errors import FencedError, PenstockError, TransientError
 from penstock.flow.write.manifest import Marks
@@ -131,10 +131,10 @@ class Rounds(Generic[S]):
         if isinstance(due, Batch) and self.job.delivery is Delivery.AT_MOST_ONCE:
             due = self.announce(due, tokens)
         batch = due if isinstance(due, Batch | Wait) else due.batch
-        ranged = self.ranges.work(idle=bool(shared) or not isinstance(batch, Batch)) if self.ranges else None
+        ranged = self.ranges is not None and self.ranges.work(idle=bool(shared) or not isinstance(batch, Batch))
         if isinstance(batch, Batch):
             return self._carried_through(batch, tokens, bounds, planned_at, ends)
-        if isinstance(due, Wait) and ranged is not None:
+        if isinstance(due, Wait) and ranged:
             return ChoreDone("range")
         if isinstance(due, Wait):
             return Waiting(due.until, done=due.until is None and self._is_done(tokens, ends))
@@ -342,8 +342,7 @@ class Rounds(Generic[S]):
             return None
         if self.job.delivery is Delivery.AT_MOST_ONCE or not self.table.divisible:
             return None
-        callbacks = RangeCallbacks(self.writer.stage, self.land, self.reach)
-        return RangeWork(claims, self.log, self.table, self.job, callbacks, self.listener)
+        return RangeWork(self.job, self.log, claims, self.writer, self.environment, self.land)
 
 
 def open_rounds(
@@ -357,17 +356,10 @@ def open_rounds(
     claims = claims or StaticClaims()
     environment = with_signs(environment or Environment(), claims)
     refuse_unshared(job, spark.sparkContext.master)
-    with _answering(open_log(job)) as log:
-        writer = kind_of(job).open_writer(job, spark, log, environment)
-        return Rounds(job, log, claims, writer, environment)
-
-
-@contextmanager
-def _answering(log: Log) -> Iterator[Log]:
-    """A log that has answered once: for one that cannot be read no table is made. Closed if the block fails."""
-    try:
+    with ExitStack() as opened:
+        log = opened.enter_context(closing(open_log(job)))
+        # It has to answer once: for a log that cannot be read no table is made.
         log.partitions()
-        yield log
-    except BaseException:
-        log.close()
-        raise
+        rounds = Rounds(job, log, claims, kind_of(job).open_writer(job, spark, log, environment), environment)
+        opened.pop_all()
+    return rounds

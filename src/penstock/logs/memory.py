@@ -154,12 +154,17 @@ class MemoryLog:
     def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
         kept = {each: int(self._setting(each.topic, "retention.ms")) / 1000 for each in bounds}
         since = {each: now - seconds * percent / 100 for each, seconds in kept.items() if seconds >= 0}
-        return {each: self._offset_since(each, bounds[each], at) for each, at in since.items()}
+        return {
+            each: next(
+                (offset for offset, made_at in self._times(each, bounds[each].first) if made_at >= at), bounds[each].end
+            )
+            for each, at in since.items()
+        }
 
-    def _offset_since(self, partition: Partition, held: Bounds, at: float) -> int:
-        there = [each for each in sorted(self.values[partition].items()) if each[0] >= held.first]
-        made = [(offset, record.at) for offset, record in there if isinstance(record, MemoryRecord)]
-        return next((offset for offset, made_at in made if made_at >= at), held.end)
+    def _times(self, partition: Partition, first: int) -> Iterator[tuple[int, float]]:
+        """When the records at or after an offset were made."""
+        there = sorted(self.values[partition].items())
+        return ((at, each.at) for at, each in there if at >= first and isinstance(each, MemoryRecord))
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> MemorySource:
         for each in slices:
@@ -184,13 +189,8 @@ class MemoryLog:
         return np.array([each for each in sorted(self.values[partition]) if first <= each < end], np.int64)
 
     def record_times(self, offsets: Mapping[Partition, int], seconds_max: float) -> Mapping[Partition, float]:
-        found = {each: self._record_at(each, offset) for each, offset in offsets.items()}
-        return {each: record.at for each, record in found.items() if record is not None}
-
-    def _record_at(self, partition: Partition, offset: int) -> MemoryRecord | None:
-        """The first record at or after an offset."""
-        there = sorted(self.values[partition].items())
-        return next((each for at, each in there if at >= offset and isinstance(each, MemoryRecord)), None)
+        found = {each: next(self._times(each, offset), None) for each, offset in offsets.items()}
+        return {each: first[1] for each, first in found.items() if first is not None}
 
     def show(self, positions: Mapping[Partition, int]) -> ShowReport:
         ahead = {each: self.positions_shown.get(each, -1) for each in positions}

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.job.sections.log_section import AnyLogSection
 from penstock.job.spec import JobSpec, KafkaLogSpec
 from penstock.logs.kafka.log import KafkaLog
-from penstock.logs.kafka.section.section import KafkaLogSection
+from penstock.logs.kafka.section import KafkaLogSection
 from penstock.logs.log import Log
 from penstock.logs.wal.log import WalLog
 from penstock.logs.wal.section import WalLogSection

@@ -13,15 +13,16 @@ from penstock.job.faults import Finding, KeyPath
 from penstock.job.sections.models import JobFile
 from penstock.job.sections.scalars import Positive, Settings, Text, one_of
 from penstock.job.sections.section import Section, stated
-from penstock.logs.kafka.section.checks import (
+from penstock.logs.kafka.section import (
     CLIENT_NUMBERS,
     CLIENT_WORDS,
+    KafkaLogSection,
+    SecuritySection,
     bootstrap_findings,
     client_findings,
     security_findings,
+    security_spec,
 )
-from penstock.logs.kafka.section.models import SecuritySection
-from penstock.logs.kafka.section.section import KafkaLogSection, security_spec
 from penstock.publish.spec import (
     DEFAULT_POSITIONS_TOPIC,
     PRODUCER_NUMBERS,

@@ -19,16 +19,13 @@ def exclusive(path: Path, *, wait_seconds_max: float) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + wait_seconds_max
     with path.open("w") as handle:
-        while not _try_lock(handle.fileno()):
-            if time.monotonic() >= deadline:
-                raise TransientError(f"{path} is locked by another process", detail=f"waited {wait_seconds_max:g} s")
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    waited = f"waited {wait_seconds_max:g} s"
+                    raise TransientError(f"{path} is locked by another process", detail=waited) from None
             time.sleep(_POLL_SECONDS)
         yield
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

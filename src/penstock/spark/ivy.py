@@ -104,16 +104,12 @@ def _descriptor(request: Request) -> str:
         for c in request.coordinates
     ]
     excluded = [f"    <exclude module={quoteattr(module)}/>" for module in request.excluded_modules]
-    return "\n".join(
-        [
-            '<ivy-module version="2.0">',
-            f'  <info organisation="penstock" module={quoteattr(request.name)}/>',
-            '  <configurations><conf name="default"/></configurations>',
-            "  <dependencies>",
-            *wanted,
-            *excluded,
-            "  </dependencies>",
-            "</ivy-module>",
-            "",
-        ]
-    )
+    dependencies = "\n".join([*wanted, *excluded])
+    return f"""<ivy-module version="2.0">
+  <info organisation="penstock" module={quoteattr(request.name)}/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""

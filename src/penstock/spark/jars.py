@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
+import re
 import shutil
 import sys
 import time
@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import assert_never
+from typing import Literal, assert_never
+
+import msgspec
 
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.spark import ivy
@@ -28,7 +30,6 @@ ATTEMPTS_MAX = 6
 PAUSE_SECONDS_FIRST = 2.0
 LOCK_SECONDS_MAX = 3600.0
 MANIFEST_NAME = "manifest.json"
-MANIFEST_VERSION = 1
 
 SCALA = "2.13"
 KAFKA_REVISION = "4.1.2"
@@ -163,52 +164,39 @@ def _fetch_all(request: Request, folder: Path, fetch: Fetch, pause: Callable[[fl
                 raise
             _say(f"jars: {error.primary}; trying again")
             pause(PAUSE_SECONDS_FIRST * 2 ** (attempt - 1) * random.uniform(0.5, 1.0))
-    _write_manifest(arriving, request)
+    sizes = {jar.name: jar.stat().st_size for jar in sorted(arriving.glob("*.jar"))}
+    if not sizes:
+        raise TransientError(f"nothing was fetched for {request.name}", detail=f"{arriving} holds no jar")
+    manifest = _Manifest(1, [str(each) for each in request.coordinates], sizes)
+    (arriving / MANIFEST_NAME).write_bytes(msgspec.json.encode(manifest))
     shutil.rmtree(folder, ignore_errors=True)
     arriving.rename(folder)
-    jars = _read_complete(folder, request)
-    if jars is None:
-        raise TransientError(f"the jars of {request.name} changed while they were put in place", detail=str(folder))
-    _say(f"jars: {request.name} is here, {len(jars)} jars in {folder}")
-    return jars
+    _say(f"jars: {request.name} is here, {len(sizes)} jars in {folder}")
+    return tuple(folder / name for name in sizes)
 
 
-def _write_manifest(folder: Path, request: Request) -> None:
-    jars = sorted(folder.glob("*.jar"))
-    if not jars:
-        raise TransientError(f"nothing was fetched for {request.name}", detail=f"{folder} holds no jar")
-    content = {
-        "version": MANIFEST_VERSION,
-        "coordinates": [str(coordinate) for coordinate in request.coordinates],
-        "jars": {jar.name: jar.stat().st_size for jar in jars},
-    }
-    aside = folder / f"{MANIFEST_NAME}.{os.getpid()}"
-    aside.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    aside.rename(folder / MANIFEST_NAME)
+class _Manifest(msgspec.Struct):
+    """Of a whole set: its jars with their sizes."""
+
+    version: Literal[1]
+    coordinates: list[str]
+    jars: dict[str, int]
 
 
 def _read_complete(folder: Path, request: Request) -> tuple[Path, ...] | None:
     """The jars that the manifest lists if it fits the request and every file has its size, else None."""
     try:
-        content = json.loads((folder / MANIFEST_NAME).read_text(encoding="utf-8"))
-        wanted = [str(coordinate) for coordinate in request.coordinates]
-        if content["version"] != MANIFEST_VERSION or content["coordinates"] != wanted:
-            return None
-        sizes: dict[str, int] = content["jars"]
-        jars = tuple(folder / name for name in sorted(sizes))
-        whole = all(jar.stat().st_size == sizes[jar.name] for jar in jars)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        found = msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=_Manifest)
+        whole = all((folder / name).stat().st_size == size for name, size in found.jars.items())
+    except (OSError, msgspec.DecodeError):
         return None
-    return jars if whole and jars else None
+    fits = whole and found.coordinates == [str(each) for each in request.coordinates]
+    return tuple(folder / name for name in sorted(found.jars)) if fits else None
 
 
 def _module_name(jar_name: str) -> str:
     """The part of `name-1.2.3-classifier.jar` before its version."""
-    parts = jar_name.removesuffix(".jar").split("-")
-    for index, part in enumerate(parts[1:], start=1):
-        if part[:1].isdigit() and "." in part:
-            return "-".join(parts[:index])
-    return "-".join(parts)
+    return re.split(r"-(?=\d[^-]*\.)", jar_name.removesuffix(".jar"))[0]
 
 
 def _say(text: str) -> None:
@@ -217,8 +205,7 @@ def _say(text: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetches the named sets; the exit code follows the error's branch."""
-    prog = "python -m penstock.spark.jars"
-    parser = argparse.ArgumentParser(prog=prog, description="Fetch the Java libraries.")
+    parser = argparse.ArgumentParser("python -m penstock.spark.jars", description="Fetch the Java libraries.")
     parser.add_argument("sets", nargs="*", type=JarSet, metavar="SET", help=", ".join(JarSet))
     chosen = parser.parse_args(arguments).sets or SETS_FOR_EVERYONE
     try:

@@ -12,7 +12,7 @@ from penstock.errors import UserError
 
 JAVA_MAJOR_MIN = 17
 _VERSION_SECONDS_MAX = 60
-_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _HINT = f"install a Java runtime of version {JAVA_MAJOR_MIN} or later and put it on PATH, or set JAVA_HOME to it"
 
 
@@ -28,10 +28,7 @@ def java_command() -> Path:
 def parse_major(version_text: str) -> int | None:
     """The major version in what `java -version` printed; `1.8` counts as 8."""
     found = _VERSION.search(version_text)
-    if found is None:
-        return None
-    first, second = int(found[1]), found[2]
-    return int(second) if first == 1 and second is not None else first
+    return None if found is None else int(found[1])
 
 
 def _find_java() -> Path:

@@ -14,25 +14,25 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.embedded.broker import Cluster
 from penstock.errors import UserError
 from penstock.job.spec import KafkaSecurity, Secret
 from tests.claimants import Crew, eventually, hits_up_to
+from tests.guarded import Guarded, guarded_cluster
 
 SECONDS_MAX = 120
 USERS = ("owner", "reader", "writer", "nobody", "member")
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A cluster whose SASL users may do only what is granted to them."""
     users = {user: f"{user}-secret" for user in USERS}
-    with Cluster.start(tmp_path_factory.mktemp("guarded"), sasl_users=users, authorize=True) as running:
+    with guarded_cluster(tmp_path_factory.mktemp("guarded"), users, {}) as running:
         yield running
 
 
 @pytest.fixture
-def crew(guarded: Cluster) -> Iterator[Crew]:
+def crew(guarded: Guarded) -> Iterator[Crew]:
     """The coordination topic is there, made by somebody who may do everything."""
     maker = Crew(guarded.bootstrap, hits_up_to(2))
     maker.join("maker")
@@ -48,7 +48,7 @@ def acting_as(crew: Crew, user: str) -> Crew:
     return crew
 
 
-def allow(cluster: Cluster, user: str, topic: str, *operations: AclOperation) -> None:
+def allow(cluster: Guarded, user: str, topic: str, *operations: AclOperation) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     bindings = [
         AclBinding(
@@ -74,20 +74,20 @@ def refusal(crew: Crew) -> UserError:
     return raised.value
 
 
-def test_read_write_and_describe_are_enough_where_the_topic_is_there(crew: Crew, guarded: Cluster) -> None:
+def test_read_write_and_describe_are_enough_where_the_topic_is_there(crew: Crew, guarded: Guarded) -> None:
     allow(guarded, "member", crew.topic, AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     acting_as(crew, "member").join("anna")
     eventually(lambda: crew.shared(2))
 
 
-def test_a_topic_that_may_not_be_written_is_named_with_what_to_grant(crew: Crew, guarded: Cluster) -> None:
+def test_a_topic_that_may_not_be_written_is_named_with_what_to_grant(crew: Crew, guarded: Guarded) -> None:
     allow(guarded, "reader", crew.topic, AclOperation.READ, AclOperation.DESCRIBE)
     fault = refusal(acting_as(crew, "reader"))
     assert crew.topic in fault.primary
     assert "Write" in fault.hint
 
 
-def test_a_topic_that_may_not_be_read_is_named_with_what_to_grant(crew: Crew, guarded: Cluster) -> None:
+def test_a_topic_that_may_not_be_read_is_named_with_what_to_grant(crew: Crew, guarded: Guarded) -> None:
     allow(guarded, "writer", crew.topic, AclOperation.WRITE, AclOperation.DESCRIBE)
     fault = refusal(acting_as(crew, "writer"))
     assert crew.topic in fault.primary
@@ -98,7 +98,7 @@ def test_a_topic_that_may_not_even_be_seen_is_named(crew: Crew) -> None:
     assert crew.topic in refusal(acting_as(crew, "nobody")).primary
 
 
-def test_who_may_not_create_the_topic_is_told_how_to_create_it(guarded: Cluster) -> None:
+def test_who_may_not_create_the_topic_is_told_how_to_create_it(guarded: Guarded) -> None:
     crew = acting_as(Crew(guarded.sasl_bootstrap, hits_up_to(2)), "owner")
     allow(guarded, "owner", crew.topic, AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE)
     fault = refusal(crew)
@@ -107,7 +107,7 @@ def test_who_may_not_create_the_topic_is_told_how_to_create_it(guarded: Cluster)
     crew.close()
 
 
-def test_a_wrong_password_is_told_at_once(guarded: Cluster, crew: Crew) -> None:
+def test_a_wrong_password_is_told_at_once(guarded: Guarded, crew: Crew) -> None:
     crew.security = KafkaSecurity("SASL_PLAINTEXT", "PLAIN", "owner", Secret("guess-7"))
     fault = refusal(crew)
     assert "credentials" in fault.primary

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 
 from penstock.claims.group import open_group
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.job.spec import kafka_of
@@ -29,7 +29,7 @@ class Exporter:
         job = export.job
         assert job.claims is not None
         self.heard = Recorder()
-        self.stop = Stop()
+        self.stop = threading.Event()
         claims = open_group(kafka_of(job), replace(job.claims, client_id=client), self.heard.event)
         loop = Loop(
             lambda: open_rounds(job, export.spark, Environment(listener=self.heard), claims),
@@ -67,7 +67,7 @@ def test_two_exporters_share_a_hot_partition_range_by_range_and_every_record_is_
         wait_until(lambda: [each.mirrored for each in status(export.job).partitions] == [RECORDS])
     finally:
         for each in (one, two):
-            each.stop.request()
+            each.stop.set()
         for each in (one, two):
             each.thread.join(180)
     assert one.ranges_landed() and two.ranges_landed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ import polars as pl
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.environment import Environment
 from penstock.failpoints import Reach, noop
@@ -47,7 +48,7 @@ def run_to_end(job: JobSpec, spark: SparkSession, reach: Reach = noop) -> None:
         return opened[-1]
 
     try:
-        Loop(open_pipeline, True, Stop(), Retries(0, random.Random(7)), Recorder()).run()
+        Loop(open_pipeline, True, threading.Event(), Retries(0, random.Random(7)), Recorder()).run()
     finally:
         for each in opened:
             each.close()

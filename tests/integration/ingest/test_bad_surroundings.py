@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.embedded.layout import new_brokers
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import Rounds, open_rounds
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaSecurity, kafka_of
@@ -43,7 +44,7 @@ OBEYING_MODES = (sys.executable, "-c", _OBEYING_MODES)
 @pytest.fixture
 def nobody_listens() -> str:
     """An address at which nothing answers."""
-    (broker,) = new_brokers(1, sasl=False)
+    (broker,) = new_brokers(1)
     return broker.address
 
 
@@ -68,7 +69,7 @@ def test_a_broker_that_is_away_is_tried_again_within_a_bound(
 
     heard = Recorder()
     with pytest.raises(TransientError) as raised:
-        Loop(impatient, once=True, stop=Stop(), retries=Retries(2), listener=heard).run()
+        Loop(impatient, once=True, stop=threading.Event(), retries=Retries(2), listener=heard).run()
     assert [name for name, _ in heard.events] == ["retrying", "retrying"]
     assert nobody_listens in raised.value.primary
     assert "Connection refused" in raised.value.detail

@@ -16,14 +16,15 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from penstock.cli.app import app
-from penstock.embedded.broker import Cluster
+from penstock.embedded.broker import Cluster, write_state
 from penstock.embedded.layout import Layout, new_brokers
-from penstock.embedded.state import ProcessId, State, write_state
+from penstock.embedded.process import ProcessId
 from penstock.errors import TransientError, UserError
 from penstock.logs.kafka.native.consumer import RawConsumer
 from penstock.logs.kafka.topics import url_safe
 from tests import pieces
 from tests.forked import Forked
+from tests.guarded import Guarded, guarded_cluster
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
 from tests.relay import broker_behind_relay
@@ -202,7 +203,7 @@ def test_stopping_a_broker_that_never_was_is_a_user_error(tmp_path: Path) -> Non
 def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Path) -> None:
     """The number of a dead broker now belongs to this test's own process: it must neither count nor be stopped."""
     stranger = ProcessId(os.getpid(), started_at=1.0)
-    write_state(tmp_path, State(Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1, sasl=False)), {1: stranger}))
+    write_state(tmp_path, Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1)), {1: stranger})
     cluster = Cluster.open(tmp_path)
     assert cluster is not None
     assert [one.running for one in cluster.status()] == [False]
@@ -210,19 +211,19 @@ def test_a_stale_state_file_does_not_name_a_stranger_as_the_broker(tmp_path: Pat
 
 
 def test_a_folder_keeps_its_number_of_brokers(tmp_path: Path) -> None:
-    write_state(tmp_path, State(Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(3, sasl=False)), {}))
+    write_state(tmp_path, Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(3)), {})
     with pytest.raises(UserError):
         Cluster.start(tmp_path, brokers=1)
 
 
 def test_a_taken_port_is_left_to_its_owner(tmp_path: Path) -> None:
-    layout = Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1, sasl=False))
-    write_state(tmp_path, State(layout, {}))
+    layout = Layout("AAAAAAAAAAAAAAAAAAAAAA", new_brokers(1))
+    write_state(tmp_path, layout, {})
     with socket.create_server(("127.0.0.1", layout.brokers[0].port)), Cluster.start(tmp_path) as cluster:
         assert cluster.bootstrap != layout.bootstrap
 
 
-def sasl_client(cluster: Cluster, user: str, password: str) -> AdminClient:
+def sasl_client(cluster: Guarded, user: str, password: str) -> AdminClient:
     return AdminClient(
         {
             "bootstrap.servers": cluster.sasl_bootstrap,
@@ -240,7 +241,7 @@ def topic_names(admin: AdminClient) -> Sequence[str]:
 
 
 def test_a_broker_with_users_refuses_wrong_passwords_and_hides_what_no_acl_grants(tmp_path: Path) -> None:
-    with Cluster.start(tmp_path, sasl_users={"ann": 'pass"\\word', "bob": "b"}, authorize=True) as cluster:
+    with guarded_cluster(tmp_path, {"ann": 'pass"\\word', "bob": "b"}, {}) as cluster:
         name = Topics(cluster.bootstrap)()
         assert topic_names(AdminClient({"bootstrap.servers": cluster.bootstrap})) == [name]
         assert topic_names(sasl_client(cluster, "ann", 'pass"\\word')) == []

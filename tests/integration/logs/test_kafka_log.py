@@ -16,7 +16,7 @@ from penstock.embedded.broker import Cluster
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec, StartAt
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
-from penstock.logs.kafka.log import KafkaLog, expiring_offsets
+from penstock.logs.kafka.log import KafkaLog
 from penstock.logs.log import Bounds, Partition
 from tests.kafka import Produce, Topics
 from tests.pipes import wait_until
@@ -55,7 +55,7 @@ def delete_records(bootstrap: str, topic: str, before: int) -> None:
 
 
 def test_the_cluster_is_known_by_the_id_that_it_keeps(open_log: OpenLog, cluster: Cluster) -> None:
-    assert open_log("any").admin.cluster_id() == cluster.layout.cluster_id
+    assert open_log("any").admin.cluster().cluster_id == cluster.layout.cluster_id
 
 
 def test_partitions_of_several_topics_come_sorted_and_with_the_id_of_their_topic(
@@ -265,7 +265,7 @@ def test_records_near_the_end_of_their_retention_are_told_by_time_and_by_size(
     now = time.time()
 
     def told(at: float) -> dict[str, int]:
-        found = expiring_offsets(log, log.bounds(partitions.values()), 50.0, at)
+        found = log.expiring(log.bounds(partitions.values()), 50.0, at)
         return {each.topic: offset for each, offset in found.items()}
 
     assert told(now + 3_600) == {by_time: 0}, "nothing was lost yet by size"

@@ -22,7 +22,6 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from penstock.embedded.broker import Cluster
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
@@ -33,6 +32,7 @@ from penstock.logs.log import Partition, Slice
 from penstock.publish.kafka import KafkaOutput
 from penstock.publish.output import PublishBucket, PublishPosition
 from penstock.publish.spec import PublishSpec
+from tests.guarded import Guarded, guarded_cluster
 from tests.kafka import Produce, Topics
 from tests.published import read_topic, some
 
@@ -45,24 +45,24 @@ ANN_BY_SCRAM = KafkaSecurity("SASL_PLAINTEXT", "SCRAM-SHA-512", "ann", Secret(AW
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     settings = {
         "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
         "listener.name.sasl.scram-sha-512.sasl.jaas.config": SCRAM,
     }
     users = {"ann": AWKWARD, "bob": "bob-secret"}
     folder = tmp_path_factory.mktemp("guarded")
-    with Cluster.start(folder, settings=settings, sasl_users=users, authorize=True) as running:
+    with guarded_cluster(folder, users, settings) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def admin(guarded: Cluster) -> AdminClient:
+def admin(guarded: Guarded) -> AdminClient:
     return AdminClient({"bootstrap.servers": guarded.bootstrap})
 
 
 @pytest.fixture(scope="module")
-def orders(guarded: Cluster, admin: AdminClient) -> str:
+def orders(guarded: Guarded, admin: AdminClient) -> str:
     """A topic of three records that ann may read and bob may not."""
     name = Topics(guarded.bootstrap)(name="orders")
     Produce(guarded.bootstrap)(name, ["a", "b", "c"])
@@ -76,7 +76,7 @@ def orders(guarded: Cluster, admin: AdminClient) -> str:
 
 
 @pytest.fixture
-def open_log(guarded: Cluster, orders: str) -> Iterator[Callable[[KafkaSecurity], KafkaLog]]:
+def open_log(guarded: Guarded, orders: str) -> Iterator[Callable[[KafkaSecurity], KafkaLog]]:
     opened: list[KafkaLog] = []
 
     def make(security: KafkaSecurity) -> KafkaLog:
@@ -88,7 +88,7 @@ def open_log(guarded: Cluster, orders: str) -> Iterator[Callable[[KafkaSecurity]
         log.close()
 
 
-def spec_of(cluster: Cluster, topic: str, security: KafkaSecurity) -> KafkaLogSpec:
+def spec_of(cluster: Guarded, topic: str, security: KafkaSecurity) -> KafkaLogSpec:
     return KafkaLogSpec(cluster.sasl_bootstrap, topics=(topic,), group="shop", security=security)
 
 
@@ -111,7 +111,7 @@ def read(spec: KafkaLogSpec, partition: Partition) -> list[bytes]:
 
 @pytest.mark.parametrize("security", [ANN, ANN_BY_SCRAM], ids=["plain", "scram"])
 def test_an_awkward_password_opens_the_cluster_to_the_process_and_to_its_tasks(
-    security: KafkaSecurity, open_log: Callable[[KafkaSecurity], KafkaLog], guarded: Cluster, orders: str
+    security: KafkaSecurity, open_log: Callable[[KafkaSecurity], KafkaLog], guarded: Guarded, orders: str
 ) -> None:
     log = open_log(security)
     [partition] = log.partitions()
@@ -141,7 +141,7 @@ def test_a_topic_without_permission_is_named_to_the_user(open_log: Callable[[Kaf
 
 
 def test_a_task_without_permission_is_told_the_same(
-    guarded: Cluster, orders: str, open_log: Callable[[KafkaSecurity], KafkaLog]
+    guarded: Guarded, orders: str, open_log: Callable[[KafkaSecurity], KafkaLog]
 ) -> None:
     [partition] = open_log(ANN).partitions()
     with pytest.raises(UserError) as raised:
@@ -172,7 +172,7 @@ def test_a_mirror_without_permission_on_the_group_is_reported_and_works_once_gra
 
 
 def test_who_may_not_publish_is_told_what_to_grant_and_publishes_once_it_is_granted(
-    guarded: Cluster, admin: AdminClient
+    guarded: Guarded, admin: AdminClient
 ) -> None:
     topics = Topics(guarded.bootstrap)
     topics(name="out")

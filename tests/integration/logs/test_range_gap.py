@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from penstock.claims.group import open_group
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import open_rounds
 from penstock.environment import Environment
 from penstock.events import Event, RangeClaimed
@@ -27,7 +27,7 @@ class Helper(Recorder):
     def __init__(self, pipe: Pipe, client: str, act: Callable[[int], None]) -> None:
         super().__init__()
         self._act = act
-        self.stop = Stop()
+        self.stop = threading.Event()
         job = pipe.job
         assert job.claims is not None
         claims = open_group(kafka_of(job), replace(job.claims, client_id=client), self.event)
@@ -77,7 +77,7 @@ def test_m5_a_claimed_range_that_retention_overtakes_becomes_a_gap_and_the_other
         wait_until(lambda: pipe.positions() == [RECORDS], 300.0, lambda: str(helpers[0].events[-5:]))
     finally:
         for each in helpers:
-            each.stop.request()
+            each.stop.set()
         for each in helpers:
             each.thread.join(180)
     lost = pipe.totals().gap

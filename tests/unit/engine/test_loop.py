@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 
 import pytest
 
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.engine.round import ChoreDone, RoundResult, Waiting
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.events import NullListener
@@ -18,7 +19,7 @@ CAUGHT_UP = Waiting(None, done=True)
 BATCH = ChoreDone("columns")
 
 
-class Patient(Stop):
+class Patient(threading.Event):
     """Takes pauses without sleeping; a test may stop the loop in one."""
 
     def __init__(self, stop_after: int = 100) -> None:
@@ -26,11 +27,12 @@ class Patient(Stop):
         self.pauses: list[float] = []
         self._stop_after = stop_after
 
-    def wait(self, seconds: float) -> bool:
-        self.pauses.append(seconds)
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.pauses.append(timeout)
         if len(self.pauses) >= self._stop_after:
-            self.request()
-        return bool(self)
+            self.set()
+        return self.is_set()
 
 
 class Script:
@@ -55,7 +57,7 @@ class Script:
         self.closed = True
 
 
-def loop_of(script: Callable[[], Script], stop: Stop, once: bool = True, retries: int = 3) -> Loop:
+def loop_of(script: Callable[[], Script], stop: threading.Event, once: bool = True, retries: int = 3) -> Loop:
     return Loop(script, once, stop, Retries(retries, random.Random(7)), NullListener())
 
 

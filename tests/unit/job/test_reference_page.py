@@ -8,7 +8,7 @@ import pytest
 from penstock.job.expressions import KAFKA_NAMES
 from penstock.job.sections.kind_section import file_model
 from penstock.job.sections.section import Section
-from penstock.logs.kafka.section.checks import CLIENT_NUMBERS, CLIENT_WORDS
+from penstock.logs.kafka.section import CLIENT_NUMBERS, CLIENT_WORDS
 from penstock.logs.registry import SECTIONS
 from penstock.tables.registry import KINDS
 from tests.unit.job.conftest import Load

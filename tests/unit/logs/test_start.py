@@ -63,4 +63,4 @@ def test_a_closed_log_is_not_used_again() -> None:
     log = KafkaLog(KafkaLogSpec("127.0.0.1:1", topics=("orders",)))
     log.close()
     with pytest.raises(ValueError, match="closed"):
-        log.admin.cluster_id()
+        log.admin.cluster()

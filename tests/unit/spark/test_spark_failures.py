@@ -13,7 +13,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.engine.loop import Loop, Retries, Stop
+from penstock.engine.loop import Loop, Retries
 from penstock.errors import TransientError, UserError
 from penstock.events import NullListener
 from penstock.job.spec import SparkSpec
@@ -112,7 +112,7 @@ def test_a_loop_opens_its_rounds_again_on_another_session() -> None:
 
 def test_a_loop_does_not_try_again_without_a_jvm() -> None:
     with pytest.raises(SparkGoneError):
-        Loop(lambda: Script(SparkGoneError("killed")), True, Stop(), Retries(3), NullListener()).run()
+        Loop(lambda: Script(SparkGoneError("killed")), True, threading.Event(), Retries(3), NullListener()).run()
 
 
 def test_of_many_jobs_that_find_the_session_stopped_one_opens_the_next() -> None:

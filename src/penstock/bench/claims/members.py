@@ -1,4 +1,4 @@
-"""Members of `bench claims`: threads of a consumer group of Kafka's, the other side, and processes of either side.
+"""Members of `bench claims`, ours and those of Kafka's consumer groups, together in this process or each in its own.
 
 Fifty members in one interpreter measure its lock. The processes of `--processes` are forked before anything of Kafka is
 loaded into the parent, and wait for their start: so neither side pays for imports.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Sized
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.sharedctypes import SynchronizedArray
 from multiprocessing.synchronize import Event
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from confluent_kafka import Consumer
 
@@ -25,18 +26,28 @@ from penstock.logs.log import Partition
 
 BASELINE_NAME = "Kafka consumer group (KIP-848), the same members over the same partitions"
 WAIT_SECONDS_MAX = 600.0
+UNFAIR = "the members did not come to fair shares"
 _POLL_SECONDS = 0.1
 _END_SECONDS_MAX = 60.0
 
-Live = Callable[[int, str], tuple[Callable[[], int], Callable[[], None]]]
-"""Starts a member, by its number, at these brokers; how to ask what it holds, and how to end it."""
+
+class Member(Protocol):
+    def start(self) -> None: ...
+
+    def held(self) -> Sized: ...
+
+    def close(self) -> None: ...
 
 
-class Consuming(threading.Thread):
+M = TypeVar("M", bound=Member)
+Recruit = Callable[[int, str], M]
+"""A member, by its number, at these brokers."""
+
+
+class Consuming:
     """One member of the consumer group, in a thread of its own."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__(daemon=True)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -48,35 +59,41 @@ class Consuming(threading.Thread):
             }
         )
         self._topic = topic
-        self.stopping = threading.Event()
-        self.held: frozenset[int] = frozenset()
+        self._stopping = threading.Event()
+        self._held: frozenset[int] = frozenset()
+        self._thread = threading.Thread(target=self._live, daemon=True)
 
-    def run(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+
+    def held(self) -> frozenset[int]:
+        return self._held
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._thread.join(_END_SECONDS_MAX)
+
+    def _live(self) -> None:
         self._consumer.subscribe([self._topic])
-        while not self.stopping.is_set():
+        while not self._stopping.is_set():
             self._consumer.poll(_POLL_SECONDS)
-            self.held = frozenset(each.partition for each in self._consumer.assignment())
+            self._held = frozenset(each.partition for each in self._consumer.assignment())
         self._consumer.close()
 
 
-def run_consumer_group(bootstrap: str, topic: str, members: int, partitions: int) -> Spent:
-    """Start the members at once; what it took until each had its share of all partitions."""
-    meter = Meter()
-    consuming = [Consuming(bootstrap, topic) for _ in range(members)]
-    for each in consuming:
-        each.start()
-    try:
-        wait_until(lambda: _stable([each.held for each in consuming], partitions), "the consumer group was not stable")
-        return meter.spent()
-    finally:
-        for each in consuming:
-            each.stopping.set()
-        for each in consuming:
-            each.join(_END_SECONDS_MAX)
+def claiming(group: str, heartbeat_seconds: float, partitions: Sequence[Partition]) -> Recruit[Agent]:
+    """Members of a group of Penstock."""
+
+    def recruit(number: int, bootstrap: str) -> Agent:
+        agent = Agent(KafkaLogSpec(bootstrap), MemberOptions(group, client_id(number), heartbeat_seconds))
+        agent.want(partitions, {})
+        return agent
+
+    return recruit
 
 
-def _stable(held: list[frozenset[int]], partitions: int) -> bool:
-    return len(frozenset().union(*held)) == partitions and fair([len(each) for each in held], partitions)
+def client_id(number: int) -> str:
+    return f"member-{number:03}"
 
 
 def fair(held: Collection[int], partitions: int) -> bool:
@@ -93,28 +110,55 @@ def wait_until(holds: Callable[[], bool], fault: str) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-class Crew:
+class Threads(Generic[M]):
+    """Members in this process."""
+
+    def __init__(self, count: int, recruit: Recruit[M]) -> None:
+        self._count = count
+        self._recruit = recruit
+        self.members: list[M] = []
+        self.bootstrap = ""
+
+    def stable(self, bootstrap: str, partitions: int) -> Spent:
+        """Start all members; what it took until everything was held, by each as much as by the others up to one."""
+        meter = Meter()
+        self.bootstrap = bootstrap
+        self.members = [self._recruit(number, bootstrap) for number in range(self._count)]
+        for each in self.members:
+            each.start()
+        self.wait_fair(partitions)
+        return meter.spent()
+
+    def wait_fair(self, partitions: int) -> None:
+        wait_until(lambda: fair([len(each.held()) for each in self.members], partitions), UNFAIR)
+
+    def close(self) -> None:
+        with ThreadPoolExecutor(self._count) as pool:
+            list(pool.map(lambda each: each.close(), self.members))
+
+
+class Processes:
     """Processes that wait for the brokers' address, then live as members and say how much they hold."""
 
-    def __init__(self, count: int, live: Live) -> None:
+    def __init__(self, count: int, recruit: Recruit[Member]) -> None:
         context = multiprocessing.get_context("fork")
         self._held: SynchronizedArray[int] = context.Array("i", count)
         self._stop = context.Event()
         pipes = [context.Pipe(duplex=False) for _ in range(count)]
         self._starts = [start for _, start in pipes]
         self._processes = [
-            context.Process(target=_member, args=(number, live, wait, self._held, self._stop), daemon=True)
+            context.Process(target=_member, args=(number, recruit, wait, self._held, self._stop), daemon=True)
             for number, (wait, _) in enumerate(pipes)
         ]
         for process in self._processes:
             process.start()
 
     def stable(self, bootstrap: str, partitions: int) -> Spent:
-        """Start all members; what it took until everything was held, by each as much as by the others up to one."""
+        """The same as of members in this process."""
         meter = Meter()
         for start in self._starts:
             start.send(bootstrap)
-        wait_until(lambda: fair(self._held[:], partitions), "the members did not come to fair shares")
+        wait_until(lambda: fair(self._held[:], partitions), UNFAIR)
         return meter.spent()
 
     def close(self) -> None:
@@ -124,36 +168,9 @@ class Crew:
             process.kill()
 
 
-def _member(number: int, live: Live, wait: Any, held: SynchronizedArray[int], stop: Event) -> None:
-    held_now, end = live(number, wait.recv())
+def _member(number: int, recruit: Recruit[Member], wait: Any, held: SynchronizedArray[int], stop: Event) -> None:
+    member = recruit(number, wait.recv())
+    member.start()
     while not stop.wait(_POLL_SECONDS):
-        held[number] = held_now()
-    end()
-
-
-def claiming(group: str, heartbeat_seconds: float, partitions: Sequence[Partition]) -> Live:
-    """Members of a group of Penstock."""
-
-    def live(number: int, bootstrap: str) -> tuple[Callable[[], int], Callable[[], None]]:
-        agent = Agent(KafkaLogSpec(bootstrap), MemberOptions(group, f"member-{number:03}", heartbeat_seconds))
-        agent.want(partitions, {})
-        agent.start()
-        return lambda: len(agent.held()), agent.close
-
-    return live
-
-
-def consuming(topic: str) -> Live:
-    """Members of one of Kafka's consumer groups."""
-
-    def live(number: int, bootstrap: str) -> tuple[Callable[[], int], Callable[[], None]]:
-        consumer = Consuming(bootstrap, topic)
-        consumer.start()
-
-        def end() -> None:
-            consumer.stopping.set()
-            consumer.join(_END_SECONDS_MAX)
-
-        return lambda: len(consumer.held), end
-
-    return live
+        held[number] = len(member.held())
+    member.close()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from penstock.bench.claims.members import client_id, fair
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
 from penstock.claims.protocol.codec import decode, encode
@@ -22,19 +22,6 @@ JOINED_PER_STEP = 10
 STABLE_SECONDS_MAX = 60.0
 REST_INTERVALS = 3
 _GROUP = "bench"
-
-
-@dataclass(frozen=True, slots=True)
-class VirtualCost:
-    """Records and CPU seconds of all members together, to fair shares and then for each second at rest."""
-
-    members: int
-    partitions: int
-    stable_records: int
-    stable_cpu_s: float
-    stable_virtual_s: float
-    rest_records_per_s: float
-    rest_cores: float
 
 
 class _Hall:
@@ -50,7 +37,7 @@ class _Hall:
     def step(self) -> None:
         self.now += STEP_SECONDS
         for number in self._coming[:JOINED_PER_STEP]:
-            options = MemberOptions(_GROUP, f"member-{number:03}", HEARTBEAT_SECONDS)
+            options = MemberOptions(_GROUP, client_id(number), HEARTBEAT_SECONDS)
             participant = Participant(options, "nonce", GroupView(_GROUP, HEARTBEAT_SECONDS))
             participant.want(self._partitions, {})
             self._members.append((participant, 0))
@@ -64,17 +51,17 @@ class _Hall:
             said += [encode(each, _GROUP, 8) for each in participant.decide(self.now)]
         self.log += said
 
-    def held(self) -> list[int]:
-        return [len(participant.held(self.now)) for participant, _ in self._members]
-
     @property
     def fair(self) -> bool:
-        held = [] if self._coming else self.held()
-        return sum(held) == len(self._partitions) and max(held) - min(held) <= 1
+        held = [len(participant.held(self.now)) for participant, _ in self._members]
+        return not self._coming and fair(held, len(self._partitions))
 
 
-def virtual_cost(members: int, partitions: int) -> VirtualCost:
-    """Let members come at once, share, and rest."""
+def virtual_cost(members: int, partitions: int) -> dict[str, float]:
+    """Let members come at once, share, and rest.
+
+    Records and CPU seconds of all members together, to fair shares and then for each second at rest.
+    """
     hall = _Hall(members, [Partition("bench_claims", "benchTopicId", number) for number in range(partitions)])
     began = time.process_time()
     while not hall.fair:
@@ -86,12 +73,12 @@ def virtual_cost(members: int, partitions: int) -> VirtualCost:
     while hall.now < stable_at + REST_INTERVALS * HEARTBEAT_SECONDS:
         hall.step()
     rested = hall.now - stable_at
-    return VirtualCost(
-        members=members,
-        partitions=partitions,
-        stable_records=stable_records,
-        stable_cpu_s=round(stable_s, 2),
-        stable_virtual_s=stable_at,
-        rest_records_per_s=round((len(hall.log) - stable_records) / rested, 1),
-        rest_cores=round((time.process_time() - began) / rested, 4),
-    )
+    return {
+        "members": members,
+        "partitions": partitions,
+        "stable_records": stable_records,
+        "stable_cpu_s": round(stable_s, 2),
+        "stable_virtual_s": stable_at,
+        "rest_records_per_s": round((len(hall.log) - stable_records) / rested, 1),
+        "rest_cores": round((time.process_time() - began) / rested, 4),
+    }

@@ -3,29 +3,28 @@
 Measurements of 1,000 devices in the order of time; some records correct one of the newest tenth. Both sides read the
 same topic in batches of the same size. Then, of us alone, the rows are loaded from Parquet files into a new table, once
 more (`reload`), and a third time from files of other names (`same_rows`).
-
-python -m penstock.bench.keyed.compare SIDE BOOTSTRAP TOPIC ROWS BATCH FOLDER: one side, measured after a warm-up.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from penstock.bench import sides
-from penstock.bench.keyed.measurements import Measurements, job_text
-from penstock.bench.meters import BenchResult, Meter, Say, resident_bytes
+from penstock.bench.keyed.measurements import Measurements, job_text, write_files
+from penstock.bench.meters import BenchResult, Meter, Say
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
 
 BASELINE_NAME = "Spark Structured Streaming, foreachBatch: newest of each key, Delta MERGE INTO with a range predicate"
-BASELINE_SETTINGS = {**DELTA_SETTINGS, "spark.driver.memory": "4g"}
+BASELINE_SPARK = SparkSpec(conf={**DELTA_SETTINGS, "spark.driver.memory": "4g"})
 """Its rows pass through the JVM, which is given the memory for it."""
 _SCHEMA = "device STRING, at BIGINT, temperature DOUBLE, humidity DOUBLE, status STRING, seq BIGINT"
 LOADS = ("load_wall_s", "reload_wall_s", "same_rows_wall_s")
@@ -36,7 +35,8 @@ def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, say: Sa
     """Both sides bring the same records into a table with one row for each key."""
     sample = Measurements(rows, update_share)
     say(f"producing {rows:,} records, {update_share:.0%} of them updates")
-    compared = sides.Comparison("keyed", __name__, BASELINE_NAME, rows, (sample.rows, batch))
+    ours, theirs, look = partial(penstock, batch), partial(baseline, batch), partial(_look, sample.rows)
+    compared = sides.Comparison("keyed", rows, ours, theirs, BASELINE_NAME, BASELINE_SPARK, look)
     result = sides.compare_sides(
         compared, sides.in_turn(sample.values()), rounds, say, update_share=update_share, batch=batch
     )
@@ -45,17 +45,15 @@ def bench_keyed(rows: int, update_share: float, batch: int, rounds: int, say: Sa
     return replace(result, extra={**result.extra, "reload": told})
 
 
-def penstock(spark: SparkSession, bootstrap: str, topic: str, batch: int, folder: Path) -> None:
-    sides.run_job(spark, folder, job_text(bootstrap, topic, batch, folder / "table"))
+def penstock(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:
+    sides.run_job(spark, folder, job_text(bootstrap, batch, folder / "table"))
 
 
 def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
     """Load the rows of the measured table from files: for the first time, again, and from files of other names."""
     rows = pl.read_delta(str(folder / "table")).drop("_sequence", "_bucket")
-    (folder / "files").mkdir()
-    for number, piece in enumerate(rows.iter_slices(-(-len(rows) // FILES))):
-        piece.write_parquet(folder / "files" / f"{number}.parquet")
-    load = sides.loader(spark, sides.written_job(folder, job_text("nowhere:9092", "bench", 1, folder / "loaded")))
+    write_files(rows, folder / "files", FILES)
+    load = sides.loader(spark, sides.written_job(folder, job_text("nowhere:9092", 1, folder / "loaded")))
     shutil.copytree(folder / "files", folder / "copies")
     found = {}
     for name, source in zip(LOADS, ("files", "files", "copies"), strict=True):
@@ -65,7 +63,7 @@ def loads(spark: SparkSession, folder: Path) -> dict[str, float]:
     return found
 
 
-def baseline(spark: SparkSession, bootstrap: str, topic: str, batch: int, folder: Path) -> None:
+def baseline(batch: int, spark: SparkSession, bootstrap: str, folder: Path) -> None:
     """The way of a good Spark engineer: one row for each key, and a condition by which the merge skips files."""
     table = f"delta.`{folder / 'table'}`"
     spark.sql(f"CREATE TABLE {table} ({_SCHEMA}) USING delta")
@@ -82,24 +80,12 @@ def baseline(spark: SparkSession, bootstrap: str, topic: str, batch: int, folder
         )
         rows.unpersist()
 
-    records = sides.kafka_source(spark, bootstrap, topic).option("maxOffsetsPerTrigger", batch).load()
+    records = sides.kafka_source(spark, bootstrap).option("maxOffsetsPerTrigger", batch).load()
     rows = records.select(F.from_json(F.col("value").cast("string"), _SCHEMA).alias("record")).select("record.*")
     sides.run_to_end(rows.writeStream.foreachBatch(merge), folder)
 
 
-def main(arguments: list[str]) -> None:
-    side, bootstrap, topic, rows_expected, batch, folder = arguments
-    spark = sides.open_side_spark(side, SparkSpec(conf=BASELINE_SETTINGS))
-    run = penstock if side == "penstock" else baseline
-    spent = sides.measure(lambda place: run(spark, bootstrap, topic, int(batch), place), Path(folder))
-    measured = Path(folder) / "measured"
-    memory = resident_bytes()
-    rows = pl.scan_delta(str(measured / "table")).select(pl.len()).collect().item()
-    sides.check_rows(side, rows, int(rows_expected))
-    more = {"further": loads(spark, measured)} if side == "penstock" else {}
-    sides.tell(spent, memory, **more)
-    spark.stop()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+def _look(rows_expected: int, spark: SparkSession, side: str, folder: Path) -> dict[str, Any]:
+    rows = pl.scan_delta(str(folder / "table")).select(pl.len()).collect().item()
+    sides.check_rows(side, rows, rows_expected)
+    return {"further": loads(spark, folder)} if side == "penstock" else {}

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import polars as pl
+
+from penstock.bench.sides import TOPIC
 
 DEVICES = 1_000
 NEWEST_SHARE = 0.1
+SEED = 20260301
 STATUSES = ("ok", "ok", "ok", "low battery")
 BLOCK = 100_000
 BUCKETS = 4
@@ -28,10 +32,32 @@ flush: {{max_messages_per_batch: {batch}, min_bytes_per_file: 1B, max_bytes_per_
 """
 
 
-def job_text(bootstrap: str, topic: str, batch: int, table: Path) -> str:
+def job_text(bootstrap: str, batch: int, table: Path) -> str:
     """The job file of a table that takes the records in batches of so many."""
     path = json.dumps(str(table))
-    return _JOB.format(bootstrap=bootstrap, topic=topic, table=path, batch=batch, buckets=BUCKETS)
+    return _JOB.format(bootstrap=bootstrap, topic=TOPIC, table=path, batch=batch, buckets=BUCKETS)
+
+
+def rows_of(numbers: npt.NDArray[np.int64], sequence: int = 0) -> pl.DataFrame:
+    """A measurement for each number, which gives its device and time; `sequence` is that of the first."""
+    rng = np.random.default_rng(int(numbers[0]))
+    count = len(numbers)
+    return pl.DataFrame({"number": numbers}).select(
+        pl.format("device-{}", (pl.col("number") % DEVICES).cast(pl.String).str.zfill(4)).alias("device"),
+        (pl.col("number") // DEVICES).alias("at"),
+        pl.Series("temperature", rng.uniform(-20, 40, count).round(3)),
+        pl.Series("humidity", rng.random(count).round(4)),
+        pl.Series("status", rng.choice(STATUSES, count)),
+        pl.int_range(sequence, sequence + count).alias("seq"),
+    )
+
+
+def write_files(rows: pl.DataFrame, folder: Path, count: int) -> Path:
+    """The rows as Parquet files of a new folder."""
+    folder.mkdir()
+    for number, piece in enumerate(rows.iter_slices(-(-len(rows) // count))):
+        piece.write_parquet(folder / f"{number}.parquet")
+    return folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +66,15 @@ class Measurements:
 
     records: int
     update_share: float
-    seed: int = 20260301
     rows_before: int = 0
     """That the table has already."""
     newest: int | None = None
     """So many rows at the end are corrected; None: a tenth of those that are there."""
 
     def values(self) -> Iterator[bytes]:
-        numbers, more = self._numbers(), np.random.default_rng(self.seed + 1)
+        numbers = self._numbers()
         for first in range(0, self.records, BLOCK):
-            some = numbers[first : first + BLOCK]
-            columns = (
-                (some % DEVICES).tolist(),
-                (some // DEVICES).tolist(),
-                more.uniform(-20, 40, len(some)).tolist(),
-                more.random(len(some)).tolist(),
-                more.choice(STATUSES, len(some)).tolist(),
-            )
-            for seq, (device, at, temperature, humidity, status) in enumerate(zip(*columns, strict=True), first):
-                yield (
-                    f'{{"device": "device-{device:04}", "at": {at}, "temperature": {temperature:.3f}, '
-                    f'"humidity": {humidity:.4f}, "status": "{status}", "seq": {seq}}}'
-                ).encode()
+            yield from rows_of(numbers[first : first + BLOCK], first).write_ndjson().encode().splitlines()
 
     @property
     def rows(self) -> int:
@@ -71,7 +84,7 @@ class Measurements:
 
     def _numbers(self) -> npt.NDArray[np.int64]:
         """The row of each record: a new one, or one of the newest."""
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(SEED)
         corrects = rng.random(self.records) < self.update_share
         if not self.rows_before:
             corrects[:1] = False

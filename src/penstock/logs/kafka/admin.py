@@ -49,13 +49,6 @@ class BoundedAdmin:
         self._answered = self._disconnected = False
         self._client: AdminClient | None = self._new_client()
 
-    def call(self, subject: str, start: Callable[[AdminClient, float], Future[T]]) -> T:
-        """Run one request and wait for its answer; `subject` names it in errors."""
-        result = self.try_each(lambda client, seconds: {subject: start(client, seconds)})[subject]
-        if isinstance(result, Fault):
-            raise self.error(result, subject)
-        return result
-
     def try_each(self, start: Callable[[AdminClient, float], Mapping[K, Future[T]]]) -> dict[K, T | Fault]:
         """Run one request about many things: each has its answer or its own fault."""
         client = self._open_client()
@@ -73,15 +66,17 @@ class BoundedAdmin:
             self._connection_fault = before
         return results
 
-    def cluster_id(self) -> str:
-        """The id that a cluster keeps for life."""
-        found = self.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
-        return str(found.cluster_id)
+    def cluster(self) -> Any:
+        """The brokers, and the id that a cluster keeps for life."""
+        [found] = self.try_each(lambda client, seconds: {0: client.describe_cluster(request_timeout=seconds)}).values()
+        if isinstance(found, Fault):
+            raise self.error(found, "the cluster")
+        return found
 
     def topic_names(self) -> frozenset[str]:
         """Every topic that this client may see."""
         # The metadata call blocks and is deaf to rejected credentials, so a cheap request goes before it.
-        self.cluster_id()
+        self.cluster()
         try:
             metadata = self._open_client().list_topics(timeout=self._call_seconds_max)
         except KafkaException as error:
@@ -188,8 +183,7 @@ def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, set
 
     `kind` says in errors what it is for. A broker may learn of the topic a little later.
     """
-    cluster = admin.call("the cluster", lambda client, seconds: client.describe_cluster(request_timeout=seconds))
-    replicas = min(REPLICAS, len(cluster.nodes))
+    replicas = min(REPLICAS, len(admin.cluster().nodes))
     durable = {"min.insync.replicas": "2"} if replicas == REPLICAS else {}
     config = {**settings, **durable}
     topic = NewTopic(name, partitions, replicas, config=config)

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from confluent_kafka import Consumer
+from confluent_kafka.admin import OffsetSpec
 
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX
 from penstock.logs.kafka.epochs import lost_tails
+from penstock.logs.kafka.first_events import record_times
 from penstock.logs.kafka.mirror import mirror, mirrored
-from penstock.logs.kafka.offsets import open_consumer, record_offsets, record_times
+from penstock.logs.kafka.offsets import open_consumer, record_offsets
 from penstock.logs.kafka.reader import PieceReader
 from penstock.logs.kafka.topics import KafkaTopics
 from penstock.logs.log import Bounds, EpochMark, LostTail, Offsets, Partition, ShowReport, Slice, Told
@@ -41,7 +43,22 @@ class KafkaLog(KafkaTopics):
         return lost
 
     def expiring(self, bounds: Mapping[Partition, Bounds], percent: float, now: float) -> Mapping[Partition, int]:
-        return expiring_offsets(self, bounds, percent, now)
+        found: dict[Partition, int] = {}
+        for topic in sorted({each.topic for each in bounds}):
+            mine = {each: held for each, held in bounds.items() if each.topic == topic}
+            settings = self.settings(topic)
+            retention = Retention() if settings is None else Retention.of(settings)
+            if retention.seconds is not None:
+                at = max(0.0, now - retention.seconds * percent / 100)
+                since = self._offsets(tuple(mine), OffsetSpec.for_timestamp(int(at * 1000)))
+                # Kafka answers a negative offset where all records are older.
+                found |= {each: offset if offset >= 0 else mine[each].end for each, offset in since.items()}
+            for each, held in mine.items():
+                # As much is used up as there are offsets after it, once the log has begun to lose its oldest ones.
+                if retention.by_size and held.first > 0:
+                    used_up = held.end - int((held.end - held.first) * percent / 100)
+                    found[each] = max(used_up, found.get(each, 0))
+        return found
 
     def source(self, slices: Sequence[Slice], tasks_min: int, batch_bytes: int) -> PieceReader:
         return PieceReader.of(self.spec, slices, tasks_min, batch_bytes)
@@ -90,27 +107,3 @@ class Retention:
             return Retention()
         keeps_ms = int(settings["retention.ms"])
         return Retention(keeps_ms / 1000 if keeps_ms >= 0 else None, int(settings["retention.bytes"]) >= 0)
-
-
-def expiring_offsets(
-    log: KafkaTopics, bounds: Mapping[Partition, Bounds], percent: float, now: float
-) -> dict[Partition, int]:
-    """As `Log.expiring` says.
-
-    Of a retention by size a record has used up as much as there are offsets after it, once the log has begun to lose
-    its oldest ones.
-    """
-    found: dict[Partition, int] = {}
-    for topic in sorted({each.topic for each in bounds}):
-        mine = {each: held for each, held in bounds.items() if each.topic == topic}
-        settings = log.settings(topic)
-        retention = Retention() if settings is None else Retention.of(settings)
-        if retention.seconds is not None:
-            since = log.offsets_since(mine, now - retention.seconds * percent / 100)
-            found |= {each: mine[each].end if offset is None else offset for each, offset in since.items()}
-        if retention.by_size:
-            for each, held in mine.items():
-                if held.first > 0:
-                    used_up = held.end - int((held.end - held.first) * percent / 100)
-                    found[each] = max(used_up, found.get(each, 0))
-    return found

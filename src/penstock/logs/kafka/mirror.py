@@ -38,18 +38,16 @@ def mirror(log: KafkaTopics, group: str, positions: Mapping[Partition, int]) -> 
     """Move the group's offsets up to the positions, never down; TransientError if the broker does not answer."""
     found = _committed(log, group, positions)
     if isinstance(found, Fault):
-        return _all_refused(log, group, positions, found)
+        return ShowReport(refused=_all_refused(log, group, positions, found))
     ahead = [each for each, to in positions.items() if found.get(each, 0) > to]
     refused = {each: f"the group is already at {found[each]}" for each in ahead}
     moving = {each: to for each, to in positions.items() if each not in refused and found.get(each) != to}
-    if not moving:
-        return ShowReport(refused=refused)
-    faults = _alter(log, group, moving)
+    faults = _alter(log, group, moving) if moving else {}
     if isinstance(faults, Fault):
-        return ShowReport(refused={**refused, **_all_refused(log, group, moving, faults).refused})
-    failed = {each: _reason(faults[key]) for each in moving if (key := (each.topic, each.number)) in faults}
-    moved = {each: position for each, position in moving.items() if each not in failed}
-    return ShowReport(moved=moved, refused={**refused, **failed})
+        refused |= _all_refused(log, group, moving, faults)
+    else:
+        refused |= {each: _reason(faults[key]) for each in moving if (key := (each.topic, each.number)) in faults}
+    return ShowReport({each: to for each, to in moving.items() if each not in refused}, refused)
 
 
 def mirrored(log: KafkaTopics, group: str, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -106,10 +104,10 @@ def _patiently(attempt: Callable[[], T | Fault]) -> T | Fault:
         time.sleep(COORDINATOR_PAUSE_SECONDS)
 
 
-def _all_refused(log: KafkaTopics, group: str, positions: Iterable[Partition], fault: Fault) -> ShowReport:
+def _all_refused(log: KafkaTopics, group: str, positions: Iterable[Partition], fault: Fault) -> dict[Partition, str]:
     if fault.code not in _REASONS:
         raise log.admin.error(fault, f"consumer group {group}")
-    return ShowReport(refused=dict.fromkeys(positions, _reason(fault)))
+    return dict.fromkeys(positions, _reason(fault))
 
 
 def _reason(fault: Fault) -> str:

@@ -1,16 +1,18 @@
-"""Reads which offsets of a partition have a record: the records pass through, only their offsets are kept."""
+"""Reads which offsets of a partition have a record: the records pass through, only their offsets are kept.
+
+Not by the reader of the tasks: `verify` would not notice what that one passes over.
+"""
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Mapping
 
 import numpy as np
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
+from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import reading_settings
 from penstock.logs.log import Offsets, Partition, Told
@@ -21,8 +23,6 @@ MESSAGES_PER_CALL = 20_000
 QUEUED_KIB_MAX = 32 * 1024
 _CALL_SECONDS = 0.5
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, UNUSED_GROUP_DENIED)
-
-logger = logging.getLogger("penstock.kafka")
 
 
 def open_consumer(spec: KafkaLogSpec) -> Consumer:
@@ -35,7 +35,7 @@ def open_consumer(spec: KafkaLogSpec) -> Consumer:
         "queued.max.messages.kbytes": QUEUED_KIB_MAX,
     }
     try:
-        return Consumer(settings, logger=logger)
+        return Consumer(settings, logger=QuietLog(logger))
     except KafkaException as error:
         raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
 
@@ -68,35 +68,6 @@ def record_offsets(
     finally:
         consumer.unassign()
     return np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-
-
-def record_times(spec: KafkaLogSpec, offsets: Mapping[Partition, int], seconds_max: float) -> dict[Partition, float]:
-    """When the first record at or after each offset was made, as `Log.record_times` says."""
-    if not offsets:
-        return {}
-    waiting = {(each.topic, each.number): each for each in offsets}
-    found: dict[Partition, float] = {}
-    deadline = time.monotonic() + seconds_max
-    consumer = open_consumer(spec)
-    try:
-        consumer.assign([TopicPartition(each.topic, each.number, offset) for each, offset in offsets.items()])
-        while waiting and time.monotonic() < deadline:
-            message = consumer.poll(_CALL_SECONDS)
-            place = (message.topic(), message.partition()) if message is not None else None
-            if message is None or place not in waiting:
-                continue
-            error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise error_of(fault_of(error), spec.bootstrap, f"partition {waiting[place]}")
-            partition = waiting.pop(place)
-            # Its further records would only fill the queue.
-            consumer.incremental_unassign([TopicPartition(partition.topic, partition.number)])
-            kind, at_ms = message.timestamp()
-            if error is None and kind != TIMESTAMP_NOT_AVAILABLE:
-                found[partition] = at_ms / 1000
-    finally:
-        consumer.close()
-    return found
 
 
 def _offsets(messages: list[Message], bootstrap: str, partition: Partition) -> tuple[list[int], bool]:

@@ -5,25 +5,18 @@ from __future__ import annotations
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec
 
-OWNED_SETTINGS = frozenset(
-    {
-        "auto.offset.reset",
-        "bootstrap.servers",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "group.id",
-        "isolation.level",
-        "key.deserializer",
-        "sasl.jaas.config",
-        "sasl.mechanism",
-        "sasl.mechanisms",
-        "sasl.password",
-        "sasl.username",
-        "security.protocol",
-        "value.deserializer",
-    }
-)
-"""Settings that Penstock decides: another value of these would break exactly-once or contradict the job file."""
+OWNED_SETTINGS = {
+    "group.id": "the consumer group is log.kafka.group",
+    "bootstrap.servers": "the brokers are log.kafka.bootstrap",
+    "enable.auto.commit": "positions live in the table and are mirrored after each commit",
+    "enable.auto.offset.store": "positions live in the table and are mirrored after each commit",
+    "auto.offset.reset": "where to begin is log.kafka.start; a lost offset follows on.gap",
+    "isolation.level": "Penstock always reads committed records only",
+    "key.deserializer": "records are read as bytes, see decode",
+    "value.deserializer": "records are read as bytes, see decode",
+}
+"""Client settings that Penstock decides, and why: another value would break exactly-once or contradict the job file."""
+SECURITY_PREFIXES = ("sasl.", "security.")
 
 
 def librdkafka_settings(spec: KafkaLogSpec) -> dict[str, str]:
@@ -58,7 +51,9 @@ def reading_settings(spec: KafkaLogSpec) -> dict[str, str]:
 
 
 def _client_settings(spec: KafkaLogSpec) -> dict[str, str]:
-    owned = sorted(OWNED_SETTINGS & spec.client_settings.keys())
+    owned = sorted(
+        each for each in spec.client_settings if each in OWNED_SETTINGS or each.startswith(SECURITY_PREFIXES)
+    )
     if owned:
         raise UserError(
             f"client settings that Penstock decides itself: {', '.join(owned)}",

@@ -84,12 +84,6 @@ class KafkaTopics:
             raise unknown_topic(topic, self.spec.bootstrap, self.admin.topic_names())
         raise self.admin.error(result, f"the configuration of topic {topic}")
 
-    def offsets_since(self, partitions: Iterable[Partition], at: float) -> dict[Partition, int | None]:
-        """The first offsets whose records are not older than a time, in seconds since 1970; None where all are."""
-        spec: OffsetSpec = OffsetSpec.for_timestamp(max(0, int(at * 1000)))
-        found = self._offsets(tuple(partitions), spec)
-        return {each: offset if offset >= 0 else None for each, offset in found.items()}
-
     def start_offsets(
         self, partitions: Iterable[Partition], bounds: Mapping[Partition, Bounds]
     ) -> dict[Partition, int]:

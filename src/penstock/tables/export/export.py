@@ -9,7 +9,7 @@ from penstock.errors import TransientError
 from penstock.flow.write.manifest import Counts, Marks
 from penstock.lake.proposal import FencePart, Outcome, Proposal, StartPart
 from penstock.logs.log import Batch, Log, Partition, Slice
-from penstock.staging.read_checks import ReadChecks
+from penstock.staging.batch_job import ReadChecks
 from penstock.staging.reports import Gathered
 from penstock.tables.export.catch_up import check_residue
 from penstock.tables.export.chores import (

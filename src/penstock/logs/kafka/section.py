@@ -1,4 +1,4 @@
-"""What cannot be right inside `log.kafka`: brokers, client settings and security that contradict.
+"""Kafka in a job file: the keys under `log.kafka`, what cannot be right there, and how its spec is built.
 
 The checks of a cluster's address, client settings and security serve every section that has them.
 """
@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, get_args
 
+from penstock.job.checks.topics import start_offsets
 from penstock.job.document import Document
 from penstock.job.faults import Finding, KeyPath, key_text, nearest
-from penstock.logs.kafka.section.models import KafkaSection, SecuritySection
+from penstock.job.sections.log_section import LogSection, Reader
+from penstock.job.sections.models import TopicsSection
+from penstock.job.sections.scalars import Flag, Hidden, Settings, Text, one_of
+from penstock.job.sections.section import Section, stated
+from penstock.job.spec import KafkaLogSpec, KafkaSecurity, SaslMechanism, SecurityProtocol
+from penstock.logs.kafka.security import OWNED_SETTINGS, SECURITY_PREFIXES
 
 AT: KeyPath = ("log", "kafka")
 
@@ -30,23 +39,60 @@ CLIENT_WORDS: dict[str, tuple[str, ...]] = {
 }
 """Settings with words; an empty tuple allows any text."""
 
-_FORBIDDEN_CLIENT = {
-    "group.id": "the consumer group is log.kafka.group",
-    "bootstrap.servers": "the brokers are log.kafka.bootstrap",
-    "enable.auto.commit": "positions live in the table and are mirrored after each commit",
-    "enable.auto.offset.store": "positions live in the table and are mirrored after each commit",
-    "auto.offset.reset": "where to begin is log.kafka.start; a lost offset follows on.gap",
-    "isolation.level": "Penstock always reads committed records only",
-    "key.deserializer": "records are read as bytes, see decode",
-    "value.deserializer": "records are read as bytes, see decode",
-}
+
+class SecuritySection(Section):
+    protocol: Annotated[SecurityProtocol | None, one_of(get_args(SecurityProtocol))] = None
+    sasl_mechanism: Annotated[SaslMechanism | None, one_of(get_args(SaslMechanism))] = None
+    sasl_username: Text = None
+    sasl_password: Hidden = None
+    ssl_ca_path: Text = None
+    ssl_certificate_path: Text = None
+    ssl_key_path: Text = None
+    ssl_key_password: Hidden = None
 
 
-def kafka_findings(kafka: KafkaSection, document: Document) -> Iterator[Finding]:
-    yield from bootstrap_findings(kafka.bootstrap, AT)
-    yield from client_findings(kafka.client, AT, CLIENT_NUMBERS, CLIENT_WORDS, _FORBIDDEN_CLIENT)
-    if kafka.security is not None:
-        yield from security_findings(kafka.security, document, (*AT, "security"))
+class KafkaSection(TopicsSection):
+    REQUIRED = ("bootstrap",)
+    REMOVED = {"reader": "it was removed: librdkafka reads in every task; remove the key"}  # noqa: RUF012, inherited
+    SHARED = True
+
+    bootstrap: Text = None
+    transactional: Flag = None
+    security: SecuritySection | None = None
+    client: Settings = None
+
+
+class KafkaLogSection(LogSection[KafkaSection]):
+    name = "kafka"
+    phrase = "a Kafka cluster"
+    section = KafkaSection
+
+    def findings(self, section: KafkaSection, document: Document) -> Iterator[Finding]:
+        yield from bootstrap_findings(section.bootstrap, AT)
+        yield from client_findings(section.client, AT, CLIENT_NUMBERS, CLIENT_WORDS, OWNED_SETTINGS)
+        if section.security is not None:
+            yield from security_findings(section.security, document, (*AT, "security"))
+
+    def build(self, section: KafkaSection, reader: Reader) -> KafkaLogSpec:
+        topics = tuple(section.topics or ())
+        return replace(
+            KafkaLogSpec(section.bootstrap or "", topics, section.topic_pattern, group=section.group or reader.job),
+            **stated(
+                start=start_offsets(section),
+                transactional=section.transactional,
+                security=security_spec(section.security, reader.folder) if section.security is not None else None,
+                client_settings=section.client,
+            ),
+        )
+
+
+def security_spec(security: SecuritySection, folder: Path) -> KafkaSecurity:
+    """The section as a spec; its relative paths begin in the folder of the job file."""
+    values = stated(**{name: getattr(security, name) for name in type(security).model_fields})
+    for name in values:
+        if name.endswith("_path"):
+            values[name] = str(folder / values[name])
+    return KafkaSecurity(**values)
 
 
 def bootstrap_findings(bootstrap: str | None, at: KeyPath) -> Iterator[Finding]:
@@ -76,7 +122,7 @@ def client_findings(
                 yield Finding(at, f"expected one of {', '.join(words[name])}")
         elif name in forbidden:
             yield Finding(at, f"cannot be set here: {forbidden[name]}", on_key=True)
-        elif name.startswith(("ssl.", "sasl.", "security.")):
+        elif name.startswith(("ssl.", *SECURITY_PREFIXES)):
             own = key_text((*section, "security"))
             yield Finding(at, f"cannot be set here: security has its own section, {own}", on_key=True)
         else:

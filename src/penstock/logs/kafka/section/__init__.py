@@ -1,1 +1,0 @@
-"""What a job file may state under `log.kafka`."""

@@ -1,0 +1,53 @@
+"""A cluster whose users may do only what an ACL grants, on a listener that asks for their passwords.
+
+Its plain listener may do everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.embedded.broker import Cluster, write_state
+from penstock.embedded.kafka import new_cluster_id
+from penstock.embedded.layout import HOST, Layout, new_brokers
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    cluster: Cluster
+    sasl_bootstrap: str
+
+    @property
+    def bootstrap(self) -> str:
+        return self.cluster.bootstrap
+
+
+@contextmanager
+def guarded_cluster(folder: Path, users: Mapping[str, str], settings: Mapping[str, str]) -> Iterator[Guarded]:
+    """One broker for users by name and password; `settings` win."""
+    broker, spare, _ = new_brokers(3)
+    write_state(folder, Layout(new_cluster_id(), (broker,)), {})
+    plain, sasl = f"PLAIN://{broker.address}", f"SASL://{spare.address}"
+    passwords = " ".join(f"user_{name}={_quote(password)}" for name, password in users.items())
+    guards = {
+        "listeners": f"{plain},CONTROLLER://{HOST}:{broker.controller_port},{sasl}",
+        "advertised.listeners": f"{plain},{sasl}",
+        "listener.security.protocol.map": "PLAIN:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl.plain.sasl.jaas.config": (
+            f"org.apache.kafka.common.security.plain.PlainLoginModule required {passwords};"
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        # The plain listener is the administrator's: only users of the SASL listener need an ACL.
+        "super.users": "User:ANONYMOUS",
+    }
+    with Cluster.start(folder, settings={**guards, **settings}) as cluster:
+        yield Guarded(cluster, spare.address)
+
+
+def _quote(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
