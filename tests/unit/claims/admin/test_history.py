@@ -374,6 +374,17 @@ def test_a_log_that_lost_its_beginning_knows_owners_by_what_they_claim_or_seek_t
     assert [each.who for each in recorded.lines()] == ["anna"] * 3
 
 
+def test_what_depends_on_records_that_are_gone_is_not_told_wrong() -> None:
+    """The wants of members are in their joins; and each of them ends a pause, while one alone is accepted."""
+    recorded = RecordedLog(cut=4)
+    log = recorded.at(100)
+    log.say(ReleaseGroup, ANNA, pause_id="p1")
+    log.say(ResumingGroup, ANNA, pause_id="p1")
+    log.say(ResumingGroup, BERT, pause_id="p1")
+    log.balance()
+    assert [(each.change, each.reason) for each in recorded.lines()] == [(Change.BALANCED, "")]
+
+
 def test_ranges_that_were_opened_before_the_log_begins_are_not_judged() -> None:
     recorded = RecordedLog(cut=6)
     log = recorded.at(100)
