@@ -11,7 +11,16 @@ def test_it_measures_both_sides_and_prints_one_object() -> None:
     assert printed["heartbeat_seconds"] == 1.0
     # A join and a claim for each member and a target, at least.
     assert printed["records"] >= 7
-    for name in ("stable_s", "cpu_s", "records_per_s", "startup_s", "join_s", "takeover_s"):
+    for name in (
+        "stable_s",
+        "cpu_s",
+        "records_per_s",
+        "steady_cores",
+        "broker_cores",
+        "startup_s",
+        "join_s",
+        "takeover_s",
+    ):
         assert printed[name] > 0, name
     assert printed["startup_records"] >= 0
     assert printed["stable_s"] == printed["penstock"]["wall_s"]

@@ -78,6 +78,8 @@ def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
         if isinstance(ours, _Crew):
             measured |= _changes(ours, say)
         ours.close()
+        measured["broker_cores"] = _cores(bench)
+        say(f"the broker without members: {measured['broker_cores']} cores")
         say("the same by a consumer group")
         create_topic(cluster.bootstrap, _DATA_TOPIC, bench.partitions)
         baseline = theirs.stable(cluster.bootstrap, bench.partitions)
@@ -86,16 +88,22 @@ def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
 
 
 def _steady(bootstrap: str, bench: ClaimsBench, say: Say) -> dict[str, float]:
-    """Records and CPU seconds per second while nothing happens."""
+    """Records per second and cores while nothing happens, of the members and the broker."""
     # Whatever the last joiners stirred up is over after one interval.
     time.sleep(bench.heartbeat_seconds)
     before, meter = _records(bootstrap), Meter()
+    cores = _cores(bench)
+    records_per_s = round((_records(bootstrap) - before) / meter.spent().wall_s, 1)
+    say(f"steady: {records_per_s} records/s, {cores} cores")
+    return {"records_per_s": records_per_s, "steady_cores": cores}
+
+
+def _cores(bench: ClaimsBench) -> float:
+    """What all processes use while nothing happens."""
+    meter = Meter()
     time.sleep(STEADY_INTERVALS * bench.heartbeat_seconds)
     spent = meter.spent()
-    records_per_s = round((_records(bootstrap) - before) / spent.wall_s, 1)
-    steady_cores = round(spent.cpu_s / spent.wall_s, 3)
-    say(f"steady: {records_per_s} records/s, {steady_cores} cores")
-    return {"records_per_s": records_per_s, "steady_cores": steady_cores}
+    return round(spent.cpu_s / spent.wall_s, 3)
 
 
 def _changes(crew: _Crew, say: Say) -> dict[str, Any]:
