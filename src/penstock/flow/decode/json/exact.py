@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -15,12 +16,15 @@ import pyarrow as pa
 
 from penstock.flow.decode.json.leaves import Read, Value, leaf_reader, well_formed
 from penstock.flow.decode.json.single_field import ITEMS, SingleField
-from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, too_deep
+from penstock.flow.decode.json.text import DEPTH_MAX, JsonObject, parse, skim, too_deep
 from penstock.flow.decode.misfit import MisfitError, expected, kind_of
 from penstock.job.schema import job_type_name
 
 _OBJECT = msgspec.json.Decoder(msgspec.defstruct("Object", []))
 _CUT_OFF = "Input data was truncated"
+_KINDS = {"array": "array", "bool": "boolean", "float": "number", "int": "number", "null": "null", "str": "string"}
+_FOUND = {f"Expected `object`, got `{kind}`": found for kind, found in _KINDS.items()}
+"""Its words for records that are no objects, and ours."""
 
 _ReadMembers = Callable[[JsonObject], list[Value]]
 
@@ -60,10 +64,22 @@ def members_of(record: bytes) -> JsonObject:
     return value
 
 
-def refuse_cut_off(record: bytes) -> None:
-    """Raise a `MisfitError` for a record that ends too early, in less time than `members_of` does."""
-    if _is_cut_off(record):
-        raise _cut_off(parsed(record, str))
+def refuse_malformed(record: bytes) -> None:
+    """Raise a `MisfitError` in less time than `members_of`, though not for every record for which that does."""
+    try:
+        _OBJECT.decode(record)
+    except msgspec.ValidationError as error:
+        if found := _FOUND.get(str(error)):
+            raise MisfitError(f"expected an object, found {found}") from None
+    except msgspec.DecodeError as error:
+        if _says_cut_off(record, error):
+            raise _cut_off(parsed(record, str)) from None
+    except (ValueError, RecursionError):
+        pass
+    if b"Inf" not in record and b"-NaN" not in record:
+        # Short names of numbers that are none are JSON only to `members_of`.
+        with suppress(ValueError):
+            parsed(record, skim)
 
 
 def parsed(record: bytes, parser: Callable[[str], Any]) -> Any:
@@ -88,9 +104,13 @@ def _is_cut_off(record: bytes) -> bool:
     try:
         _OBJECT.decode(record)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        # It says so too of half a surrogate pair, which is written with an escape.
-        return b"\\" not in record and str(error) == _CUT_OFF
+        return _says_cut_off(record, error)
     return False
+
+
+def _says_cut_off(record: bytes, error: Exception) -> bool:
+    # It says so too of half a surrogate pair, which is written with an escape.
+    return b"\\" not in record and str(error) == _CUT_OFF
 
 
 def _cut_off(text: str) -> MisfitError:

@@ -23,7 +23,7 @@ from penstock.errors import UserError
 from penstock.flow.columns.seen_types import NewFields, add_fields
 from penstock.flow.decode.json.arrow_json import ArrowReader, given_twice
 from penstock.flow.decode.json.convert import holds
-from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_cut_off
+from penstock.flow.decode.json.exact import ExactReader, members_of, refuse_malformed
 from penstock.flow.decode.json.leaves import Value
 from penstock.flow.decode.json.new_types import known_fields, note_members
 from penstock.flow.decode.json.screen import WHOLE, Doubts, Look, Piece, first_look, second_look, sifted, texts_of
@@ -185,7 +185,7 @@ class JsonDecoder:
                     harvest.errors[rows[place]] = reason
                     continue
                 if suspect == WHOLE:
-                    refuse_cut_off(record)
+                    refuse_malformed(record)
                 members = members_of(record)
                 values.append(exact.read(members))
             except MisfitError as misfit:

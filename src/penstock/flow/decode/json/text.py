@@ -43,6 +43,7 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return members
 
 
+_SKIMMER = json.JSONDecoder(object_pairs_hook=list)
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber
 )
@@ -77,6 +78,11 @@ def parse(text: str) -> Any:
 def parse_plain(text: str) -> Any:
     """Like `parse`, but `NaN` and infinities raise `ConstantError`."""
     return _PLAIN_DECODER.decode(text)
+
+
+def skim(text: str) -> Any:
+    """Like `parse` in less time, but without the texts of numbers, and objects are lists of pairs; `ValueError`."""
+    return _SKIMMER.decode(text)
 
 
 def parse_member(raw: str) -> Any:
