@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -33,6 +34,7 @@ SMALL_TABLES = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.sna
 TESTS = Path(__file__).parent
 BUSY = {TESTS / "fault", TESTS / "integration"}
 WAITING = TESTS / "integration" / "claims"
+UNIT = TESTS / "unit"
 
 # Brokers and Sparks of tests live for seconds: a thorough compiler and many collectors would cost more than they gain.
 _SMALL = LIGHT["spark.driver.extraJavaOptions"]
@@ -58,13 +60,20 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that mostly wait for heartbeats stand among those that keep every core busy, and run beside them."""
-    files = list(dict.fromkeys(item.path for item in items))
-    busy = [path for path in files if BUSY.intersection(path.parents) and WAITING not in path.parents]
-    waiting = [path for path in files if WAITING in path.parents]
+    """Files that mostly wait for heartbeats stand among those that keep every core busy, and run beside them.
+
+    Of the unit tests the largest files come first, so that the processes end at about the same time.
+    """
+    sizes = Counter(item.path for item in items)
+    busy = [path for path in sizes if BUSY.intersection(path.parents) and WAITING not in path.parents]
+    waiting = [path for path in sizes if WAITING in path.parents]
     places = {path: float(number) for number, path in enumerate(busy)}
     places |= {path: number * len(busy) / len(waiting) - 0.5 for number, path in enumerate(waiting)}
-    items.sort(key=lambda item: places.get(item.path, math.inf))
+    others = [path for path in sizes if path not in places]
+    # In the order of `testpaths`, which ends with the unit tests.
+    others.sort(key=lambda path: -sizes[path] if UNIT in path.parents else -math.inf)
+    places |= {path: float(len(busy) + number) for number, path in enumerate(others)}
+    items.sort(key=lambda item: places[item.path])
 
 
 @pytest.fixture(scope="session")

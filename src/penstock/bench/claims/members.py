@@ -143,11 +143,13 @@ class Processes:
     def __init__(self, count: int, recruit: Recruit[Member]) -> None:
         context = multiprocessing.get_context("fork")
         self._held: SynchronizedArray[int] = context.Array("i", count)
-        self._stop = context.Event()
+        self._shared, self._stop = context.Event(), context.Event()
         pipes = [context.Pipe(duplex=False) for _ in range(count)]
         self._starts = [start for _, start in pipes]
         self._processes = [
-            context.Process(target=_member, args=(number, recruit, wait, self._held, self._stop), daemon=True)
+            context.Process(
+                target=_member, args=(number, recruit, wait, self._held, self._shared, self._stop), daemon=True
+            )
             for number, (wait, _) in enumerate(pipes)
         ]
         for process in self._processes:
@@ -159,18 +161,25 @@ class Processes:
         for start in self._starts:
             start.send(bootstrap)
         wait_until(lambda: fair(self._held[:], partitions), UNFAIR)
-        return meter.spent()
+        spent = meter.spent()
+        # To say what they hold would be a good part of what they do at rest.
+        self._shared.set()
+        return spent
 
     def close(self) -> None:
+        self._shared.set()
         self._stop.set()
         for process in self._processes:
             process.join(_END_SECONDS_MAX)
             process.kill()
 
 
-def _member(number: int, recruit: Recruit[Member], wait: Any, held: SynchronizedArray[int], stop: Event) -> None:
+def _member(
+    number: int, recruit: Recruit[Member], wait: Any, held: SynchronizedArray[int], shared: Event, stop: Event
+) -> None:
     member = recruit(number, wait.recv())
     member.start()
-    while not stop.wait(_POLL_SECONDS):
+    while not shared.wait(_POLL_SECONDS):
         held[number] = len(member.held())
+    stop.wait()
     member.close()
