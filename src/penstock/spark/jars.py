@@ -188,9 +188,9 @@ def _read_complete(folder: Path, request: Request) -> tuple[Path, ...] | None:
     try:
         found = msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=_Manifest)
         whole = all((folder / name).stat().st_size == size for name, size in found.jars.items())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
-    fits = whole and found.coordinates == [str(each) for each in request.coordinates]
+    fits = whole and found.jars and found.coordinates == [str(each) for each in request.coordinates]
     return tuple(folder / name for name in sorted(found.jars)) if fits else None
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from penstock.errors import UserError
 from penstock.job.spec import KafkaLogSpec, KafkaSecurity, Secret
+from penstock.logs.kafka.first_events import record_times
 from penstock.logs.kafka.security import librdkafka_settings
+from penstock.logs.log import Partition
 
 
 def log_of(security: KafkaSecurity, **client_settings: str) -> KafkaLogSpec:
@@ -83,3 +85,17 @@ def test_settings_that_would_break_the_promise_are_refused(name: str) -> None:
         librdkafka_settings(spec)
     assert name in raised.value.primary
     assert "value" not in str(raised.value)
+
+
+def test_other_ways_to_log_in_can_be_set_in_a_program() -> None:
+    settings = {"sasl.kerberos.keytab": "/etc/keytab", "sasl.oauthbearer.method": "oidc"}
+    found = librdkafka_settings(KafkaLogSpec("k1:9092", topics=("t",), client_settings=settings))
+    assert settings.items() <= found.items()
+
+
+def test_settings_that_the_client_does_not_take_are_an_error_in_our_words() -> None:
+    """As a job's status meets them, which asks for the times of records."""
+    spec = KafkaLogSpec("k1:9092", topics=("t",), client_settings={"fetch.max.bytes": "500000"})
+    with pytest.raises(UserError) as raised:
+        record_times(spec, {Partition("t", "id", 0): 0}, 1.0)
+    assert "fetch.max.bytes" in raised.value.detail

@@ -66,7 +66,10 @@ def test_attempts_end_and_leave_nothing_that_looks_whole(tmp_path: Path) -> None
     assert sound.asked == 1
 
 
-@pytest.mark.parametrize("damage", ["missing jar", "short jar", "no manifest", "cut manifest", "other coordinates"])
+DAMAGES = ["missing jar", "short jar", "no manifest", "cut manifest", "odd bytes", "no jars", "other coordinates"]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_an_incomplete_set_is_fetched_again(tmp_path: Path, damage: str) -> None:
     jars = resolve_with(REQUEST, tmp_path, Registry())
     manifest = jars[0].parent / MANIFEST_NAME
@@ -79,6 +82,10 @@ def test_an_incomplete_set_is_fetched_again(tmp_path: Path, damage: str) -> None
             manifest.unlink()
         case "cut manifest":
             manifest.write_text(manifest.read_text()[:20])
+        case "odd bytes":
+            manifest.write_bytes(manifest.read_bytes().replace(b".jar", b"\xff.jar"))
+        case "no jars":
+            manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "jars": {}}))
         case "other coordinates":
             manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "coordinates": ["org.example:pump:1"]}))
     registry = Registry()

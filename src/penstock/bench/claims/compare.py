@@ -83,6 +83,7 @@ def bench_claims(bench: ClaimsBench, say: Say) -> BenchResult:
         say("the same by a consumer group")
         create_topic(cluster.bootstrap, _DATA_TOPIC, bench.partitions)
         baseline = theirs.stable(cluster.bootstrap, bench.partitions)
+        theirs.close()
         say(f"stable after {baseline.wall_s} s wall, {baseline.cpu_s} s CPU")
     return BenchResult("claims", records, spent, BASELINE_NAME, baseline, {**asdict(bench), **measured})
 

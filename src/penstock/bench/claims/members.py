@@ -9,7 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence, Sized
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.sharedctypes import SynchronizedArray
 from multiprocessing.synchronize import Event
@@ -34,7 +34,7 @@ _END_SECONDS_MAX = 60.0
 class Member(Protocol):
     def start(self) -> None: ...
 
-    def held(self) -> Sized: ...
+    def held(self) -> Collection[object]: ...
 
     def close(self) -> None: ...
 
@@ -130,7 +130,11 @@ class Threads(Generic[M]):
         return meter.spent()
 
     def wait_fair(self, partitions: int) -> None:
-        wait_until(lambda: fair([len(each.held()) for each in self.members], partitions), UNFAIR)
+        wait_until(lambda: self._is_fair(partitions), UNFAIR)
+
+    def _is_fair(self, partitions: int) -> bool:
+        held = [each.held() for each in self.members]
+        return fair(list(map(len, held)), partitions) and len(set[object]().union(*held)) == partitions
 
     def close(self) -> None:
         with ThreadPoolExecutor(self._count) as pool:

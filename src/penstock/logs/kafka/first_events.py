@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, KafkaError, KafkaException, Message, TopicPartition
 
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.admin import QuietLog, logger
 from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
-from penstock.logs.kafka.security import reading_settings
+from penstock.logs.kafka.offsets import open_consumer
 from penstock.logs.log import Partition
 
 _POLL_SECONDS = 0.1
@@ -22,7 +21,7 @@ def first_events(
     """A record, the end of the log, or a reset for any cause; a partition that does not answer in time is absent."""
     waiting = {(each.topic, each.number): each for each in places}
     deadline = time.monotonic() + seconds_max
-    consumer = Consumer({**reading_settings(spec), **settings}, logger=QuietLog(logger))
+    consumer = open_consumer(spec, settings)
     try:
         consumer.assign(list(places.values()))
         while waiting and time.monotonic() < deadline:

@@ -6,6 +6,7 @@ Not by the reader of the tasks: `verify` would not notice what that one passes o
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -25,17 +26,18 @@ _CALL_SECONDS = 0.5
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, UNUSED_GROUP_DENIED)
 
 
-def open_consumer(spec: KafkaLogSpec) -> Consumer:
-    """A consumer that joins no group and commits nothing."""
-    settings = {
-        **reading_settings(spec),
-        "enable.auto.offset.store": False,
-        # Retention may pass the start while we read: the caller asks for the first offset afterwards.
-        "auto.offset.reset": "earliest",
-        "queued.max.messages.kbytes": QUEUED_KIB_MAX,
-    }
+_SETTINGS = {
+    "enable.auto.offset.store": "false",
+    # Retention may pass the start while we read: the caller asks for the first offset afterwards.
+    "auto.offset.reset": "earliest",
+    "queued.max.messages.kbytes": str(QUEUED_KIB_MAX),
+}
+
+
+def open_consumer(spec: KafkaLogSpec, settings: Mapping[str, str] = _SETTINGS) -> Consumer:
+    """A consumer that joins no group and commits nothing; UserError for settings that the client does not take."""
     try:
-        return Consumer(settings, logger=QuietLog(logger))
+        return Consumer({**reading_settings(spec), **settings}, logger=QuietLog(logger))
     except KafkaException as error:
         raise UserError("Kafka client settings are not accepted", detail=fault_of(error).text) from None
 

@@ -17,6 +17,10 @@ OWNED_SETTINGS = {
 }
 """Client settings that Penstock decides, and why: another value would break exactly-once or contradict the job file."""
 SECURITY_PREFIXES = ("sasl.", "security.")
+SECURITY_SETTINGS = frozenset({
+    "sasl.jaas.config", "sasl.mechanism", "sasl.mechanisms", "sasl.password", "sasl.username", "security.protocol",
+})  # fmt: skip
+"""Those that the security section decides."""
 
 
 def librdkafka_settings(spec: KafkaLogSpec) -> dict[str, str]:
@@ -51,9 +55,7 @@ def reading_settings(spec: KafkaLogSpec) -> dict[str, str]:
 
 
 def _client_settings(spec: KafkaLogSpec) -> dict[str, str]:
-    owned = sorted(
-        each for each in spec.client_settings if each in OWNED_SETTINGS or each.startswith(SECURITY_PREFIXES)
-    )
+    owned = sorted(spec.client_settings.keys() & (OWNED_SETTINGS.keys() | SECURITY_SETTINGS))
     if owned:
         raise UserError(
             f"client settings that Penstock decides itself: {', '.join(owned)}",
