@@ -154,7 +154,7 @@ class Export:
             if lane.cause is not Cause.FAILING or not self.failing.may_look(name, view.now, view.flush_now):
                 continue
             self.files.forget_probes(name)
-            if (reason := self.files.probe_folder(name, self.files.probed(name))) is None:
+            if (reason := self.files.probe_folder(name, name)) is None:
                 self.files.complete()
                 reason = self.files.failing_types().get(name)
             if reason is None:
