@@ -11,6 +11,8 @@ from penstock.errors import UserError
 from penstock.lake.proposal import FencePart
 from penstock.lake.storage import Storage, open_storage
 from penstock.logs.log import Partition
+from penstock.logs.memory import MemoryLog
+from penstock.tables.export.export import Export
 from penstock.tables.export.ledger.names import Places
 from penstock.tables.export.ledger.state import Cause
 from penstock.tables.export.table import ExportTable
@@ -262,6 +264,17 @@ def test_a_second_job_under_the_same_names_is_refused(storage: Storage) -> None:
     open_table(storage, AB, name="another", cluster="am5").claims.claim_names(["events"])
     with pytest.raises(UserError):
         open_table(storage, AB, name="third", cluster="am5").claims.claim_names(["other", "events"])
+
+
+def test_a_process_whose_job_file_got_another_cluster_owns_nothing_once_another_has_begun(tmp_path: Path) -> None:
+    """Both were started on an empty root; with files under two names the job would start under neither file."""
+    first, second = (open_table(open_storage(str(tmp_path), {}), AB, cluster=name) for name in ("", "x"))
+    for table in (first, second):
+        table.agree_on_types()
+    Export(begun(first, Partition("t1", "life-t1", 0)), MemoryLog()).own([Partition("t1", "life-t1", 0)])
+    with pytest.raises(UserError):
+        Export(second, MemoryLog()).own([Partition("t2", "life-t2", 0)])
+    first.refuse_other_names()
 
 
 def test_of_two_processes_that_meet_a_new_field_with_different_types_the_second_takes_what_the_first_fixed(

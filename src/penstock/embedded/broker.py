@@ -199,7 +199,7 @@ def read_state(folder: Path) -> State | None:
         return msgspec.json.decode(path.read_bytes(), type=State)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(
             "the state file of the embedded broker cannot be read",
             detail=f"{path}: {error}",

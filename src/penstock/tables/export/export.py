@@ -108,6 +108,8 @@ class Export:
         """Reserve file names and topics below the root."""
         new = set(partitions) - self._owned
         if new:
+            # Also against the topics that another process of the job has begun since this one started.
+            self.files.refuse_other_names()
             self.files.claims.claim_names({each.topic for each in new})
             self.files.claims.claim_topics({each.topic_id for each in new})
             self._owned |= new

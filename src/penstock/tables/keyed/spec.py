@@ -64,7 +64,7 @@ def decode_layout(text: str) -> Layout:
     """The keys that a table was made with; what it does with deletes and nulls is the job's affair."""
     try:
         kept = msgspec.json.decode(text, type=_Kept)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise UserError(
             f"the table property {LAYOUT_PROPERTY} cannot be read",
             detail=f"{error}: {text}",

@@ -79,7 +79,7 @@ class ClientKeys:
             return
         try:
             saved = msgspec.json.decode(path.read_bytes(), type=_KeyFile)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise WalDamagedError("the file of client keys cannot be read", detail=f"{path}: {error}") from None
         if saved.version != VERSION:
             raise WalDamagedError(f"{path} is of version {saved.version}, this program reads {VERSION}")

@@ -148,7 +148,7 @@ class JobPositions:
 def _read(path: Path) -> _Job:
     try:
         file = msgspec.json.decode(path.read_bytes(), type=JobFile)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WalDamagedError("the positions of a job cannot be read", detail=f"{path}: {error}") from None
     if file.version != VERSION:
         raise WalDamagedError(f"{path} is of version {file.version}, this program reads {VERSION}")

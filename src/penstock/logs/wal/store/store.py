@@ -101,7 +101,7 @@ class WalStore:
     def _open(self, path: Path) -> WalTopic:
         try:
             file = msgspec.json.decode((path / "topic.json").read_bytes(), type=TopicFile)
-        except (OSError, msgspec.DecodeError) as error:
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise WalDamagedError("a topic cannot be read", detail=f"{path}: {error}") from None
         if file.version != VERSION:
             raise WalDamagedError(f"{path} is of version {file.version}, this program reads {VERSION}")

@@ -81,7 +81,7 @@ def _decoded(data: bytes, key: str, kind: type[_Kept]) -> _Kept:
         version = msgspec.json.decode(parts["v"])
         if version == VERSION:
             return msgspec.json.decode(parts[key], type=kind)
-    except (msgspec.DecodeError, KeyError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, KeyError) as error:
         primary = "an object of the ledger cannot be read"
         raise UnreadableLedgerError(primary, detail=str(error), hint=DAMAGED) from error
     raise UnreadableLedgerError(

@@ -238,6 +238,12 @@ def test_what_is_no_ledger_object_stops_the_reader(data: bytes) -> None:
             decode(data)
 
 
+def test_a_damaged_letter_in_a_text_stops_the_reader() -> None:
+    whole = encode_entry(RELEASED[EntryKind.BATCH])
+    with pytest.raises(UnreadableLedgerError):
+        decode_entry(whole.replace(b'"batch_id":"', b'"batch_id":"\xff'))
+
+
 def test_a_snapshot_is_no_entry_and_an_entry_no_snapshot() -> None:
     with pytest.raises(UnreadableLedgerError):
         decode_entry(encode_state(SNAPSHOT))
