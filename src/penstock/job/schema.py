@@ -89,6 +89,8 @@ def name_fault(name: str) -> str:
     found = sorted({character for character in name if character in _FORBIDDEN})
     if found:
         return f"a Delta column name cannot hold {' '.join(repr(character) for character in found)}"
+    if not name.isascii() and any("\ud800" <= character <= "\udfff" for character in name):
+        return "a column name cannot hold half of a pair of surrogates"
     return ""
 
 
