@@ -14,10 +14,10 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.consumer.options import Delivery, DeliveryOptions
-from penstock.claims.consumer.start_offsets import StartOffsets
-from penstock.claims.consumer.stream_supervisor import Deliveries, StreamSupervisor
-from penstock.claims.consumer.streams import Work
+from penstock.claims.member.consumer.options import Delivery, DeliveryOptions
+from penstock.claims.member.consumer.start_offsets import StartOffsets
+from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
+from penstock.claims.member.consumer.streams import Work
 from penstock.claims.protocol.records import FreeingPartition, Record, ReleasingPartition, Seeking
 from penstock.claims.protocol.state import Claim, Group
 from penstock.errors import OutcomeUnknownError, TransientError

@@ -10,12 +10,19 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from penstock.claims.consumer.acks import LostClaimError
-from penstock.claims.consumer.options import IN_FLIGHT_MAX, Delivery, DeliveryOptions, OutOfRange, Start, log_spec
-from penstock.claims.consumer.start_offsets import StartOffsets
-from penstock.claims.consumer.stream_supervisor import Deliveries, StreamSupervisor
-from penstock.claims.consumer.streams import Reader, Work
 from penstock.claims.member.agent import Agent, CoordinationOptions, default_client_id
+from penstock.claims.member.consumer.acks import LostClaimError
+from penstock.claims.member.consumer.options import (
+    IN_FLIGHT_MAX,
+    Delivery,
+    DeliveryOptions,
+    OutOfRange,
+    Start,
+    log_spec,
+)
+from penstock.claims.member.consumer.start_offsets import StartOffsets
+from penstock.claims.member.consumer.stream_supervisor import Deliveries, StreamSupervisor
+from penstock.claims.member.consumer.streams import Reader, Work
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.session import Tell, logger, unfailing
 from penstock.errors import PenstockError, UserError

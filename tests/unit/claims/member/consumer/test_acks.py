@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.claims.consumer.acks import Acks, DoneTwiceError, LostClaimError, UnknownWorkError
+from penstock.claims.member.consumer.acks import Acks, DoneTwiceError, LostClaimError, UnknownWorkError
 from penstock.errors import FencedError, UserError
 from penstock.logs.log import Partition
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 
-from penstock.claims.consumer.acks import Acks
-from penstock.claims.consumer.options import DeliveryOptions
-from penstock.claims.consumer.start_offsets import StartOffsets, Topics
-from penstock.claims.consumer.streams import Stream, Work, offset_of
 from penstock.claims.member.agent import Agent
+from penstock.claims.member.consumer.acks import Acks
+from penstock.claims.member.consumer.options import DeliveryOptions
+from penstock.claims.member.consumer.start_offsets import StartOffsets, Topics
+from penstock.claims.member.consumer.streams import Stream, Work, offset_of
 from penstock.claims.member.health import check
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.records import ClaimingMessages

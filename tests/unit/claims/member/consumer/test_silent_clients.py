@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.claims.consumer.acks import Acks
-from penstock.claims.consumer.streams import UNANSWERED_SECONDS_MAX, Stream
+from penstock.claims.member.consumer.acks import Acks
+from penstock.claims.member.consumer.streams import UNANSWERED_SECONDS_MAX, Stream
 from penstock.claims.member.membership import MemberOptions
 from penstock.claims.member.participant import Participant
 from penstock.claims.member.session import UNHEARD_INTERVALS_MAX, Session

@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.claims.consumer.options import DeliveryOptions
 from penstock.claims.member.agent import Agent
+from penstock.claims.member.consumer.options import DeliveryOptions
 from penstock.claims.member.session import Tell
 from penstock.claims.protocol.fold_ranges import further
 from penstock.claims.protocol.records import Seeking

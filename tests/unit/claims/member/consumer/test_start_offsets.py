@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.claims.consumer.options import Delivery, DeliveryOptions, OutOfRange
-from penstock.claims.consumer.start_offsets import ANSWERS_MIN, LASTING_INTERVALS, PositionOutOfRangeError, StartOffsets
+from penstock.claims.member.consumer.options import Delivery, DeliveryOptions, OutOfRange
+from penstock.claims.member.consumer.start_offsets import (
+    ANSWERS_MIN,
+    LASTING_INTERVALS,
+    PositionOutOfRangeError,
+    StartOffsets,
+)
 from penstock.claims.member.outbox import Verdict
 from penstock.claims.protocol.records import Record, Seeking
 from penstock.errors import OutcomeUnknownError

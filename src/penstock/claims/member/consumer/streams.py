@@ -11,7 +11,7 @@ from typing import cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from penstock.claims.consumer.acks import Acks
+from penstock.claims.member.consumer.acks import Acks
 from penstock.claims.member.health import Health, lag_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec

@@ -6,10 +6,10 @@ from typing import cast
 
 from confluent_kafka import Message
 
-from penstock.claims.consumer.options import Delivery, DeliveryOptions
-from penstock.claims.consumer.start_offsets import StartOffsets
-from penstock.claims.consumer.stream_supervisor import StreamSupervisor
-from penstock.claims.consumer.streams import Work
+from penstock.claims.member.consumer.options import Delivery, DeliveryOptions
+from penstock.claims.member.consumer.start_offsets import StartOffsets
+from penstock.claims.member.consumer.stream_supervisor import StreamSupervisor
+from penstock.claims.member.consumer.streams import Work
 from penstock.logs.log import Partition
 from penstock.logs.memory import MemoryLog
 from tests.group_in_memory import INTERVAL, Fetched, MemoryGroup
