@@ -286,7 +286,7 @@ class Agent:
 
     def _turn(self, session: Session, participant: Participant) -> None:
         """Read, decide, send: the lock is not held while waiting for the broker."""
-        entries = session.journal.poll(session.poll_seconds(participant))
+        entries = session.poll(participant, self._stopping.wait)
         with self._changed:
             session.take(participant, entries)
             session.send(participant, participant.decide(self.now()))

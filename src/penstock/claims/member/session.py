@@ -19,8 +19,9 @@ from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import BoundedAdmin
 
 POLL_SECONDS = 0.1
-POLL_INTERVALS = 1 / 10
-POLL_SECONDS_MAX = 1.0
+REST_INTERVALS = 1 / 20
+REST_SECONDS_MAX = 0.5
+"""How long a member of a quiet group sleeps before it looks at the log again."""
 HURRYING_MEMBERS_MAX = 10
 IDENTITY_CHECK_INTERVALS = 6
 """How often the coordination topic is checked: it may have been deleted and recreated."""
@@ -138,10 +139,15 @@ class Session:
             self._hurries = hurries
             self.journal.keep_pace(hurries)
 
-    def poll_seconds(self, participant: Participant) -> float:
-        """How long to wait for records: a quiet group is looked at seldom."""
-        at_rest = min(participant.options.heartbeat_seconds * POLL_INTERVALS, POLL_SECONDS_MAX)
-        return min(POLL_SECONDS, at_rest) if participant.busy else at_rest
+    def poll(self, participant: Participant, sleep: Callable[[float], object]) -> list[JournalEntry]:
+        """What was appended since. A member at rest sleeps by itself: a waiting client wakes up every 0.2 s."""
+        rest_seconds = min(participant.options.heartbeat_seconds * REST_INTERVALS, REST_SECONDS_MAX)
+        if participant.busy:
+            return self.journal.poll(min(POLL_SECONDS, rest_seconds))
+        if self._hurries:
+            return self.journal.poll(rest_seconds)
+        sleep(rest_seconds)
+        return self.journal.poll(0)
 
     def keep_snapshots(self, participant: Participant) -> None:
         """Write the snapshot if it is due and ours to write; the other members begin to count anew."""
