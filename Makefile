@@ -12,8 +12,8 @@ RECORDS ?= 1000000
 TRIES ?= 10
 SEEDS ?= 2000
 CHAOS_SECONDS ?= 600
-# Four files at a time: most tests wait for Kafka or Spark. Each of the four has a broker and a Spark of its own (about
-# 10 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the files
+# Four files at a time: most tests wait for Kafka or Spark. The four share a broker, and each has Sparks of its own
+# (about 10 GB together). In the order of `testpaths`, which begins with the long ones; pytest-xdist would begin with the files
 # that have the most tests.
 TESTS_AT_ONCE ?= -n 4 --dist loadfile --no-loadscope-reorder
 
@@ -43,9 +43,8 @@ setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does not
 
 test: setup ## all checks and all tests
 	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory --jobs 2 $(ARCHIVES) compiled
-	@# The type checker works while tests wait.
-	@$(MAKE) --no-print-directory --jobs 2 types tests
+	@$(MAKE) --no-print-directory --jobs 2 $(ARCHIVES) compiled types
+	@$(MAKE) --no-print-directory tests
 
 check: lint types ## format, lint, import contracts, types; rewrites nothing
 

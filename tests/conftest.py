@@ -1,10 +1,12 @@
-"""Fixtures of the whole suite: one real broker for the session, topics and records in it."""
+"""Fixtures of the whole suite: one real broker for the whole run, topics and records in it."""
 
 from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +19,7 @@ from pyspark.sql import SparkSession
 from penstock.embedded.broker import Cluster
 from penstock.job.spec import SparkSpec
 from penstock.spark.delta_spark import DELTA_SETTINGS
+from penstock.spark.file_lock import exclusive
 from penstock.spark.jars import JarSet
 from penstock.spark.session import LIGHT, open_spark
 from tests import class_archive, forked, worker_daemon
@@ -28,8 +31,26 @@ from tests.tries import tries
 BROKER_SETTINGS = {"log.cleaner.backoff.ms": "200", "quota.window.num": "2"}
 """Compaction runs as soon as there is something to compact, and quotas hold back for a second, not for ten."""
 
-SMALL_TABLES = {"spark.sql.shuffle.partitions": "1", "spark.databricks.delta.snapshotPartitions": "1"}
-"""Spark would divide even the log of a table of ten rows into fifty tasks."""
+BROKER_FOLDER_NAME = "PENSTOCK_TESTS_BROKER"
+"""The variable with the folder of the broker that all processes of a run share."""
+BROKER_SECONDS_MAX = 300.0
+
+SMALL_TABLES = {
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+}
+"""Spark would compile each query, and divide even the log of a table of ten rows into fifty tasks."""
+
+FRUGAL = {
+    "OMP_NUM_THREADS": "1",
+    "POLARS_MAX_THREADS": "1",
+    "TOKIO_WORKER_THREADS": "1",
+    "_RJEM_MALLOC_CONF": "dirty_decay_ms:10000,muzzy_decay_ms:10000",
+}
+"""For the processes that run tests. Arrow, Polars and the clients of storage have little to do at a time: more threads
+would only wake each other up, and memory that is freed is wanted again at once."""
 
 TESTS = Path(__file__).parent
 BUSY = {TESTS / "fault", TESTS / "integration"}
@@ -43,6 +64,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", f"{_SMALL} {class_archive.options(clas
 os.environ.setdefault("SPARK_SUBMIT_OPTS", f"{class_archive.options(class_archive.SPARK)} {worker_daemon.OPTION}")
 # Every process that runs tests has one of its own that forks.
 os.environ[worker_daemon.ADDRESS_NAME] = f"penstock-tests-{os.getpid()}"
+os.environ.update(FRUGAL)
 # Processes of tests find the tests, wherever they run.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(TESTS.parent), os.environ.get("PYTHONPATH")]))
 # How long an example takes says more of the machine than of the code.
@@ -53,6 +75,23 @@ settings.load_profile("penstock")
 def pytest_configure() -> None:
     """A run that is told to end tears its fixtures down: brokers live in sessions of their own."""
     signal.signal(signal.SIGTERM, _end)
+    if not _divided():
+        os.environ[BROKER_FOLDER_NAME] = tempfile.mkdtemp(prefix="penstock-tests-")
+
+
+def pytest_unconfigure() -> None:
+    """The processes that ran tests have ended, and nobody needs the broker any more."""
+    if not _divided():
+        folder = Path(os.environ.pop(BROKER_FOLDER_NAME))
+        running = Cluster.open(folder)
+        if running is not None:
+            running.stop()
+        shutil.rmtree(folder)
+
+
+def _divided() -> bool:
+    """Whether this process runs a part of the tests, for another that it ends before."""
+    return "PYTEST_XDIST_WORKER" in os.environ
 
 
 def _end(number: int, frame: FrameType | None) -> None:
@@ -77,10 +116,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One broker that all tests of the session share; tests that hurt a broker start their own."""
-    with Cluster.start(tmp_path_factory.mktemp("kafka"), settings=BROKER_SETTINGS) as running:
-        yield running
+def cluster() -> Cluster:
+    """One broker that all tests of the run share, whichever process needs it first; tests that hurt one have theirs."""
+    folder = Path(os.environ[BROKER_FOLDER_NAME])
+    with exclusive(folder / "starting", wait_seconds_max=BROKER_SECONDS_MAX):
+        return Cluster.open(folder) or Cluster.start(folder, settings=BROKER_SETTINGS)
 
 
 @pytest.fixture(scope="session")
