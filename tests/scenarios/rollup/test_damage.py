@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -38,9 +40,16 @@ def filled(folder: Path, more: str = KEPT) -> Rollup:
     return rollup
 
 
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Rollup:
+    return filled(tmp_path_factory.mktemp("healthy"))
+
+
 @pytest.fixture
-def rollup(tmp_path: Path) -> Rollup:
-    return filled(tmp_path)
+def rollup(healthy: Rollup, tmp_path: Path) -> Rollup:
+    """One of its own for each test to damage; the log is only read."""
+    shutil.copytree(healthy.folder, tmp_path, dirs_exist_ok=True)
+    return replace(healthy, folder=tmp_path)
 
 
 def files(rollup: Rollup, table: str, interval: str = "") -> list[Path]:
