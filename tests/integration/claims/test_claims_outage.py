@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
 
 from penstock.claims import LostClaimError, Work
-from penstock.claims.protocol.records import Seeking
+from penstock.claims.admin.log_reader import CoordinatedGroup, LogReader
+from penstock.claims.protocol.records import FreeingPartition, Seeking
 from penstock.embedded.broker import Cluster
 from penstock.errors import OutcomeUnknownError
 from tests.claimants import HEARTBEAT_SECONDS, LATE_SECONDS, Crew, eventually, hits_up_to
@@ -104,6 +106,20 @@ def test_the_documented_loop_survives_a_pause_of_the_broker_and_every_record_is_
             return len(done) == 30
 
         eventually(all_done)
+
+
+def test_what_an_administrator_says_arrives_once_a_paused_broker_goes_on(crew: Crew, fragile: Cluster) -> None:
+    anna = crew.join("anna")
+    eventually(lambda: crew.shared(6))
+    [partition, token] = next(iter(anna.held().items()))
+    with LogReader(CoordinatedGroup(crew.spec, crew.group, crew.topic)) as reader, ThreadPoolExecutor(1) as pool:
+        reader.catch_up()
+        freeing = reader.outbox.record_of(FreeingPartition, partition=partition, if_token=token + 1, reason="test")
+        with paused(fragile):
+            said = pool.submit(reader.say, freeing)
+            time.sleep(2 * HEARTBEAT_SECONDS)
+        [refusal] = said.result()
+    assert refusal is not None
 
 
 def test_a_member_that_starts_without_a_broker_joins_once_there_is_one(crew: Crew, fragile: Cluster) -> None:

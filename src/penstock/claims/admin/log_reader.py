@@ -24,7 +24,7 @@ from penstock.logs.kafka.admin import BoundedAdmin
 
 SAY_SECONDS_MAX = 15.0
 READER_HEARTBEAT_SECONDS = 1.0
-"""As impatient as a member with that interval: a person waits."""
+"""Until the group's own is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class LogReader:
         self.view = GroupView(of.group, READER_HEARTBEAT_SECONDS)
         """By append times: how long a member was silent is the broker's clock, not ours."""
         self._read_at = time.monotonic()
-        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS)
+        self.journal = Journal(of.spec, self.topic, of.group, READER_HEARTBEAT_SECONDS, SAY_SECONDS_MAX)
         self._whole = False
         self._who = Who(f"admin:{_user()}@{socket.gethostname()}"[:TEXT_CHARACTERS_MAX], uuid.uuid4().hex[:12])
         self.outbox = Outbox(self._who)

@@ -55,8 +55,14 @@ class Journal:
     """The coordination partition of one group. Read by one thread; any thread may append."""
 
     def __init__(
-        self, spec: KafkaLogSpec, topic: CoordinationTopic, group: str, heartbeat_seconds: float = 10.0
+        self,
+        spec: KafkaLogSpec,
+        topic: CoordinationTopic,
+        group: str,
+        heartbeat_seconds: float = 10.0,
+        delivery_seconds_max: float | None = None,
     ) -> None:
+        """A record that is not delivered within half an interval fails, unless stated otherwise: the next one counts."""
         self.topic = topic
         self.group = group
         self.place = coordination_partition(group, topic.partitions)
@@ -71,7 +77,7 @@ class Journal:
         self._heartbeat_seconds = heartbeat_seconds
         self._sought = 0
         self._consumer = self._opened(FETCH_SECONDS_MIN, bytes_min=1)
-        delivery_ms = int(max(1.0, heartbeat_seconds / 2) * 1000)
+        delivery_ms = int((delivery_seconds_max or max(1.0, heartbeat_seconds / 2)) * 1000)
         self._producer = Producer(
             {
                 **self._settings,
