@@ -75,13 +75,13 @@ settings.load_profile("penstock")
 def pytest_configure() -> None:
     """A run that is told to end tears its fixtures down: brokers live in sessions of their own."""
     signal.signal(signal.SIGTERM, _end)
-    if not _divided():
+    if not _is_worker():
         os.environ[BROKER_FOLDER_NAME] = tempfile.mkdtemp(prefix="penstock-tests-")
 
 
 def pytest_unconfigure() -> None:
-    """The processes that ran tests have ended, and nobody needs the broker any more."""
-    if not _divided():
+    """All workers have ended: nobody needs the broker any more."""
+    if not _is_worker():
         folder = Path(os.environ.pop(BROKER_FOLDER_NAME))
         running = Cluster.open(folder)
         if running is not None:
@@ -89,8 +89,8 @@ def pytest_unconfigure() -> None:
         shutil.rmtree(folder)
 
 
-def _divided() -> bool:
-    """Whether this process runs a part of the tests, for another that it ends before."""
+def _is_worker() -> bool:
+    """Whether this process runs a part of the tests for pytest-xdist."""
     return "PYTEST_XDIST_WORKER" in os.environ
 
 

@@ -62,7 +62,7 @@ class Journal:
         heartbeat_seconds: float = 10.0,
         delivery_seconds_max: float | None = None,
     ) -> None:
-        """A record that is not delivered within half an interval fails, unless stated otherwise: the next one counts."""
+        """A record fails unless it is delivered within half an interval, or the time stated: the next one counts."""
         self.topic = topic
         self.group = group
         self.place = coordination_partition(group, topic.partitions)

@@ -92,6 +92,7 @@ class Session:
         self._unkept = 0
         self._due = False
         self._hurries = True
+        self._busy_at = now()
         self._identity_checked_at = now()
         self._turned_at = 0.0
         self._awake_since = 0.0
@@ -141,12 +142,12 @@ class Session:
 
     def poll(self, participant: Participant, sleep: Callable[[float], object]) -> list[JournalEntry]:
         """What was appended since. A member at rest sleeps by itself: a waiting client wakes up every 0.2 s."""
-        rest_seconds = min(participant.options.heartbeat_seconds * REST_INTERVALS, REST_SECONDS_MAX)
-        if participant.busy:
-            return self.journal.poll(min(POLL_SECONDS, rest_seconds))
-        if self._hurries:
-            return self.journal.poll(rest_seconds)
-        sleep(rest_seconds)
+        interval, now = participant.options.heartbeat_seconds, self._now()
+        if self._hurries or participant.busy:
+            self._busy_at = now
+        if now - self._busy_at < interval:
+            return self.journal.poll(POLL_SECONDS)
+        sleep(min(interval * REST_INTERVALS, REST_SECONDS_MAX))
         return self.journal.poll(0)
 
     def keep_snapshots(self, participant: Participant) -> None:
