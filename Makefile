@@ -24,7 +24,9 @@ IN_MEMORY := $(if $(MEMORY_FOLDER),TMPDIR=$(MEMORY_FOLDER))
 VENV := .venv
 BIN := $(VENV)/bin
 ARCHIVES := $(VENV)/spark.jsa $(VENV)/broker.jsa
-STAMP := $(VENV)/.set-up-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
+LOCKED := $(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
+PACKAGES := $(VENV)/.packages-$(LOCKED)
+STAMP := $(VENV)/.set-up-$(LOCKED)
 
 # $(call retry,COMMAND): package registries fail now and then; what has arrived is kept.
 define retry
@@ -45,23 +47,23 @@ help: ## show this list
 
 setup: $(STAMP) ## virtual environment from the lock, Java check, jars; does nothing the second time
 
-test: setup ## all checks and all tests
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory --jobs 2 $(ARCHIVES) compiled types
+test: $(PACKAGES) ## all checks and all tests
+	@# What needs no jars runs while they are fetched.
+	@$(MAKE) --no-print-directory --jobs 3 setup $(ARCHIVES) lint compiled types
 	@$(MAKE) --no-print-directory tests
 
 check: lint types ## format, lint, import contracts, types; rewrites nothing
 
-lint: setup
+lint: $(PACKAGES)
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/lint-imports
 
-types: setup
+types: $(PACKAGES)
 	$(BIN)/mypy
 
 # Pytest compiles tests in its own way: once here, and not in each of the processes that run them.
-compiled: setup
+compiled: $(PACKAGES)
 	@$(BIN)/pytest --collect-only -qq >/dev/null || true
 
 tests: setup
@@ -91,11 +93,11 @@ simulate: setup ## claims under 2,000 hostile schedules in virtual time (SEEDS=2
 chaos: setup ## claims on a real broker: kills, pauses, joins and broker restarts (CHAOS_SECONDS=600)
 	PENSTOCK_CHAOS_SECONDS=$(CHAOS_SECONDS) $(BIN)/pytest tests/soak/test_claims_chaos.py -q -s --timeout 3000
 
-fmt: setup ## rewrite the format and what lint can mend
+fmt: $(PACKAGES) ## rewrite the format and what lint can mend
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
-lock: setup ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
+lock: $(PACKAGES) ## write requirements.lock anew from pyproject.toml (UPGRADE=--upgrade for newer versions)
 	$(BIN)/uv pip compile $(UPGRADE) --universal --python-version 3.11 --generate-hashes --no-header \
 		--group dev --quiet -o requirements.lock pyproject.toml
 
@@ -103,14 +105,19 @@ clean: ## remove the virtual environment and caches; jars and broker data in the
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
 		artifacts spark-warehouse metastore_db derby.log dist build
 
-$(ARCHIVES): $(STAMP)
+$(VENV)/spark.jsa: $(PACKAGES)
+$(VENV)/broker.jsa: $(STAMP)
+$(ARCHIVES):
 	$(BIN)/python -m tests.class_archive $@
 
-$(STAMP): | require-python require-java
+$(PACKAGES): | require-python require-java
 	@[ -x $(BIN)/python ] && $(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(call retry,$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION))
 	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --require-hashes -r requirements.lock)
 	$(call retry,$(BIN)/uv pip install --quiet --python $(BIN)/python --no-build-isolation --no-deps --editable .)
+	@rm -f $(VENV)/.packages-* && touch $@
+
+$(STAMP): $(PACKAGES)
 	$(BIN)/python -m penstock.spark.jars
 	@rm -f $(VENV)/.set-up-* && touch $@
 	@echo "setup: done, try $(BIN)/penstock --help"
