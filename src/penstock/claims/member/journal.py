@@ -18,7 +18,7 @@ from penstock.claims.protocol.snapshots import Snapshot, encode_snapshot, snapsh
 from penstock.errors import PenstockError, TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
-from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
@@ -36,8 +36,6 @@ FETCH_BYTES_MIN = 1024
 """It answers earlier with so much: when a large group changes, its members are not slowed down."""
 _VALUES_POLL_SECONDS = 0.05
 _CLOSE_SECONDS_MAX = 1.0
-_CUT = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +193,9 @@ class Journal:
         except KafkaException as error:
             raise self._error(error) from None
         for event in (fault for each in found if (fault := each.error()) is not None):
-            if event.code() in _CUT:
+            if event.code() in OUT_OF_RANGE:
                 raise TransientError(f"coordination topic {self.topic.name} was cut or recreated")
-            if event.code() in _DENIED:
+            if event.code() in TOPIC_DENIED:
                 raise self._error(event)
         return [each for each in found if each.error() is None]
 
@@ -250,7 +248,7 @@ class Journal:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 failed()
-                if error.code() in _DENIED:
+                if error.code() in TOPIC_DENIED:
                     self._fault = self._error(error)
 
         try:
@@ -300,7 +298,7 @@ class Journal:
 
     def _error(self, error: KafkaError | KafkaException) -> PenstockError:
         fault = fault_of(error)
-        if fault.code in _DENIED:
+        if fault.code in TOPIC_DENIED:
             return UserError(
                 f"not allowed: coordination topic {self.topic.name}",
                 detail=fault.text,

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
-from penstock.logs.kafka.faults import Fault, error_of, fault_of, refused_for_good
+from penstock.logs.kafka.faults import TOPIC_DENIED, Fault, error_of, fault_of, refused_for_good
 from penstock.logs.kafka.security import librdkafka_settings
 
 CALL_SECONDS_MAX = 15.0
@@ -190,7 +190,7 @@ def create_topic(admin: BoundedAdmin, kind: str, name: str, partitions: int, set
     [result] = admin.try_each(lambda client, seconds: client.create_topics([topic], request_timeout=seconds)).values()
     if not isinstance(result, Fault) or result.code == KafkaError.TOPIC_ALREADY_EXISTS:
         return
-    if result.code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+    if result.code in TOPIC_DENIED:
         wanted = " ".join(f"--config {key}={setting}" for key, setting in config.items())
         raise UserError(
             f"not allowed to create the {kind} {name}",

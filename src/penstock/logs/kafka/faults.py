@@ -16,6 +16,9 @@ _GRANTS = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant Describe on the cluster",
 }
 
+TOPIC_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+OUT_OF_RANGE = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
+"""What a consumer hears whose offset the log does not have: from its broker, or from its own client."""
 UNUSED_GROUP_DENIED = KafkaError.GROUP_AUTHORIZATION_FAILED
 """What a client hears that may not use its group. Readers join none: only showing positions needs it (RULES P5)."""
 

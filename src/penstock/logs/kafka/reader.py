@@ -21,7 +21,7 @@ from penstock.errors import TransientError
 from penstock.job.kafka_types import RECORD_SCHEMA
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import gathered, mark_batch
-from penstock.logs.kafka.faults import UNUSED_GROUP_DENIED, error_of, fault_of
+from penstock.logs.kafka.faults import OUT_OF_RANGE, UNUSED_GROUP_DENIED, error_of, fault_of
 from penstock.logs.kafka.native.columns import Records, Spans, arrow_batches
 from penstock.logs.kafka.native.consumer import RawConsumer, TopicIdRequest
 from penstock.logs.kafka.native.messages import Messages, Numbers
@@ -241,7 +241,7 @@ class _Cursor:
             self._denied = error
         elif code == KafkaError._PARTITION_EOF:
             self._position = max(self._position, offset)
-        elif code in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+        elif code in OUT_OF_RANGE:
             raise SliceShrankError(
                 f"offset {self._position} of {self._piece.topic}/{self._piece.partition} is no longer in the log",
                 detail=error.str(),

@@ -13,14 +13,13 @@ from penstock.errors import TransientError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.batches import RECORD_BYTES_MAX
 from penstock.logs.kafka.admin import CALL_SECONDS_MAX, BoundedAdmin
-from penstock.logs.kafka.faults import Fault, unknown_topic
+from penstock.logs.kafka.faults import TOPIC_DENIED, Fault, unknown_topic
 from penstock.logs.log import Bounds, Partition, start_offset
 
 UNKNOWN_SECONDS_MAX = 2.0
 UNKNOWN_PAUSE_SECONDS = 0.2
 
 _MISSING = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
-_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 _LEADER_MOVED = (KafkaError.FENCED_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION)
 _INTERNAL_PREFIX = "__"
 _EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -78,7 +77,7 @@ class KafkaTopics:
         [result] = results.values()
         if not isinstance(result, Fault):
             return {name: str(entry.value) for name, entry in result.items()}
-        if result.code in _DENIED:
+        if result.code in TOPIC_DENIED:
             return None
         if result.code in _MISSING:
             raise unknown_topic(topic, self.spec.bootstrap, self.admin.topic_names())

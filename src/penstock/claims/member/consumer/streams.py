@@ -16,7 +16,7 @@ from penstock.claims.member.health import Health, lag_of
 from penstock.errors import PenstockError, UserError
 from penstock.job.spec import KafkaLogSpec
 from penstock.logs.kafka.admin import QuietLog, logger
-from penstock.logs.kafka.faults import error_of, fault_of
+from penstock.logs.kafka.faults import OUT_OF_RANGE, TOPIC_DENIED, error_of, fault_of
 from penstock.logs.kafka.security import librdkafka_settings
 from penstock.logs.kafka.statistics import next_offsets
 from penstock.logs.log import Partition
@@ -27,9 +27,6 @@ UNANSWERED_SECONDS_MAX = 10.0
 librdkafka may wait for ever for the answer to a question about leader epochs."""
 _LOOKS_AT_PROGRESS = 4
 """How often the consumer says within that time how far it has fetched."""
-
-_OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
-_DENIED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +234,7 @@ class Reader:
     def _take(self, message: Message) -> None:
         stream = self._followed.get((message.topic() or "", message.partition() or 0))
         event = message.error()
-        if event is not None and event.code() in _DENIED:
+        if event is not None and event.code() in TOPIC_DENIED:
             raise self._error(event)
         if stream is None:
             return
@@ -245,7 +242,7 @@ class Reader:
             stream.take(message, offset_of(message) + 1)
         elif event.code() == KafkaError._PARTITION_EOF:
             stream.take(offset_of(message), offset_of(message))
-        elif event.code() in _OUT_OF_RANGE:
+        elif event.code() in OUT_OF_RANGE:
             stream.out_of_range = True
         # Anything else is a broker that is briefly unavailable: librdkafka reconnects.
 
