@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from penstock.claims import StaticClaims
 from penstock.engine.round import BatchLanded
 from penstock.environment import Environment, new_batch_id
-from penstock.errors import FencedError
+from penstock.errors import FencedError, UserError
 from penstock.failpoints import BATCH_STEPS, START_STEPS
 from penstock.lake.proposal import FencePart, Proposal, StartPart
 from penstock.logs.log import Batch, Partition, Slice
@@ -71,6 +73,20 @@ def test_every_record_becomes_one_row_and_is_counted(subject: Subject) -> None:
         assert table.shown_position(each) == 12
     assert not table.lags([ZERO, ONE])
     assert subject.log.view(subject.job.log).shown([ZERO, ONE]) == {ZERO: 12, ONE: 12}
+
+
+def test_a_renamed_job_writes_no_record_twice(subject: Subject) -> None:
+    """It is refused before its first commit, unless its kind finds the records that are there; the old name goes on."""
+    subject.fill()
+    subject.run()
+    subject.job = replace(subject.job, name="renamed")
+    with suppress(UserError):
+        subject.run()
+    assert subject.read() == subject.wanted
+    subject.job = replace(subject.job, name="contract")
+    subject.fill()
+    subject.run()
+    assert subject.read() == subject.wanted
 
 
 def test_a_partition_is_started_once(subject: Subject) -> None:

@@ -62,28 +62,26 @@ class Cluster:
     def start(cls, folder: Path, brokers: int = 1, settings: Mapping[str, str] | None = None) -> Cluster:
         """Starts a cluster, or starts it again with the data of the folder; returns once it answers.
 
-        `settings` are Kafka's own and win over ours.
+        Of a cluster that runs, only the brokers that ended are started. `settings` are Kafka's own and win over ours.
         """
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             known = read_state(folder)
-            if known is not None and any(map(process.is_running, known.processes.values())):
-                raise UserError(
-                    "an embedded broker runs in this folder already",
-                    detail=f"{folder}, bootstrap {known.layout.bootstrap}",
-                    hint="stop it first (`penstock broker stop`) or choose another folder",
-                )
-            layout = _layout(known, brokers, folder)
-            kafka.prepare(layout, folder, settings or {})
+            running = {} if known is None else {n: one for n, one in known.processes.items() if process.is_running(one)}
+            layout = _layout(known, brokers, folder, in_use=bool(running))
             cluster = cls(folder, layout)
-            write_state(folder, layout, {})
+            missing = [broker for broker in layout.brokers if broker.number not in running]
+            if missing:
+                kafka.prepare(layout, folder, settings or {})
+                write_state(folder, layout, running)
             try:
-                for broker in layout.brokers:
+                for broker in missing:
                     cluster._spawn(broker)
                 cluster.wait_ready()
             except BaseException:
-                cluster._stop_all()
+                if not running:
+                    cluster._stop_all()
                 raise
         return cluster
 
@@ -211,8 +209,8 @@ def _locked(folder: Path) -> AbstractContextManager[None]:
     return exclusive(folder / ".lock", wait_seconds_max=LOCK_SECONDS_MAX)
 
 
-def _layout(known: State | None, brokers: int, folder: Path) -> Layout:
-    """The layout of the folder, on other ports if its own are taken, or a new one."""
+def _layout(known: State | None, brokers: int, folder: Path, *, in_use: bool) -> Layout:
+    """The layout of the folder, or a new one; on other ports if its own are taken and not by its own brokers."""
     if known is None:
         return Layout(kafka.new_cluster_id(), new_brokers(brokers))
     if len(known.layout.brokers) != brokers:
@@ -221,6 +219,6 @@ def _layout(known: State | None, brokers: int, folder: Path) -> Layout:
             detail=str(folder),
             hint="choose another folder, or delete this one with its data",
         )
-    if all(map(is_free, known.layout.ports)):
+    if in_use or all(map(is_free, known.layout.ports)):
         return known.layout
     return Layout(known.layout.cluster_id, new_brokers(brokers))

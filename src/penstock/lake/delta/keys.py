@@ -15,7 +15,9 @@ from penstock.logs.log import EpochMark, Partition
 Lookup = Callable[[str], int | None]
 """The number of an app transaction by its name, as of one version."""
 
-_POSITION_KEY = re.compile(r"(?P<job>.+)/[A-Za-z0-9_-]+/\d+")
+_POSITION_KEY = re.compile(r"(?P<job>.+)/(?P<partition>[A-Za-z0-9_-]+/\d+)")
+_JOB = re.compile(r"(?P<job>[a-z0-9._-]+)[/#].+")
+"""Begins every name of ours; other writers that use app transactions have neither of the two signs in their names."""
 
 
 def position_key(job: str, partition: Partition) -> str:
@@ -70,6 +72,19 @@ def jobs_with_positions(keys: Iterable[str]) -> frozenset[str]:
     """The jobs whose positions stand among the names of a table's app transactions."""
     found = (_POSITION_KEY.fullmatch(key) for key in keys)
     return frozenset(each["job"] for each in found if each is not None)
+
+
+def other_jobs(keys: Iterable[str], job: str) -> list[str]:
+    """The jobs but this one that keep numbers under these names, in order."""
+    matches = (_JOB.fullmatch(key) for key in keys)
+    return sorted({match["job"] for match in matches if match is not None} - {job})
+
+
+def other_readers(keys: Iterable[str], job: str, partitions: Iterable[Partition]) -> list[str]:
+    """The jobs but this one that keep a position of one of the partitions, in order."""
+    places = {f"{partition.topic_id}/{partition.number}" for partition in partitions}
+    matches = (_POSITION_KEY.fullmatch(key) for key in keys)
+    return sorted({match["job"] for match in matches if match is not None and match["partition"] in places} - {job})
 
 
 def state_of(

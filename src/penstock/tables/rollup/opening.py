@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from penstock.environment import Environment
 from penstock.errors import UserError
 from penstock.job.spec import JobSpec, NewColumnPolicy
-from penstock.lake.delta.keys import fingerprint
+from penstock.lake.delta.keys import fingerprint, other_jobs
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import Provenance
 from penstock.lake.delta.table import Change, Table, open_or_create, open_table
@@ -37,6 +37,7 @@ def open_tables(job: JobSpec[RollupSpec], spark: SparkSession, log: Log, environ
     """Both tables with at least the job's columns, and what is done with them."""
     partials = open_partials(job, environment)
     windows = open_windows_table(job, environment)
+    _own_alone(windows)
     _keep_together(partials, windows)
     publishing = _publishing(job, windows, log, environment)
     published = publishing.published if publishing is not None else lambda close: True
@@ -58,6 +59,7 @@ def open_partials(job: JobSpec[RollupSpec], environment: Environment) -> Table:
     refuse_earlier_table(of_partials, environment)
     schema = partials_schema(job.table.aggregates)
     table = open_or_create(of_partials.table, job.name, schema, NewColumnPolicy.ADD, environment)
+    _own_alone(table)
     _keep_finest(job, table)
     return table
 
@@ -71,6 +73,33 @@ def existing_tables(job: JobSpec[RollupSpec], environment: Environment) -> Table
         )
     except MissingTableError as error:
         raise UserError(error.primary, detail=error.detail, hint="`penstock run` creates it") from error
+
+
+def owner_key(job: str) -> str:
+    """Says that a table belongs to the job."""
+    return f"{job}#owner"
+
+
+def _own_alone(table: Table) -> None:
+    """Make the job the owner of a table; one that another job has written to is refused.
+
+    A close takes every file of the partials, so two jobs would count each other's points.
+    """
+
+    def decide() -> Change | None:
+        others = other_jobs(table.transactions(), table.job)
+        if others:
+            raise UserError(
+                f"the table at {table.spec.path} belongs to job {others[0]}",
+                detail=f"a rollup counts all points of its tables: with job {table.job} each would count twice",
+                hint=f"if the job was renamed, name it {others[0]} again; else choose another path",
+            )
+        key = owner_key(table.job)
+        if table.transaction(key) is not None:
+            return None
+        return Change([], {key: 1}, Provenance(kind="windows", job=table.job).metadata)
+
+    table.swap(decide)
 
 
 def _keep_together(partials: Table, windows: Table) -> None:

@@ -10,11 +10,11 @@ from penstock.errors import InvariantError, UserError
 from penstock.flow.write.manifest import Counts
 from penstock.flow.write.report import Share
 from penstock.job.spec import JobSpec
-from penstock.lake.delta.keys import is_position_of
+from penstock.lake.delta.keys import is_position_of, other_readers
 from penstock.lake.delta.library import MissingTableError
 from penstock.lake.delta.provenance import provenance_of
 from penstock.lake.delta.table import Table, find_table, open_table
-from penstock.lake.proposal import Outcome, Proposal, SlicePart
+from penstock.lake.proposal import Outcome, Proposal, SlicePart, StartPart
 from penstock.lake.state import DeltaState, Numbers
 from penstock.logs.log import Batch, Log, Partition
 from penstock.staging.reports import Written
@@ -48,7 +48,20 @@ class SingleTable:
         return self.data.state(partitions)
 
     def commit(self, proposal: Proposal) -> Outcome:
-        return self.data.commit(proposal)
+        """Refuses to start a partition that another job has in this table: its records would be there twice."""
+        starts = [part.partition for part in proposal.parts if isinstance(part, StartPart)]
+
+        def revise() -> Proposal:
+            readers = other_readers(self.data.transactions(), self.job.name, starts)
+            if readers:
+                raise UserError(
+                    f"job {readers[0]} has read {starts[0].topic} into the table at {self.data.spec.path} already",
+                    detail=f"job {self.job.name} would write the same records once more",
+                    hint=f"if the job was renamed, name it {readers[0]} again; else write to a table of its own",
+                )
+            return proposal
+
+        return self.data.commit_revised(revise)
 
     def land(self, batch: Batch, tokens: Mapping[Partition, int], staged: Written) -> Landed:
         parts = tuple(
